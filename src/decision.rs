@@ -8,7 +8,7 @@ use std::{iter, sync::Arc, time::Duration};
 
 pub use self::{grant::Grant, limit_state::LimitState, source::Source};
 
-use crate::{error::Error, labels::Labels, list::List};
+use crate::{compiled_limit::CompiledLimit, error::Error, list::List};
 
 /// The answer to a request for permits.
 ///
@@ -193,9 +193,9 @@ impl Refusal {
         }
     }
 
-    /// Returns the limit of these labels, if it had no room and has not banned the caller.
-    pub(crate) fn without_room(&mut self, labels: &Arc<Labels>) -> Option<&mut LimitState> {
-        let limit = self.limits.iter_mut().find(|limit| limit.is_of(labels))?;
+    /// Returns the state of this limit, if it had no room and has not banned the caller.
+    pub(crate) fn without_room(&mut self, of: &Arc<CompiledLimit>) -> Option<&mut LimitState> {
+        let limit = self.limits.iter_mut().find(|limit| limit.is_of(of))?;
         (limit.retry_after().is_some() && !limit.banned).then_some(limit)
     }
 

@@ -1,19 +1,18 @@
 //! The request to a store: an [`Acquire`] of [`LimiterCharge`]s, each of a [`Limiter`].
 
 use std::{
-    ops::Deref,
     sync::{Arc, OnceLock},
     time::{Duration, Instant},
 };
 
 use crate::{
     clock,
+    compiled_limit::{CompiledLimit, ForRules, Limiter},
     error::Error,
     failure_policy::FailurePolicy,
-    labels::{ForRules, Labels},
     limit::LimitSource,
     list::List,
-    name::{Limiter, Name},
+    name::Name,
     receipt::{PermitId, Receipt, TakenFrom},
 };
 
@@ -108,13 +107,6 @@ impl Acquire {
         self.rest.iter_mut().for_each(|charge| charge.id = id);
     }
 
-    /// Shares its limiters, because on its way it is copied and leaves receipts.
-    pub(crate) fn share_limiters(&mut self) {
-        for charge in std::iter::once(&mut self.first).chain(&mut self.rest) {
-            charge.limiter = Target::Shared(charge.limiter.to_shared());
-        }
-    }
-
     /// Returns whether all of it is shadow, so that nothing can refuse.
     pub(crate) fn is_all_shadow(&self) -> bool {
         self.charges().all(|charge| charge.shadow)
@@ -134,47 +126,11 @@ impl Acquire {
     }
 }
 
-/// The limiter that a charge is for.
-///
-/// A request names it in place, on the stack. Code that keeps it shares it: a store in memory
-/// returns the one that it has, so that a hot key allocates none.
-#[derive(Clone, Debug)]
-#[allow(
-    clippy::large_enum_variant,
-    reason = "a name is not to cost an allocation"
-)]
-pub(crate) enum Target {
-    Named(Limiter),
-    Shared(Arc<Limiter>),
-}
-
-impl Target {
-    /// Returns the limiter as others can hold it, too.
-    pub(crate) fn to_shared(&self) -> Arc<Limiter> {
-        match self {
-            Self::Named(limiter) => Arc::new(limiter.clone()),
-            Self::Shared(limiter) => Arc::clone(limiter),
-        }
-    }
-}
-
-impl Deref for Target {
-    type Target = Limiter;
-
-    fn deref(&self) -> &Limiter {
-        match self {
-            Self::Named(limiter) => limiter,
-            Self::Shared(limiter) => limiter,
-        }
-    }
-}
-
 /// The permits that an [`Acquire`] takes from one limiter. A handler corrects them by the
 /// [`Grant`](crate::Grant).
 #[derive(Clone, Debug)]
 pub struct LimiterCharge {
-    pub(crate) limiter: Target,
-    pub(crate) labels: Arc<Labels>,
+    pub(crate) limiter: Limiter,
     pub(crate) permits: u32,
     /// Meaningless until the store has drawn one.
     pub(crate) id: PermitId,
@@ -182,29 +138,22 @@ pub struct LimiterCharge {
     pub(crate) shadow: bool,
     /// The score offset in milliseconds of permits that are fetched ahead: see `guard/lease.rs`.
     pub(crate) lead: i64,
-    /// The time for which permits are fetched ahead with these, for later callers.
-    pub(crate) lease: Option<Duration>,
     /// Set if it passes uncounted while the store fails.
     pub(crate) allow_on_failure: bool,
-    /// Set if callers cannot make up keys of its rule.
-    pub(crate) key_is_bounded: bool,
     /// Its rules, if there are several.
     pub(crate) rules: Option<ForRules>,
 }
 
 impl LimiterCharge {
     /// Returns a charge without an id.
-    pub(crate) fn new(limiter: Target, labels: Arc<Labels>, permits: u32) -> Self {
+    pub(crate) fn new(limiter: Limiter, permits: u32) -> Self {
         Self {
             limiter,
-            labels,
             permits,
             id: PermitId::NONE,
             shadow: false,
             lead: 0,
-            lease: None,
             allow_on_failure: false,
-            key_is_bounded: false,
             rules: None,
         }
     }
@@ -213,22 +162,21 @@ impl LimiterCharge {
     /// for what `of_both` makes of their permits.
     pub(crate) fn join(&mut self, other: Self, of_both: fn(u32, u32) -> u32) {
         let mut rules = self.rules.take().unwrap_or_else(|| {
-            let this = (Arc::clone(&self.labels), self.permits);
+            let this = (Arc::clone(self.of()), self.permits);
             Arc::new(vec![this])
         });
         match &other.rules {
             Some(others) => Arc::make_mut(&mut rules).extend_from_slice(others),
-            None => Arc::make_mut(&mut rules).push((Arc::clone(&other.labels), other.permits)),
+            None => Arc::make_mut(&mut rules).push((Arc::clone(other.of()), other.permits)),
         }
         if self.shadow == other.shadow {
             self.permits = of_both(self.permits, other.permits);
             // A rule with a stricter policy counts the limiter while the store fails, one that is
             // charged whatever the response is, and one that bans.
             let is_stricter = self.allow_on_failure && !other.allow_on_failure;
-            if is_stricter || other.labels.is_stricter_than(&self.labels) {
-                self.labels = other.labels;
+            if is_stricter || other.of().is_stricter_than(self.of()) {
                 self.allow_on_failure &= other.allow_on_failure;
-                (self.lease, self.key_is_bounded) = (other.lease, other.key_is_bounded);
+                self.limiter.of = other.limiter.of;
             }
         } else if self.shadow {
             // A shadow rule must not refuse through an enforced rule on the same limiter.
@@ -237,18 +185,15 @@ impl LimiterCharge {
         self.rules = Some(rules);
     }
 
-    /// Returns the charge of a limiter that is named in place.
-    pub(crate) fn named(name: Name, limit: LimitSource, labels: Arc<Labels>, permits: u32) -> Self {
-        Self::new(Target::Named(Limiter { name, limit }), labels, permits)
+    /// Returns the same permits of this limiter, by another limit.
+    pub(crate) fn by(mut self, limit: LimitSource) -> Self {
+        self.limiter.of = self.of().by(limit);
+        self
     }
 
-    /// Returns the same permits of this limiter, by another limit.
-    pub(crate) fn by(self, limit: LimitSource) -> Self {
-        let name = self.name().clone();
-        Self {
-            limiter: Target::Named(Limiter { name, limit }),
-            ..self
-        }
+    /// Returns the limit that it is counted by, as its rule or its limiter has it.
+    pub(crate) fn of(&self) -> &Arc<CompiledLimit> {
+        &self.limiter.of
     }
 
     /// Returns the name of the limiter.
@@ -258,7 +203,7 @@ impl LimiterCharge {
 
     /// Returns the source of the limit.
     pub fn limit(&self) -> LimitSource {
-        self.limiter.limit
+        self.limiter.of.limit
     }
 
     /// Returns how many permits it takes, at least one.
@@ -276,25 +221,19 @@ impl LimiterCharge {
         self.receipt_made(Some(clock::moment()))
     }
 
-    /// Returns the receipt of a call that was made then.
-    pub(crate) fn receipt_made(&self, made: Option<Instant>) -> Receipt {
-        self.receipt_of(self.limiter.to_shared(), made)
-    }
-
     /// Checks that the limit that comes from the caller can be counted.
     #[inline]
     pub(crate) fn check(&self) -> Result<(), Error> {
         match self.limit().given() {
-            Some(limit) => self.name().check(&limit.stored()),
+            Some(limit) => self.of().check(&limit.stored()),
             None => Ok(()),
         }
     }
 
-    /// Returns the receipt of a call that was made then, with the limiter as it is shared.
-    pub(crate) fn receipt_of(&self, limiter: Arc<Limiter>, made: Option<Instant>) -> Receipt {
+    /// Returns the receipt of a call that was made then.
+    pub(crate) fn receipt_made(&self, made: Option<Instant>) -> Receipt {
         Receipt {
-            limiter,
-            labels: Arc::clone(&self.labels),
+            limiter: self.limiter.clone(),
             id: self.id,
             permits: self.permits,
             rules: self.rules.clone(),
@@ -325,19 +264,27 @@ impl Acquire {
 
 #[cfg(test)]
 impl LimiterCharge {
+    /// Returns the charge of a limiter of this name, by this limit.
+    pub(crate) fn named(name: Name, limit: LimitSource, of: &CompiledLimit, permits: u32) -> Self {
+        let of = of.by(limit);
+        Self::new(Limiter { name, of }, permits)
+    }
+
     /// Returns the same permits of another limiter.
-    pub(crate) fn of(self, name: Name) -> Self {
-        let limit = self.limit();
-        Self {
-            limiter: Target::Named(Limiter { name, limit }),
-            ..self
-        }
+    pub(crate) fn renamed(mut self, name: Name) -> Self {
+        self.limiter.name = name;
+        self
+    }
+
+    /// Returns the same permits, counted in another way.
+    pub(crate) fn counted(mut self, change: impl FnOnce(&mut CompiledLimit)) -> Self {
+        change(Arc::make_mut(&mut self.limiter.of));
+        self
     }
 
     /// Returns the same permits, counted by another algorithm.
     pub(crate) fn counted_by(self, algorithm: crate::limit::Algorithm) -> Self {
-        let name = self.name().clone().counted_by(algorithm);
-        self.of(name)
+        self.counted(|of| of.counting.algorithm = algorithm)
     }
 
     /// Returns a charge as an algorithm sees it, whatever limiter it is of.
@@ -345,7 +292,7 @@ impl LimiterCharge {
         let name = Name::exact("plain").unwrap();
         Self {
             id,
-            ..Self::named(name, limit, Labels::unnamed("plain"), permits)
+            ..Self::named(name, limit, &CompiledLimit::unnamed("plain"), permits)
         }
     }
 }

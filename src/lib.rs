@@ -21,6 +21,7 @@
 
 mod algorithm;
 mod clock;
+mod compiled_limit;
 mod decision;
 mod demand;
 #[cfg(any(doc, doctest))]
@@ -29,7 +30,6 @@ mod error;
 mod failure_policy;
 #[cfg(feature = "inspect")]
 mod inspect;
-mod labels;
 mod limit;
 mod limiter;
 mod list;

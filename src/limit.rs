@@ -11,7 +11,12 @@ use std::time::Duration;
 #[cfg(feature = "calendar")]
 pub use self::calendar::StartingOn;
 pub use self::{algorithm::Algorithm, ban::Ban};
-pub(crate) use self::{algorithm::emission, calendar::Calendar, slots::Slots, text::time};
+pub(crate) use self::{
+    algorithm::{Counting, emission},
+    calendar::Calendar,
+    slots::Slots,
+    text::time,
+};
 use crate::{
     clock::Millis,
     error::{ConfigError, bail, config_error},

@@ -7,11 +7,7 @@ mod address;
 mod identity;
 mod text;
 
-use std::{
-    fmt,
-    hash::{Hash, Hasher},
-    sync::Arc,
-};
+use std::{fmt, sync::Arc};
 
 pub(crate) use self::{
     address::{IPV6_PREFIX, spell},
@@ -19,8 +15,7 @@ pub(crate) use self::{
     text::{BuildSpread, Short, Text},
 };
 use crate::{
-    error::{ConfigError, Error, ErrorKind, bail, config_error},
-    limit::{Algorithm, Calendar, Limit, LimitSource, Slots, StoredLimit},
+    error::{ConfigError, bail, config_error},
     macros::opaque,
 };
 
@@ -31,53 +26,9 @@ const KEYS: [&str; 5] = [":value", ":permits", ":calendar", ":strikes", ":ban"];
 /// The place of the identity in a shared name.
 const PLACEHOLDER: &str = "<key>";
 
-/// The way to count grants: the algorithm, its slots and its calendar.
-#[derive(Clone, Copy, Default, PartialEq, Eq)]
-pub(crate) struct Counting {
-    pub(crate) algorithm: Algorithm,
-    pub(crate) slots: Option<Slots>,
-    /// Set with [`Algorithm::Calendar`] alone.
-    pub(crate) calendar: Option<Calendar>,
-}
-
-impl Counting {
-    /// Returns how a limit is counted: by its calendar, if it has one, else like this.
-    pub(crate) fn of(self, limit: Option<&Limit>) -> Self {
-        match limit.and_then(Limit::calendar) {
-            None => self,
-            calendar => Self {
-                algorithm: Algorithm::Calendar,
-                slots: None,
-                calendar,
-            },
-        }
-    }
-}
-
-/// The Redis key of a limiter's hash, from which its other keys are derived, and how they are
-/// counted.
-///
-/// Slots are not compared: each user of a limiter may merge its grants as it likes.
-#[derive(Clone)]
-pub struct Name {
-    text: Text,
-    counting: Counting,
-}
-
-impl PartialEq for Name {
-    fn eq(&self, other: &Self) -> bool {
-        self.text == other.text && self.algorithm() == other.algorithm()
-    }
-}
-
-impl Eq for Name {}
-
-impl Hash for Name {
-    fn hash<H: Hasher>(&self, state: &mut H) {
-        self.text.hash(state);
-        self.algorithm().hash(state);
-    }
-}
+/// The Redis key of a limiter's hash, from which its other keys are derived.
+#[derive(Clone, PartialEq, Eq, Hash)]
+pub struct Name(Text);
 
 impl Name {
     /// Returns the name that Redisson would use for `getRateLimiter(name)`.
@@ -88,56 +39,12 @@ impl Name {
     /// different hash slots of a Cluster, or be another limiter's.
     pub(crate) fn exact(name: &str) -> Result<Self, ConfigError> {
         check_exact(name).map_err(|reason| refused(name, reason))?;
-        Ok(Self {
-            text: name.into(),
-            counting: Counting::default(),
-        })
-    }
-
-    /// Returns the same name, counted by this algorithm.
-    pub(crate) fn counted_by(mut self, algorithm: Algorithm) -> Self {
-        self.counting.algorithm = algorithm;
-        self
-    }
-
-    /// Returns the same name, with grants merged in slots, or else one by one.
-    pub(crate) fn in_slots(mut self, slots: Option<Slots>) -> Self {
-        self.counting.slots = slots;
-        self
-    }
-
-    /// Returns the same name, counted in this way.
-    pub(crate) fn counted(self, counting: Counting) -> Self {
-        Self { counting, ..self }
-    }
-
-    pub(crate) fn algorithm(&self) -> Algorithm {
-        self.counting.algorithm
-    }
-
-    pub(crate) fn counting(&self) -> Counting {
-        self.counting
-    }
-
-    /// Checks that this name's algorithm can count by this limit.
-    pub(crate) fn check(&self, limit: &StoredLimit) -> Result<(), Error> {
-        let checked = self.algorithm().check(limit.rate, limit.interval);
-        checked.map_err(|error| Error::new(ErrorKind::Limit).caused_by(error))
-    }
-
-    /// Returns the slots, which only a log has.
-    pub(crate) fn slots(&self) -> Option<Slots> {
-        self.counting.slots.filter(|_| self.algorithm().has_log())
-    }
-
-    /// Returns whether each grant is an entry of its own, by which a repeated call is recognised.
-    pub(crate) fn tells_grants_apart(&self) -> bool {
-        self.algorithm().has_log() && self.counting.slots.is_none()
+        Ok(Self(name.into()))
     }
 
     /// Returns the text, which may hold an identity: keep it out of logs.
     pub fn as_str(&self) -> &str {
-        self.text.as_str()
+        self.0.as_str()
     }
 
     /// Returns the identity between texts of these lengths.
@@ -147,34 +54,12 @@ impl Name {
     }
 
     pub(crate) fn text(&self) -> &Text {
-        &self.text
+        &self.0
     }
 }
 
 // A name holds an identity, which logs must not.
 opaque!(Name);
-
-/// One limiter as a demand names it: its name, how it is counted, and where its limit comes from.
-/// It has no counts, and nothing of a rule.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(crate) struct Limiter {
-    pub(crate) name: Name,
-    pub(crate) limit: LimitSource,
-}
-
-impl Limiter {
-    /// Returns the limiter of this name, whose limit is the stored one.
-    pub(crate) fn stored(name: Name) -> Self {
-        let limit = LimitSource::Store;
-        Self { name, limit }
-    }
-
-    /// Returns whether the other, of the same name in the store, is counted in the same way and by
-    /// the same limit.
-    pub(crate) fn counts_like(&self, other: &Self) -> bool {
-        self.limit == other.limit && self.name.counting == other.name.counting
-    }
-}
 
 /// The way a rule makes a name from an identity.
 #[derive(Clone)]
@@ -184,7 +69,6 @@ pub(crate) struct Naming {
     after: Arc<str>,
     /// Set if names differ by identity: else there is one name, with nothing after it.
     pub(crate) takes_identity: bool,
-    pub(crate) counting: Counting,
 }
 
 impl Naming {
@@ -215,13 +99,7 @@ impl Naming {
             before: name,
             after: after.into(),
             takes_identity,
-            counting: Counting::default(),
         }
-    }
-
-    /// Returns the same names, counted in this way.
-    pub(crate) fn counted(self, counting: Counting) -> Self {
-        Self { counting, ..self }
     }
 
     /// Returns the lengths of what stands before and after the identity.
@@ -235,10 +113,7 @@ impl Naming {
             identity.spell(&mut text);
         }
         text.push(self.after.as_bytes());
-        Name {
-            text: Text::new(text),
-            counting: self.counting,
-        }
+        Name(Text::new(text))
     }
 }
 
@@ -355,59 +230,6 @@ mod tests {
     }
 
     #[test]
-    fn a_name_says_how_it_is_counted() {
-        let slots = Slots::try_new(10, "a", true, std::iter::empty()).unwrap();
-        let derived = Naming::derived("shop", "login").unwrap();
-        let shared = ["orders", "orders:<key>"].map(|name| Naming::shared(name).unwrap());
-        for naming in shared.into_iter().chain([derived]) {
-            let counted = |algorithm, slots| {
-                let naming = naming.clone().counted(Counting {
-                    algorithm,
-                    slots,
-                    calendar: None,
-                });
-                naming.name(&identity(&[b"a"]))
-            };
-            let name = naming.name(&identity(&[b"a"]));
-            let windowed = counted(Algorithm::FixedWindow, None);
-            let slotted = counted(Algorithm::SlidingLog, Some(slots));
-            assert_eq!(name.algorithm(), Algorithm::SlidingLog, "{naming}");
-            assert_eq!(windowed.algorithm(), Algorithm::FixedWindow, "{naming}");
-            assert_eq!(name.as_str(), windowed.as_str());
-            assert!(name != windowed, "{naming}");
-            assert_eq!((name.slots(), slotted.slots()), (None, Some(slots)));
-            // It is one limiter, however its grants are merged.
-            assert!(name == slotted, "{naming}");
-            assert_eq!(
-                slotted.clone().counted_by(Algorithm::FixedWindow).slots(),
-                None
-            );
-            let tells_apart = [name, windowed, slotted].map(|name| name.tells_grants_apart());
-            assert_eq!(tells_apart, [true, false, false], "{naming}");
-        }
-    }
-
-    #[test]
-    fn a_limiter_counts_as_another_by_the_same_limit_in_the_same_way() {
-        let limit = LimitSource::Code(Limit::per_second(5));
-        let name = Naming::shared("orders").unwrap().name(&Identity::default());
-        let limiter = Limiter { name, limit };
-        let [by_store, windowed] = [
-            Limiter {
-                limit: LimitSource::Store,
-                ..limiter.clone()
-            },
-            Limiter {
-                name: limiter.name.clone().counted_by(Algorithm::FixedWindow),
-                limit,
-            },
-        ];
-        assert!(limiter.counts_like(&limiter.clone()));
-        assert!(!limiter.counts_like(&by_store));
-        assert!(!limiter.counts_like(&windowed));
-    }
-
-    #[test]
     fn the_identity_stands_between_what_the_rule_wrote() {
         for naming in [
             Naming::derived("shop", "login"),
@@ -419,17 +241,6 @@ mod tests {
             assert_eq!(name.identity(naming.around()), Some("ann,b"), "{naming}");
             assert_eq!(name.identity((0, 99)), None);
         }
-    }
-
-    #[test]
-    fn a_limit_that_the_algorithm_cannot_count_by_is_an_error() {
-        let limit = StoredLimit {
-            rate: 3001,
-            ..Limit::new(3000, std::time::Duration::from_millis(3)).stored()
-        };
-        let name = Name::exact("orders").unwrap();
-        assert!(name.check(&limit).is_ok());
-        assert!(name.counted_by(Algorithm::Gcra).check(&limit).is_err());
     }
 
     /// A real Cluster shows the others: `tests/topologies/cluster.rs`.

@@ -11,9 +11,9 @@ use std::{
 };
 
 use crate::{
-    labels::{ForRules, Labels},
+    compiled_limit::{CompiledLimit, ForRules, Limiter},
     limit::LimitSource,
-    name::{Limiter, Name},
+    name::Name,
     observe::StateChange,
     sync::lock,
 };
@@ -85,8 +85,7 @@ impl PermitId {
 /// lie ahead. Of all clones of such a receipt, only the first refund counts.
 #[derive(Clone)]
 pub struct Receipt {
-    pub(crate) limiter: Arc<Limiter>,
-    pub(crate) labels: Arc<Labels>,
+    pub(crate) limiter: Limiter,
     pub(crate) id: PermitId,
     pub(crate) permits: u32,
     /// The rules that were charged together, if there are several.
@@ -186,8 +185,8 @@ pub(crate) enum Taken {
 impl Receipt {
     /// Reports to the observers that it is settled at this many permits.
     pub(crate) fn report(&self, charged: u32) {
-        self.labels.observers.changed(&StateChange::Settled {
-            rule: self.labels.rule(),
+        self.of().observers.changed(&StateChange::Settled {
+            rule: self.of().rule(),
             taken: self.permits,
             charged,
         });
@@ -197,17 +196,22 @@ impl Receipt {
         &self.limiter.name
     }
 
+    /// Returns the limit that was charged.
+    pub(crate) fn of(&self) -> &Arc<CompiledLimit> {
+        &self.limiter.of
+    }
+
     /// Returns whether `is` is true of one of its rules, with what that rule took.
-    pub(crate) fn is_of(&self, is: impl Fn(&Labels, u32) -> bool) -> bool {
+    pub(crate) fn is_of(&self, is: impl Fn(&CompiledLimit, u32) -> bool) -> bool {
         match &self.rules {
-            Some(rules) => rules.iter().any(|(labels, permits)| is(labels, *permits)),
-            None => is(&self.labels, self.permits),
+            Some(rules) => rules.iter().any(|(of, permits)| is(of, *permits)),
+            None => is(self.of(), self.permits),
         }
     }
 
     /// Returns the limit to write where an extra charge finds none.
     pub(crate) fn limit(&self) -> LimitSource {
-        self.limiter.limit
+        self.limiter.of.limit
     }
 
     /// Returns the receipt of an acquire that was granted by a limit of this interval.

@@ -7,9 +7,9 @@ use http::Response;
 
 use crate::{
     clock::ManualClock,
+    compiled_limit::CompiledLimit,
     decision::{Decision, Fault, Grant, LimitState, Missing, Refusal, RefusalKind, Source},
     error::ErrorKind,
-    labels::Labels,
     limit::Limit,
     list::List,
     store::MemoryStore,
@@ -167,7 +167,7 @@ impl Refusal {
 
 fn state(name: &str, limit: Limit, remaining: u64, wait: Option<Duration>) -> LimitState {
     LimitState {
-        labels: Labels::new(name, false),
+        of: CompiledLimit::new(name, false),
         permits: limit.permits(),
         interval: limit.stored().interval.cast_unsigned(),
         remaining: Some(remaining),

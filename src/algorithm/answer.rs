@@ -6,9 +6,9 @@ use crate::{
     clock::Now,
     decision::{Decision, Grant, LimitState, Refusal, Source},
     demand::{Acquire, LimiterCharge},
+    limit::Counting,
     limit::{Algorithm, StoredLimit, at_least_zero},
     list::List,
-    name::{Counting, Limiter},
     receipt::{Receipt, Settled, Taken},
 };
 
@@ -93,10 +93,10 @@ impl Answer {
     }
 
     /// Returns the receipt of a grant by this limiter.
-    fn receipt(&self, charge: &LimiterCharge, limiter: Arc<Limiter>) -> Receipt {
+    fn receipt(&self, charge: &LimiterCharge) -> Receipt {
         let Counting {
             algorithm, slots, ..
-        } = charge.name().counting();
+        } = charge.of().counting;
         let taken = match algorithm {
             _ if self.estimated => Some(Taken::Estimate),
             Algorithm::SlidingLog => slots.map(|slots| {
@@ -113,7 +113,7 @@ impl Answer {
         Receipt {
             interval: Duration::from_millis(at_least_zero(self.interval)),
             taken: taken.map(|taken| (taken, Settled::default())),
-            ..charge.receipt_of(limiter, None)
+            ..charge.receipt_made(None)
         }
     }
 
@@ -127,7 +127,7 @@ impl Answer {
             false => (counted && self.next > 0).then(|| self.now.until_from_score(self.next)),
         };
         LimitState {
-            labels: Arc::clone(&charge.labels),
+            of: Arc::clone(charge.of()),
             permits: at_least_zero(self.rate),
             interval: at_least_zero(self.interval),
             remaining: counted.then_some(at_least_zero(self.remaining)),
@@ -141,19 +141,15 @@ impl Answer {
 }
 
 impl Acquire {
-    /// Returns the decision on a single charge. `limiter` is set for a grant.
+    /// Returns the decision on a single charge.
     #[inline]
-    pub(crate) fn decision_alone(
-        &self,
-        answer: &Answer,
-        limiter: Option<Arc<Limiter>>,
-    ) -> Decision {
+    pub(crate) fn decision_alone(&self, answer: &Answer) -> Decision {
         let charge = &self.first;
         let above_rate = answer.verdict == Verdict::AboveRate && !charge.shadow;
         let counted = self.wants_remaining || answer.verdict == Verdict::Refused;
         let limits = List::from([answer.state(charge, counted && !above_rate)]);
-        if let Some(limiter) = limiter {
-            let receipts = List::from([answer.receipt(charge, limiter)]);
+        if answer.verdict == Verdict::Granted {
+            let receipts = List::from([answer.receipt(charge)]);
             return Decision::Allow(Grant::new(limits, receipts, Source::Store));
         }
         if charge.shadow {
@@ -196,9 +192,7 @@ impl Acquire {
         if !above_rate && !refused {
             let taken = answered().filter(|(_, answer)| answer.verdict == Verdict::Granted);
             let mut receipts = List::with_capacity(answers.len());
-            receipts.extend(
-                taken.map(|(charge, answer)| answer.receipt(charge, charge.limiter.to_shared())),
-            );
+            receipts.extend(taken.map(|(charge, answer)| answer.receipt(charge)));
             return Decision::Allow(Grant::new(limits, receipts, source));
         }
         let wait = (!above_rate).then_some(wait);

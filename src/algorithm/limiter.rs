@@ -8,8 +8,8 @@ use crate::{
     clock::Now,
     demand::LimiterCharge,
     error::ErrorKind,
+    limit::Counting,
     limit::{self, Limit, LimitSource, StoredLimit, ahead_of},
-    name::Counting,
     receipt::{PermitId, Receipt, Taken},
 };
 
@@ -215,7 +215,7 @@ impl CallContext {
         exact: bool,
         now: Now,
     ) -> Result<(Self, Changed), ErrorKind> {
-        let (limit, changed) = match (&first.limiter.limit, stored) {
+        let (limit, changed) = match (&first.of().limit, stored) {
             (LimitSource::Store, None) => return Err(ErrorKind::NotInitialized),
             (LimitSource::Code(given) | LimitSource::StoreOrInit(given), None) => {
                 (given.stored(), Changed::Created)
@@ -377,12 +377,12 @@ impl<A: Counter + ?Sized> LimiterState<A> {
         keep: u32,
         now: Now,
     ) -> Result<i64, ErrorKind> {
-        let (name, kind) = (receipt.name(), self.state.kind());
-        let has_entry = name.tells_grants_apart();
-        if name.algorithm() != kind || (taken.is_none() && !has_entry) {
+        let (counting, kind) = (receipt.of().counting, self.state.kind());
+        let has_entry = counting.tells_grants_apart();
+        if counting.algorithm != kind || (taken.is_none() && !has_entry) {
             return Ok(0);
         }
-        self.state.count_by(name.counting());
+        self.state.count_by(counting);
         if self.state.is_over(taken, now) {
             return Ok(0);
         }

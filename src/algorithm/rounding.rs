@@ -15,8 +15,8 @@ use super::{
 use crate::{
     clock::{Clock, ManualClock, Now},
     demand::LimiterCharge,
+    limit::Counting,
     limit::{Algorithm, Limit, LimitSource, Slots},
-    name::Counting,
     receipt::PermitId,
 };
 

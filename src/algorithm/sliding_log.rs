@@ -13,8 +13,8 @@ use crate::{
     clock::{Now, TICKS},
     demand::LimiterCharge,
     error::ErrorKind,
+    limit::Counting,
     limit::{self, StoredLimit, ahead_of},
-    name::Counting,
     receipt::Taken,
 };
 

@@ -291,5 +291,5 @@ impl Grant {
 }
 
 fn rule_of(receipt: &Receipt) -> &str {
-    &receipt.labels.name
+    &receipt.of().name
 }

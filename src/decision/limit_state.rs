@@ -2,12 +2,12 @@
 
 use std::{cmp, sync::Arc, time::Duration};
 
-use crate::{clock::Millis, labels::Labels};
+use crate::{clock::Millis, compiled_limit::CompiledLimit};
 
 /// The state of one limit after a decision.
 #[derive(Clone, Debug)]
 pub struct LimitState {
-    pub(crate) labels: Arc<Labels>,
+    pub(crate) of: Arc<CompiledLimit>,
     pub(crate) permits: u64,
     pub(crate) interval: Millis,
     pub(crate) remaining: Option<u64>,
@@ -20,15 +20,15 @@ pub struct LimitState {
 }
 
 impl LimitState {
-    /// Returns whether it is the limit of these labels.
+    /// Returns whether it is the state of this limit.
     #[inline]
-    pub(crate) fn is_of(&self, labels: &Arc<Labels>) -> bool {
-        Arc::ptr_eq(&self.labels, labels) || self.labels.name == labels.name
+    pub(crate) fn is_of(&self, of: &Arc<CompiledLimit>) -> bool {
+        Arc::ptr_eq(&self.of, of) || self.of.name == of.name
     }
 
     /// Returns the rule's name; for a [`RateLimiter`](crate::RateLimiter) its own.
     pub fn name(&self) -> &str {
-        &self.labels.name
+        &self.of.name
     }
 
     /// Returns the permits of one interval, as stored: another process may have changed them.
@@ -98,7 +98,7 @@ impl LimitState {
 
     /// Returns whether responses leave it out. A shadow limit is shown to its owner alone.
     pub(crate) fn is_hidden(&self) -> bool {
-        self.labels.hidden || self.shadow
+        self.of.hidden || self.shadow
     }
 
     /// Orders limits: first those that refuse, the longest wait first, then the others, the

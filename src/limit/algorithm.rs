@@ -1,7 +1,8 @@
-//! The choice of the algorithm that counts permits: [`Algorithm`].
+//! The choice of the algorithm that counts permits: [`Algorithm`], with its settings: [`Counting`].
 
 use std::{fmt, str::FromStr, time::Duration};
 
+use super::{Calendar, Limit, Slots};
 use crate::error::{ConfigError, bail, config_error};
 
 /// The algorithm that counts the permits in use.
@@ -176,6 +177,39 @@ impl Algorithm {
             }
             Self::SlidingLog | Self::FixedWindow | Self::Gcra | Self::Calendar => Ok(()),
         }
+    }
+}
+
+/// The way to count grants: the algorithm, its slots and its calendar.
+#[derive(Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct Counting {
+    pub(crate) algorithm: Algorithm,
+    pub(crate) slots: Option<Slots>,
+    /// Set with [`Algorithm::Calendar`] alone.
+    pub(crate) calendar: Option<Calendar>,
+}
+
+impl Counting {
+    /// Returns how a limit is counted: by its calendar, if it has one, else like this.
+    pub(crate) fn of(self, limit: Option<&Limit>) -> Self {
+        match limit.and_then(Limit::calendar) {
+            None => self,
+            calendar => Self {
+                algorithm: Algorithm::Calendar,
+                slots: None,
+                calendar,
+            },
+        }
+    }
+
+    /// Returns the slots, which only a log has.
+    pub(crate) fn slots(&self) -> Option<Slots> {
+        self.slots.filter(|_| self.algorithm.has_log())
+    }
+
+    /// Returns whether each grant is an entry of its own, by which a repeated call is recognised.
+    pub(crate) fn tells_grants_apart(&self) -> bool {
+        self.algorithm.has_log() && self.slots.is_none()
     }
 }
 

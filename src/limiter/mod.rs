@@ -11,12 +11,12 @@ use std::{iter, sync::Arc, time::Duration};
 
 use self::take::take;
 use crate::{
+    compiled_limit::{CompiledLimit, Limiter},
     decision::{Decision, Grant},
-    demand::{Acquire, LimiterCharge, MaxWait, Target},
+    demand::{Acquire, LimiterCharge, MaxWait},
     error::{ConfigError, Error, ErrorKind},
-    labels::Labels,
-    limit::{Algorithm, Limit, Slots, check_lease},
-    name::{Limiter, Name},
+    limit::{Algorithm, Counting, Limit, LimitSource, Slots, check_lease},
+    name::Name,
     observe::{Origin, StateChange},
     store::{AnyStore, Op, OpResult, Store},
 };
@@ -47,10 +47,7 @@ use crate::{
 #[derive(Clone, Debug)]
 pub struct RateLimiter {
     store: Arc<dyn AnyStore>,
-    limiter: Arc<Limiter>,
-    labels: Arc<Labels>,
-    /// The time for which leased permits may be held.
-    lease: Option<Duration>,
+    limiter: Limiter,
     /// Set if waiters leave others their share.
     yields: bool,
     /// The rule that it was reached by, and what changes it, for observers.
@@ -69,19 +66,25 @@ impl RateLimiter {
     /// Returns an error of kind [`Name`](crate::ConfigErrorKind::Name) if the limiter's keys would
     /// fall into different slots of a Redis Cluster, or be another limiter's.
     pub fn new(store: &impl Store, name: &str) -> Result<Self, ConfigError> {
-        Ok(Self::of(store.handle().0, Name::exact(name)?, None))
+        let (store, name) = (store.handle().0, Name::exact(name)?);
+        Ok(Self::of(store, name, Counting::default(), None))
     }
 
     /// Returns the limiter of this name, reached by this rule, if by one.
-    pub(crate) fn of(store: Arc<dyn AnyStore>, name: Name, rule: Option<Arc<str>>) -> Self {
+    pub(crate) fn of(
+        store: Arc<dyn AnyStore>,
+        name: Name,
+        counting: Counting,
+        rule: Option<Arc<str>>,
+    ) -> Self {
+        let of = Arc::new(CompiledLimit {
+            counting,
+            observers: store.about().observers.clone(),
+            ..CompiledLimit::of(name.as_str(), false, false)
+        });
         Self {
-            labels: Arc::new(Labels {
-                observers: store.about().observers.clone(),
-                ..Labels::of(name.as_str(), false, false)
-            }),
-            limiter: Limiter::stored(name).into(),
+            limiter: Limiter { name, of },
             store,
-            lease: None,
             yields: false,
             rule,
             origin: Origin::Code,
@@ -92,7 +95,8 @@ impl RateLimiter {
     /// must choose the same: see there.
     #[must_use]
     pub fn algorithm(mut self, algorithm: Algorithm) -> Self {
-        self.limiter = Limiter::stored(self.key().clone().counted_by(algorithm)).into();
+        let of = self.settings();
+        (of.counting.algorithm, of.limit) = (algorithm, LimitSource::Store);
         self
     }
 
@@ -120,19 +124,16 @@ impl RateLimiter {
     /// ```
     #[cfg(feature = "calendar")]
     pub fn calendar(mut self, limit: Limit) -> Result<Self, ConfigError> {
-        use crate::{error::bail, limit::LimitSource, name::Counting};
+        use crate::error::bail;
 
-        limit.check_counting(self.name(), self.key().algorithm())?;
-        let plain = self.key().slots().is_none() && self.lease.is_none();
+        let of = &self.limiter.of;
+        limit.check_counting(self.name(), of.counting.algorithm)?;
+        let plain = of.counting.slots().is_none() && of.lease.is_none();
         if !plain || limit.calendar().is_none() {
             bail!(Limit: "{:?} cannot count by the limit {limit}: it takes one by the calendar, as \
                 in `Limit::monthly(10_000)`, and no algorithm, slots or lease", self.name());
         }
-        let name = self.key().clone();
-        self.limiter = Arc::new(Limiter {
-            name: name.counted(Counting::default().of(Some(&limit))),
-            limit: LimitSource::Code(limit),
-        });
+        self.limiter.of = of.by(LimitSource::Code(limit));
         Ok(self)
     }
 
@@ -169,9 +170,9 @@ impl RateLimiter {
     /// # }
     /// ```
     pub fn slots(mut self, slots: u32) -> Result<Self, ConfigError> {
-        let may_have_log = self.key().algorithm() != Algorithm::Calendar;
+        let may_have_log = !self.is_by_calendar();
         let slots = Slots::try_new(slots, self.name(), may_have_log, iter::empty())?;
-        self.limiter = Limiter::stored(self.key().clone().in_slots(Some(slots))).into();
+        self.settings().counting.slots = Some(slots);
         Ok(self)
     }
 
@@ -200,11 +201,12 @@ impl RateLimiter {
     /// let orders = orders.lease(Duration::from_millis(50))?;
     /// # Ok::<_, tower_ratelimit::ConfigError>(())
     /// ```
-    pub fn lease(self, lease: Duration) -> Result<Self, ConfigError> {
-        let (algorithm, in_slots) = (self.key().algorithm(), self.key().slots().is_some());
-        check_lease(self.name(), lease, algorithm, in_slots, None)?;
-        let lease = (!lease.is_zero()).then_some(lease);
-        Ok(Self { lease, ..self })
+    pub fn lease(mut self, lease: Duration) -> Result<Self, ConfigError> {
+        let counting = self.limiter.of.counting;
+        let in_slots = counting.slots().is_some();
+        check_lease(self.name(), lease, counting.algorithm, in_slots, None)?;
+        self.settings().lease = (!lease.is_zero()).then_some(lease);
+        Ok(self)
     }
 
     /// Lets other processes take about half of the permits that become free, by asking up to 110
@@ -372,19 +374,23 @@ impl RateLimiter {
         if permits == 0 {
             return Err(ErrorKind::Permits.into());
         }
-        if self.key().algorithm() == Algorithm::Calendar && self.given().is_none() {
+        if self.is_by_calendar() && self.given().is_none() {
             return Err(in_code());
         }
-        let limiter = Target::Shared(Arc::clone(&self.limiter));
-        Ok(LimiterCharge {
-            lease: self.lease,
-            ..LimiterCharge::new(limiter, Arc::clone(&self.labels), permits)
-        })
+        Ok(LimiterCharge::new(self.limiter.clone(), permits))
+    }
+
+    fn settings(&mut self) -> &mut CompiledLimit {
+        Arc::make_mut(&mut self.limiter.of)
+    }
+
+    fn is_by_calendar(&self) -> bool {
+        self.limiter.of.counting.algorithm == Algorithm::Calendar
     }
 
     /// Returns the limit, if it is in the code: one by the calendar.
     fn given(&self) -> Option<&Limit> {
-        self.limiter.limit.given()
+        self.limiter.of.limit.given()
     }
 
     /// Returns the name that it has in the store, and how it is counted there.
@@ -410,7 +416,7 @@ impl RateLimiter {
     }
 
     async fn manage(&self, op: Op) -> Result<OpResult, Error> {
-        if self.key().algorithm() == Algorithm::Calendar {
+        if self.is_by_calendar() {
             match op {
                 Op::SetRate { .. } | Op::TrySetRate(_) => return Err(in_code()),
                 Op::Expire(..) | Op::ClearExpire => return Ok(OpResult::Changed(false)),
@@ -419,7 +425,7 @@ impl RateLimiter {
             }
         }
         let changes = (!op.only_reads()).then_some(op.verb());
-        let managed = Arc::clone(&self.store).manage(self.key().clone(), op);
+        let managed = Arc::clone(&self.store).manage(self.limiter.clone(), op);
         let result = managed.await?;
         if let Some(verb) = changes {
             let (rule, by) = (self.rule.as_deref(), self.origin);

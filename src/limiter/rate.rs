@@ -140,7 +140,7 @@ impl RateLimiter {
             return Err(in_code());
         }
         let limit = limit.stored();
-        self.key().check(&limit)?;
+        self.limiter.of.check(&limit)?;
         Ok(limit)
     }
 

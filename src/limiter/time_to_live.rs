@@ -1,11 +1,12 @@
 //! The verbs for the life of a limiter: expiry, deletion and renaming.
 
-use std::{sync::Arc, time::Duration};
+use std::time::Duration;
 
 use super::{RateLimiter, mismatch};
 use crate::{
+    compiled_limit::Limiter,
     error::{Error, ErrorKind},
-    name::{Limiter, Name},
+    name::Name,
     store::{ExpireWhen, Op, OpResult, TimeToLive},
 };
 
@@ -130,17 +131,15 @@ impl RateLimiter {
     pub async fn rename(&self, name: &str) -> Result<Self, Error> {
         let new =
             Name::exact(name).map_err(|error| Error::new(ErrorKind::Name).caused_by(error))?;
-        let new = new.counted(self.key().counting());
         if !self.manage_changed(Op::Rename(new.clone())).await? {
             return Err(ErrorKind::NotInitialized.into());
         }
-        let (name, limit) = (new.clone(), self.limiter.limit);
-        Ok(Self {
-            lease: self.lease,
-            yields: self.yields,
-            origin: self.origin,
-            limiter: Arc::new(Limiter { name, limit }),
-            ..Self::of(Arc::clone(&self.store), new, None)
-        })
+        let mut renamed = self.clone();
+        renamed.rule = None;
+        renamed.limiter = Limiter {
+            name: new,
+            of: self.limiter.of.named(name).into(),
+        };
+        Ok(renamed)
     }
 }

@@ -15,9 +15,9 @@ use crate::{
         limiter::{LimiterState, Terms},
     },
     clock::{Now, TICKS},
+    compiled_limit::{CompiledLimit, Limiter},
     demand::LimiterCharge,
-    labels::Labels,
-    limit::{Algorithm, Limit, LimitSource},
+    limit::{Algorithm, Counting, Limit, LimitSource},
     list::List,
     name::Name,
 };
@@ -85,14 +85,14 @@ impl Pass {
         };
         for way in ways {
             if pass.place(way).is_none() && pass.runs.len() < Self::MOST_RUNS {
-                pass.add(name.clone().counted_by(way.0), *way, verifies);
+                pass.add(name.clone(), *way, verifies);
             }
         }
         pass
     }
 
     fn add(&mut self, name: Name, way: Way, verifies: bool) {
-        let (_, limit) = way;
+        let (algorithm, limit) = way;
         let stored = limit.stored();
         let interval = stored.interval.saturating_mul(TICKS);
         if !verifies {
@@ -102,10 +102,19 @@ impl Pass {
         // a microsecond.
         let beyond = TICKS.saturating_add(stored.rate);
         self.kept = self.kept.max(interval.saturating_add(beyond));
-        let labels = Labels::unnamed("replay");
+        let counting = Counting {
+            algorithm,
+            ..Counting::default()
+        };
+        let of = CompiledLimit {
+            counting,
+            limit: LimitSource::Code(limit),
+            ..CompiledLimit::of("replay", false, false)
+        };
+        let of = of.into();
         self.runs.push(Run {
             way,
-            charge: LimiterCharge::named(name, LimitSource::Code(limit), labels, 1),
+            charge: LimiterCharge::new(Limiter { name, of }, 1),
             interval,
             peaks: Vec::new(),
             touched: 0,

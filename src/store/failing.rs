@@ -9,11 +9,11 @@ use super::{
 };
 use crate::{
     clock::{Clock, SteadyClock},
+    compiled_limit::Limiter,
     decision::Decision,
     demand::Acquire,
     error::{Error, ErrorKind},
     list::List,
-    name::Name,
     observe::Observers,
     receipt::Receipt,
 };
@@ -41,7 +41,7 @@ impl Decide for Failing {
         Some(Err(self.0.into()))
     }
 
-    async fn manage(&self, _: &Name, _: &Op) -> Result<OpResult, Error> {
+    async fn manage(&self, _: &Limiter, _: &Op) -> Result<OpResult, Error> {
         Err(self.0.into())
     }
 }

@@ -87,6 +87,7 @@ use std::{
 pub use self::memory::MemoryStore;
 use self::rule_names::RuleNames;
 use crate::{
+    compiled_limit::Limiter,
     decision::{Decision, Refusal},
     demand::{Acquire, LimiterCharge},
     error::{Error, ErrorKind},
@@ -142,7 +143,7 @@ pub(crate) trait AnyStore: Send + Sync {
     /// # Cancel safety
     ///
     /// Dropping it may leave the verb carried out or not: listeners are called either way.
-    fn manage(self: Arc<Self>, name: Name, op: Op) -> Managing;
+    fn manage(self: Arc<Self>, limiter: Limiter, op: Op) -> Managing;
 
     /// Settles what an acquire took: see [`Calls::settle`].
     fn settle(&self, receipt: Receipt, keep: u32);
@@ -206,7 +207,11 @@ pub(crate) trait Decide: Calls {
     /// # Cancel safety
     ///
     /// Dropping it may leave the verb carried out or not. The listeners are called by the stack.
-    fn manage(&self, name: &Name, op: &Op) -> impl Future<Output = Result<OpResult, Error>> + Send;
+    fn manage(
+        &self,
+        limiter: &Limiter,
+        op: &Op,
+    ) -> impl Future<Output = Result<OpResult, Error>> + Send;
 
     /// Counts that a caller has waited and was refused all the same: limits may ban it for that.
     fn strike(&self, _: &Acquire, _: &mut Refusal) {}
@@ -283,7 +288,6 @@ pub(crate) fn prepare_call(
     match refused.map_or_else(random_id, Err) {
         Ok(id) => {
             acquire.identify(id);
-            acquire.share_limiters();
             acquire.asked_at = Some(crate::clock::moment());
             None
         }

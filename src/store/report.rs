@@ -25,7 +25,7 @@ pub(super) struct Undecided {
 
 impl Undecided {
     pub(super) fn new(acquire: Acquire) -> Self {
-        let waits = acquire.max_wait.is_some() && !acquire.first.labels.observers.is_empty();
+        let waits = acquire.max_wait.is_some() && !acquire.first.of().observers.is_empty();
         if waits {
             report_wait(&acquire, None);
         }
@@ -39,7 +39,7 @@ impl Undecided {
 
     /// Reports to the observers and the caller's span that it has ended.
     fn ends(&self, seen: &Seen<'_>) {
-        if self.acquire.first.labels.observers.is_empty() && self.span.is_none() {
+        if self.acquire.first.of().observers.is_empty() && self.span.is_none() {
             return;
         }
         let waited = self.since.map(|since| clock::moment() - since);
@@ -72,7 +72,7 @@ impl Drop for Undecided {
 #[inline]
 pub(super) fn at_once(acquire: &Acquire, decision: &Result<Decision, Error>) {
     let span = CallerSpan::current();
-    if !acquire.first.labels.observers.is_empty() || span.is_some() {
+    if !acquire.first.of().observers.is_empty() || span.is_some() {
         at_once_observed(acquire, decision, span.as_ref());
     }
 }
@@ -87,11 +87,9 @@ fn at_once_observed(
 }
 
 fn report_wait(acquire: &Acquire, ended: Option<Duration>) {
-    let labels = &acquire.first.labels;
-    let rule = labels.rule();
-    labels
-        .observers
-        .changed(&StateChange::Waiting { rule, ended });
+    let of = acquire.first.of();
+    let rule = of.rule();
+    of.observers.changed(&StateChange::Waiting { rule, ended });
 }
 
 /// The parts of a decision that are reported.
@@ -123,21 +121,21 @@ impl<'a> Seen<'a> {
 
     #[inline(always)]
     fn decided<'c>(&self, charge: &'c LimiterCharge) -> DecidedRule<'c> {
-        let labels = &charge.labels;
-        let limit = self.limits.iter().find(|limit| limit.is_of(labels));
+        let of = charge.of();
+        let limit = self.limits.iter().find(|limit| limit.is_of(of));
         DecidedRule {
-            rule: labels.rule(),
+            rule: of.rule(),
             result: self.result(charge, limit),
             shadow: charge.shadow,
             permits: charge.permits,
             limit: limit.map(|limit| (limit.permits, limit.interval())),
             remaining: limit.and_then(|limit| limit.remaining),
-            key: labels
+            key: of
                 .kept
                 .shown
                 .and_then(|around| charge.name().identity(around)),
             key_hash: charge.name().text().seeded_hash(),
-            kept: &labels.kept,
+            kept: &of.kept,
         }
     }
 
@@ -187,7 +185,7 @@ fn report(acquire: &Acquire, seen: &Seen<'_>, waited: Option<Duration>, span: Op
             waited,
             rules,
         };
-        acquire.first.labels.observers.decided(&decided);
+        acquire.first.of().observers.decided(&decided);
         if let Some(span) = span {
             span.decided(&decided);
         }

@@ -44,6 +44,7 @@ use crate::{
 };
 use crate::{
     clock::{Clock, SteadyClock},
+    compiled_limit::Limiter,
     decision::{Decision, RefusalKind},
     demand::Acquire,
     error::Error,
@@ -168,10 +169,10 @@ impl<S: Decide> AnyStore for InMemory<S> {
         })
     }
 
-    fn manage(self: Arc<Self>, name: Name, op: Op) -> Managing {
+    fn manage(self: Arc<Self>, limiter: Limiter, op: Op) -> Managing {
         Box::pin(async move {
-            let _changing = self.outermost.changing(&name, &op);
-            let managed = self.store.manage(&name, &op).await;
+            let _changing = self.outermost.changing(&limiter.name, &op);
+            let managed = self.store.manage(&limiter, &op).await;
             self.report_limiters();
             managed.map_err(|error| self.outermost.named(error))
         })
@@ -342,7 +343,7 @@ impl<S: Decide> AnyStore for Remote<S> {
                     self.outermost.report_count(self.refusals.count(), refusals);
                 }
                 Err(error) if Late::of(error) == Some(Late::Unsent) => {
-                    let observers = &acquire.first.labels.observers;
+                    let observers = &acquire.first.of().observers;
                     observers.changed(&StateChange::Overload);
                 }
                 Err(error) if error.kind() == ErrorKind::NotInitialized => {
@@ -360,17 +361,18 @@ impl<S: Decide> AnyStore for Remote<S> {
         })
     }
 
-    fn manage(self: Arc<Self>, name: Name, op: Op) -> Managing {
+    fn manage(self: Arc<Self>, limiter: Limiter, op: Op) -> Managing {
         Box::pin(async move {
-            let _changing = self.outermost.changing(&name, &op);
+            let name = &limiter.name;
+            let _changing = self.outermost.changing(name, &op);
             // An operator's call is worth waiting for: the connection's own timeouts bound it.
             let managed = match check_timer() {
                 Ok(()) => {
-                    if self.leasing.end_changed(&name, &op) {
+                    if self.leasing.end_changed(name, &op) {
                         // What it gives back is sent by tasks, which go first.
                         tokio::task::yield_now().await;
                     }
-                    self.server.manage(&name, &op).await
+                    self.server.manage(&limiter, &op).await
                 }
                 Err(error) => Err(error),
             };
@@ -378,9 +380,9 @@ impl<S: Decide> AnyStore for Remote<S> {
                 Ok(OpResult::Limit(Some(limit))) => {
                     let permits = at_least_zero(limit.rate);
                     let interval = at_least_zero(limit.interval);
-                    self.refusals.saw_limit(&name, permits, interval);
+                    self.refusals.saw_limit(name, permits, interval);
                 }
-                found if finds_none(found) => self.outermost.listeners.changed(&name),
+                found if finds_none(found) => self.outermost.listeners.changed(name),
                 _ => {}
             }
             managed.map_err(|error| self.outermost.named(error))

@@ -13,9 +13,9 @@ use super::{
     request::has_trailers,
 };
 use crate::{
+    compiled_limit::{ChargeIf, CompiledLimit},
     decision::{Grant, LimitState, grant::LayerId},
     demand::LimiterCharge,
-    labels::Labels,
     macros::opaque,
     receipt::{CorrectedBy, Receipt},
     store::AnyStore,
@@ -66,7 +66,17 @@ impl Outcome {
 }
 
 /// Decides by the response whether a rule charges the request.
-pub(crate) type ChargeIf = Arc<dyn Fn(&Outcome) -> bool + Send + Sync>;
+/// Returns the closure that a limit keeps of a rule's.
+pub(crate) fn charge_if(counts: impl Fn(&Outcome) -> bool + Send + Sync + 'static) -> ChargeIf {
+    Arc::new(move |status, grpc_status| {
+        // Of a response, so that it is valid.
+        let status = StatusCode::from_u16(status).unwrap_or_default();
+        counts(&Outcome {
+            status,
+            grpc_status,
+        })
+    })
+}
 
 /// The charges of a request before it came to a layer, until its response is over.
 #[derive(Clone, Copy)]
@@ -118,29 +128,29 @@ impl<'a> Earlier<'a> {
         self.of_this_layer().next().is_some()
     }
 
-    /// Returns whether the rule of the layer that `has` these labels has applied to the request, by
+    /// Returns whether the rule of the layer that `has` a limit has applied to the request, by
     /// whatever key.
-    pub(crate) fn has_met(&self, has: impl Fn(&Labels) -> bool) -> bool {
+    pub(crate) fn has_met(&self, has: impl Fn(&CompiledLimit) -> bool) -> bool {
         self.of_this_layer().any(|grant| {
             let mut receipts = grant.receipts().iter();
-            grant.states().iter().any(|limit| has(&limit.labels))
-                || receipts.any(|receipt| receipt.is_of(|labels, _| has(labels)))
+            grant.states().iter().any(|limit| has(&limit.of))
+                || receipts.any(|receipt| receipt.is_of(|of, _| has(of)))
         })
     }
 
     /// Returns which layer has made the same charge, if one has.
     pub(crate) fn charged_by(&self, again: &LimiterCharge) -> Option<Pass> {
-        let rule = &again.labels;
+        let rule = &again.of();
         let has_charged = |pass: Pass, grant: &Grant| {
             // The cost must be the same here. That of another layer must not depend on the request.
-            let is_same = |labels: &Labels, permits: u32| {
-                let fixed = labels.fixed_cost.and(rule.fixed_cost).is_some();
+            let is_same = |of: &CompiledLimit, permits: u32| {
+                let fixed = of.fixed_cost.and(rule.fixed_cost).is_some();
                 // What the response of that pass gives back was not charged by this rule.
-                let stays = match (charge_if(labels), charge_if(rule)) {
+                let stays = match (&of.charge_if, &rule.charge_if) {
                     (Some(other), Some(this)) => Arc::ptr_eq(other, this),
                     (other, _) => other.is_none(),
                 };
-                labels.name == rule.name
+                of.name == rule.name
                     && permits == again.permits
                     && match pass {
                         Pass::SameLayer => stays,
@@ -148,11 +158,10 @@ impl<'a> Earlier<'a> {
                     }
             };
             // A shadow rule without room has taken nothing.
-            let is_tried = |limit: &LimitState| {
-                limit.shadow && limit.refused && limit.labels.name == rule.name
-            };
+            let is_tried =
+                |limit: &LimitState| limit.shadow && limit.refused && limit.of.name == rule.name;
             let mut receipts = grant.receipts().iter();
-            receipts.any(|it| it.name() == again.name() && it.is_of(is_same))
+            receipts.any(|it| it.limiter.is_same(&again.limiter) && it.is_of(is_same))
                 || pass == Pass::SameLayer && again.shadow && grant.states().iter().any(is_tried)
         };
         let mut open = self.open();
@@ -200,16 +209,13 @@ impl SettleOnDrop {
     }
 
     fn apply_charge_if(&self, status: StatusCode, grpc_status: Option<u32>) {
-        let outcome = Outcome {
-            status,
-            grpc_status,
-        };
-        for Receipt { labels, .. } in self.grant.receipts() {
+        for of in self.grant.receipts().iter().map(Receipt::of) {
             // The user's code runs without the lock, and not while something is dropped.
-            if charge_if(labels).is_some_and(|charge_if| !charge_if(&outcome)) {
-                // No two rules of a request share their labels.
+            let charge_if = of.charge_if.as_ref();
+            if charge_if.is_some_and(|counts| !counts(status.as_u16(), grpc_status)) {
+                // No two rules of a request share their limit.
                 self.grant.correct(CorrectedBy::Rule, |receipt, _| {
-                    Arc::ptr_eq(&receipt.labels, labels).then_some(0)
+                    Arc::ptr_eq(receipt.of(), of).then_some(0)
                 });
             }
         }
@@ -234,10 +240,6 @@ impl Drop for SettleOnDrop {
 opaque!(SettleOnDrop);
 
 const UNKNOWN: u32 = 2;
-
-fn charge_if(labels: &Labels) -> Option<&ChargeIf> {
-    labels.charge_if.as_ref()?.downcast_ref()
-}
 
 fn code(value: &HeaderValue) -> u32 {
     let code = value.to_str().ok().and_then(|text| text.parse().ok());

@@ -9,6 +9,7 @@ use super::{
     rule::{CompiledRules, Rules},
 };
 use crate::{
+    compiled_limit::Limiter,
     decision::grant::LayerId,
     error::ConfigError,
     limiter::RateLimiter,
@@ -151,19 +152,22 @@ impl RateLimitLayer {
         let mut identity = Identity::default();
         key.into_iter()
             .for_each(|component| identity.push(component.as_ref()));
-        let name = self.shared.rules.load().name_of(rule, &identity)?;
-        let store = Arc::clone(&self.shared.store);
-        Ok(RateLimiter::of(store, name, Some(rule.into())))
+        let limiter = self.shared.rules.load().limiter_of(rule, &identity)?;
+        Ok(self.reached(limiter))
     }
 
     /// Returns the limiters that would count a request with this head, in the order of its rules.
     ///
     /// None for a request that no rule applies to, or that lacks the keys.
     pub fn limiters_of(&self, request: &Parts) -> Vec<RateLimiter> {
-        let names = self.shared.rules.load().names_of(request);
-        let store = &self.shared.store;
-        let limiter = |(rule, name)| RateLimiter::of(Arc::clone(store), name, Some(rule));
-        names.into_iter().map(limiter).collect()
+        let limiters = self.shared.rules.load().limiters_of(request);
+        let limiters = limiters.into_iter().map(|limiter| self.reached(limiter));
+        limiters.collect()
+    }
+
+    fn reached(&self, Limiter { name, of }: Limiter) -> RateLimiter {
+        let (store, rule) = (Arc::clone(&self.shared.store), Arc::clone(&of.name));
+        RateLimiter::of(store, name, of.counting, Some(rule))
     }
 }
 

@@ -11,7 +11,7 @@ const VALUES: [&str; 13] = [
     "demand",
     "error",
     "failure_policy",
-    "labels",
+    "compiled_limit",
     "limit",
     "list",
     "macros",

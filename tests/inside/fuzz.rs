@@ -10,9 +10,9 @@ use super::wire::{
     sliding_log,
 };
 use crate::{
+    compiled_limit::CompiledLimit,
     demand::{Acquire, LimiterCharge},
     error::{Error, ErrorKind},
-    labels::Labels,
     limit::{Algorithm, Limit, LimitSource, Slots},
     name::Name,
     receipt::PermitId,
@@ -87,17 +87,14 @@ fn any_reply() -> impl Strategy<Value = Value> {
 
 fn acquire(algorithm: Algorithm, slots: Option<Slots>, limiters: usize) -> Acquire {
     let limit = LimitSource::Code(Limit::per_minute(5));
-    let charge = |number: usize| LimiterCharge {
-        id: PermitId([7; 16]),
-        ..LimiterCharge::named(
-            Name::exact(&format!("{{fuzz}}:{number}"))
-                .unwrap()
-                .counted_by(algorithm)
-                .in_slots(slots),
-            limit,
-            Labels::new("fuzz", false),
-            1,
-        )
+    let of = CompiledLimit::unnamed("fuzz");
+    let charge = |number: usize| {
+        let name = Name::exact(&format!("{{fuzz}}:{number}")).unwrap();
+        let charge = LimiterCharge {
+            id: PermitId([7; 16]),
+            ..LimiterCharge::named(name, limit, &of, 1)
+        };
+        charge.counted(|of| (of.counting.algorithm, of.counting.slots) = (algorithm, slots))
     };
     Acquire {
         wants_remaining: true,

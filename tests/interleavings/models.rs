@@ -20,10 +20,10 @@ use loom::{
 
 use crate::{
     clock::ManualClock,
+    compiled_limit::{CompiledLimit, Limiter},
     decision::{Decision, Grant, LimitState, Refusal, Source},
     demand::{Acquire, LimiterCharge},
     error::Error,
-    labels::Labels,
     limit::LimitSource,
     list::List,
     name::Name,
@@ -64,7 +64,7 @@ impl Decide for Server {
         None
     }
 
-    async fn manage(&self, _: &Name, _: &Op) -> Result<OpResult, Error> {
+    async fn manage(&self, _: &Limiter, _: &Op) -> Result<OpResult, Error> {
         pending_once().await;
         self.make_room();
         pending_once().await;
@@ -304,7 +304,7 @@ fn question() -> Acquire {
     Acquire {
         first: LimiterCharge {
             id: PermitId([7; 16]),
-            ..LimiterCharge::named(name(), LimitSource::Store, Labels::unnamed("a"), 1)
+            ..LimiterCharge::named(name(), LimitSource::Store, &CompiledLimit::unnamed("a"), 1)
         },
         rest: Vec::new(),
         on_failure: None,
@@ -318,7 +318,7 @@ fn question() -> Acquire {
 fn refusal() -> Decision {
     let wait = Duration::from_secs(3600);
     let state = LimitState {
-        labels: Labels::unnamed("a"),
+        of: CompiledLimit::unnamed("a"),
         permits: 1,
         interval: 3_600_000,
         remaining: Some(0),

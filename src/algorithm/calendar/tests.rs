@@ -40,15 +40,9 @@ fn settle(
     millis: i64,
 ) -> i64 {
     let charge = LimiterCharge::plain(LimitSource::Code(limit), taken, PermitId::NONE);
-    let name = charge
-        .name()
-        .clone()
-        .counted(Counting::default().of(Some(&limit)));
     let now = Now::at(Now::at(0).ticks(millis));
     let taken = Some(Taken::Date(label));
-    limiter
-        .settle(&charge.of(name).receipt(), taken, keep, now)
-        .unwrap()
+    limiter.settle(&charge.receipt(), taken, keep, now).unwrap()
 }
 
 fn label(answer: &Answer) -> i64 {

@@ -9,8 +9,8 @@ use crate::{
     algorithm::{
         self, fixed_window::FixedWindow, gcra::Gcra, limiter::Counter, sliding_log::SlidingLog,
     },
+    limit::Counting,
     limit::{Algorithm as ByName, Limit, LimitSource, Slots},
-    name::Counting,
     receipt::{PermitId, Taken, Tat},
 };
 

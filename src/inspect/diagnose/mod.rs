@@ -168,8 +168,7 @@ impl Look<'_> {
             None => report.compare(logged),
         }
         if report.time_to_live == [TimeToLive::Missing; 5] {
-            let name = name.clone().counted_by(Algorithm::Calendar);
-            let key = wire::own_keys(&name, own).concat();
+            let key = wire::own_keys(name, Algorithm::Calendar, own).concat();
             self.read_calendar(&mut report, key).await?;
         }
         let [strikes, ban] = wire::ban::keys(name);

@@ -8,13 +8,14 @@ use super::{Answer, Backend, Settle};
 use crate::{
     algorithm::answer::{self, Changed, Verdict},
     clock::{Clock, Now, SteadyClock, moment},
+    compiled_limit::Limiter,
     decision::Decision,
     demand::{Acquire, LimiterCharge},
     error::{ConfigError, Error, ErrorKind},
     limit::{Limit, RateType},
     list::List,
     macros::detail,
-    name::{Name, check_word},
+    name::check_word,
     receipt::Receipt,
     store::{
         About, AnyStore, Calls, Decide, Listeners, Op, OpResult,
@@ -154,7 +155,7 @@ impl<B: Backend> Decide for Unguarded<B> {
         let is_lacking = |charge: &LimiterCharge| {
             let limit = charge.limit();
             let is_per_client = |limit: &Limit| limit.rate_type() == RateType::PerClient;
-            !charge.name().tells_grants_apart() || limit.given().is_some_and(is_per_client)
+            !charge.of().counting.tells_grants_apart() || limit.given().is_some_and(is_per_client)
         };
         if acquire.charges().any(is_lacking) {
             let reason = "a store of your own has a sliding log without slots, for all clients";
@@ -163,8 +164,8 @@ impl<B: Backend> Decide for Unguarded<B> {
         prepare_call(self.breakers.refuses(acquire), acquire)
     }
 
-    async fn manage(&self, name: &Name, op: &Op) -> Result<OpResult, Error> {
-        self.backend.manage(name, op).await
+    async fn manage(&self, limiter: &Limiter, op: &Op) -> Result<OpResult, Error> {
+        self.backend.manage(&limiter.name, op).await
     }
 }
 

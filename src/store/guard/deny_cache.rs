@@ -25,12 +25,12 @@ use super::{
 };
 use crate::{
     clock::{Clock, moment},
+    compiled_limit::Limiter,
     decision::{Decision, LimitState, Refusal, RefusalKind, Source},
     demand::{Acquire, LimiterCharge, MaxWait},
-    labels::Labels,
     limit::Limit,
     list::List,
-    name::{BuildSpread, Limiter, Name},
+    name::{BuildSpread, Name},
     receipt::Receipt,
     store::Listener,
     sync::atomic::{AtomicBool, Ordering},
@@ -113,7 +113,7 @@ impl Refusals {
         if self.kept.is_some() && decision.source() != Source::Lease {
             for charge in acquire.charges() {
                 let mut states = decision.states().iter();
-                if let Some(state) = states.find(|state| state.is_of(&charge.labels)) {
+                if let Some(state) = states.find(|state| state.is_of(charge.of())) {
                     let limit = (state.permits, state.interval);
                     let answered = asked.as_mut().map(|asked| &mut asked.seen);
                     self.generations.saw_limit(charge.name(), limit, answered);
@@ -166,7 +166,7 @@ impl Refusals {
         if !self.has_any.load(Ordering::Relaxed) {
             return None;
         }
-        if acquire.charges().any(|charge| charge.labels.ban.is_some()) {
+        if acquire.charges().any(|charge| charge.of().ban.is_some()) {
             return self.refusal_or_ban(acquire);
         }
         let (known, elapsed) = self.known(acquire)?;
@@ -292,7 +292,7 @@ impl Refusals {
 
     /// Returns the clock by which waits are counted; `None` where there are several.
     fn clock_of(&self, acquire: &Acquire) -> Option<&StoreClock> {
-        let by_server = |charge: &LimiterCharge| charge.name().algorithm().waits_by_server();
+        let by_server = |charge: &LimiterCharge| charge.of().counting.algorithm.waits_by_server();
         if self.clock.own.is_none() || !acquire.charges().any(by_server) {
             Some(&self.clock)
         } else if acquire.charges().all(by_server) {
@@ -391,7 +391,7 @@ fn key(acquire: &Acquire) -> u64 {
     for charge in acquire.charges() {
         charge.name().text().hash(&mut state);
         state.write_u64(charge.limit().given().map_or(0, Limit::permits));
-        state.write_u64(charge.labels.answer_hash);
+        state.write_u64(charge.of().answer_hash);
         state.write_u64(u64::from(charge.permits) << 1 | u64::from(charge.shadow));
     }
     state.write_u64(acquire.wants_remaining.into());
@@ -400,8 +400,7 @@ fn key(acquire: &Acquire) -> u64 {
 
 /// A charge of a known refusal: all of it but its id.
 struct KnownCharge {
-    limiter: Arc<Limiter>,
-    labels: Arc<Labels>,
+    limiter: Limiter,
     permits: u32,
     shadow: bool,
 }
@@ -409,8 +408,7 @@ struct KnownCharge {
 impl KnownCharge {
     fn of(charge: &LimiterCharge) -> Self {
         Self {
-            limiter: charge.limiter.to_shared(),
-            labels: Arc::clone(&charge.labels),
+            limiter: charge.limiter.clone(),
             permits: charge.permits,
             shadow: charge.shadow,
         }
@@ -419,9 +417,9 @@ impl KnownCharge {
     /// Returns whether its answer is that to this charge.
     fn answers(&self, charge: &LimiterCharge) -> bool {
         (self.permits, self.shadow) == (charge.permits, charge.shadow)
-            && *self.limiter == *charge.limiter
-            && (Arc::ptr_eq(&self.labels, &charge.labels)
-                || self.labels.answers_like(&charge.labels))
+            && self.limiter == charge.limiter
+            && (Arc::ptr_eq(&self.limiter.of, charge.of())
+                || self.limiter.of.answers_like(charge.of()))
     }
 }
 

@@ -16,11 +16,11 @@ use std::{
 
 use self::recent::Recent;
 use crate::{
+    compiled_limit::Warning,
     decision::{Decision, Grant, Refusal, RefusalKind, Source},
     demand::{Acquire, LimiterCharge},
     error::{Error, ErrorKind},
     failure_policy::part,
-    labels::Warning,
     limit::{Limit, LimitSource, RateType},
     macros::warning,
     receipt::{Receipt, TakenFrom},
@@ -52,14 +52,14 @@ impl<L: StandIn> Locals<L> {
     pub(crate) fn record_decision(&self, acquire: &Acquire, decision: &Decision) {
         for charge in acquire.charges() {
             let mut states = decision.states().iter();
-            let Some(state) = states.find(|state| state.is_of(&charge.labels)) else {
+            let Some(state) = states.find(|state| state.is_of(charge.of())) else {
                 continue;
             };
             let granted = matches!(decision, Decision::Allow(_)) && !charge.shadow;
             // A limit that no code gives is known from answers alone.
-            let is_stored = matches!(charge.limiter.limit, LimitSource::Store);
+            let is_stored = matches!(charge.of().limit, LimitSource::Store);
             if is_stored && let Ok(limit) = Limit::try_new(state.permits, state.interval()) {
-                lock(&self.last_seen).insert(Arc::clone(&charge.labels.name), limit);
+                lock(&self.last_seen).insert(Arc::clone(&charge.of().name), limit);
             }
             if granted || is_stored {
                 let permits = if granted { charge.permits } else { 0 };
@@ -97,7 +97,7 @@ impl<L: StandIn> Locals<L> {
             return Err(error);
         };
         for charge in reduced.charges() {
-            let Some(limit) = charge.limiter.limit.given() else {
+            let Some(limit) = charge.of().limit.given() else {
                 continue;
             };
             let interval = limit.stored().interval;
@@ -134,9 +134,9 @@ impl<L: StandIn> Locals<L> {
         let mut charges = Vec::with_capacity(acquire.rest.len());
         for charge in acquire.charges().filter(counted) {
             let Some(limit) = self.limit(charge) else {
-                if charge.labels.is_to_warn(Warning::Unknown) {
+                if charge.of().is_to_warn(Warning::Unknown) {
                     warning!(
-                        rule = charge.labels.for_logs(),
+                        rule = charge.of().for_logs(),
                         "requests are refused because only the store knows the limit, and it has \
                          not answered yet: give the rule `or_init`"
                     );
@@ -162,9 +162,9 @@ impl<L: StandIn> Locals<L> {
     /// Returns the limit to decide by. One that only the store knows is the one last seen on this
     /// limiter, or on any limiter of its rule.
     fn limit(&self, charge: &LimiterCharge) -> Option<Limit> {
-        let given = charge.limiter.limit.given().copied();
+        let given = charge.of().limit.given().copied();
         let of_limiter = || self.recent.limit(charge.name());
-        let of_rule = || lock(&self.last_seen).get(&charge.labels.name).copied();
+        let of_rule = || lock(&self.last_seen).get(&charge.of().name).copied();
         given.or_else(of_limiter).or_else(of_rule)
     }
 }

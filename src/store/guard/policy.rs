@@ -1,11 +1,11 @@
 //! Answers an error by the failure policy of a request, except for errors that refuse under any.
 
 use crate::{
+    compiled_limit::Warning,
     decision::{Decision, Grant, Refusal},
     demand::Acquire,
     error::{Error, ErrorKind},
     failure_policy::FailurePolicy,
-    labels::Warning,
     macros::warning,
 };
 
@@ -35,9 +35,9 @@ pub(crate) fn answer_by(
     }
     if error.is_not_initialized() {
         for charge in acquire.charges() {
-            if charge.labels.is_to_warn(Warning::Unset) {
+            if charge.of().is_to_warn(Warning::Unset) {
                 warning!(
-                    rule = charge.labels.for_logs(),
+                    rule = charge.of().for_logs(),
                     "requests are refused because the limit was never set: call \
                      `RateLimiter::try_set_rate`, or give the rule `or_init`"
                 );
@@ -89,9 +89,9 @@ fn warn_uncounted(acquire: &Acquire, error: &Error) {
         return;
     }
     for charge in acquire.charges().filter(|charge| charge.shadow) {
-        if charge.labels.is_to_warn(Warning::Unset) {
+        if charge.of().is_to_warn(Warning::Unset) {
             warning!(
-                rule = charge.labels.for_logs(),
+                rule = charge.of().for_logs(),
                 error = %error,
                 "requests are not counted by a shadow rule: once it is enforced, they will be refused"
             );

@@ -16,16 +16,17 @@ use super::{
 };
 use crate::{
     algorithm::{call, limiter::Terms},
+    compiled_limit::Limiter,
     store::memory::shared::{Shared, stand_in},
 };
 pub(crate) use crate::{
     algorithm::{limiter::LimiterState, sliding_log::SlidingLog},
     clock::{Clock, ManualClock, Now, millis},
+    compiled_limit::CompiledLimit,
     decision::{Decision, Grant, LimitState, Refusal, RefusalKind, Source},
     demand::{Acquire, LimiterCharge, MaxWait},
     error::{Error, ErrorKind},
     failure_policy::FailurePolicy,
-    labels::Labels,
     limit::{Algorithm, Limit, LimitSource},
     list::List,
     name::Name,
@@ -84,7 +85,7 @@ impl Decide for Scripted {
         fails.map(|kind| Err(kind.into()))
     }
 
-    async fn manage(&self, _: &Name, _: &Op) -> Result<OpResult, Error> {
+    async fn manage(&self, _: &Limiter, _: &Op) -> Result<OpResult, Error> {
         write(&self.log, "verb");
         pause().await;
         Ok(OpResult::Changed(true))
@@ -179,8 +180,8 @@ pub(crate) fn decide(
 
 /// Returns a charge of this many permits of a limiter whose rule has its name.
 pub(crate) fn charge(name: &str, permits: u32, limit: LimitSource) -> LimiterCharge {
-    let labels = Labels::new(name, false);
-    LimiterCharge::named(Name::exact(name).unwrap(), limit, labels, permits)
+    let of = CompiledLimit::of(name, true, false);
+    LimiterCharge::named(Name::exact(name).unwrap(), limit, &of, permits)
 }
 
 pub(crate) fn shadow(charge: LimiterCharge) -> LimiterCharge {
@@ -254,9 +255,9 @@ impl Deref for WithFallback {
 }
 
 /// Returns the state of a limit of one permit that is used up for so long.
-pub(crate) fn spent(labels: &Arc<Labels>, wait: Duration) -> LimitState {
+pub(crate) fn spent(of: &Arc<CompiledLimit>, wait: Duration) -> LimitState {
     LimitState {
-        labels: Arc::clone(labels),
+        of: Arc::clone(of),
         permits: 1,
         interval: u64::try_from(wait.as_millis()).unwrap(),
         remaining: Some(0),
@@ -274,7 +275,7 @@ pub(crate) fn granted(acquire: &Acquire, source: Source) -> Decision {
 
 /// Returns the refusal by all limits of a demand.
 pub(crate) fn refusal(acquire: &Acquire, wait: Duration) -> Refusal {
-    let limits = acquire.charges().map(|charge| spent(&charge.labels, wait));
+    let limits = acquire.charges().map(|charge| spent(charge.of(), wait));
     Refusal::by_limits(limits.collect(), Some(wait), Source::Store)
 }
 

@@ -59,7 +59,7 @@ impl Shared {
             .into_iter()
             .map(|place| (place, lock(&self.shards[place])));
         let mut locked: Locked<'_> = locked.collect();
-        if first.charges().any(|charge| charge.labels.ban.is_some()) {
+        if first.charges().any(|charge| charge.of().ban.is_some()) {
             self.decide_or_ban(first, run, &mut locked, now)
         } else {
             self.decide_lent(first, run, &mut locked, now)
@@ -76,7 +76,7 @@ impl Shared {
     ) -> Result<List<Answer>, Error> {
         let (mut terms, mut records, mut limits) = (List::new(), List::new(), List::new());
         for charge in first.charges() {
-            let (name, ban) = (charge.name(), charge.labels.ban);
+            let (name, ban) = (charge.name(), charge.of().ban);
             let shard = self.shard_in(locked, name);
             records.push(ban.map_or_else(Record::default, |_| shard.take_record(name, now)));
             terms.push(ban);
@@ -134,7 +134,8 @@ impl Shared {
         let answers = all_lent.and_then(|()| self.count(first, &mut lent, run, now));
         for (charge, kept) in first.charges().zip(lent) {
             if let Some(kept) = kept {
-                self.shard_in(locked, charge.name()).take_back(kept);
+                self.shard_in(locked, charge.name())
+                    .take_back(charge.name(), kept);
             }
         }
         answers
@@ -177,7 +178,7 @@ impl Shared {
         let mut met = Vec::new();
         if let Some(untracked) = &mut untracked {
             for (charge, _) in first.charges().zip(&estimated[..]).filter(|it| *it.1) {
-                let limit = charge.limiter.limit.given();
+                let limit = charge.of().limit.given();
                 let estimate = limit.and_then(|it| untracked.meet(charge.name(), it, self.max));
                 met.push(estimate.ok_or(ErrorKind::Full)?);
             }
@@ -189,7 +190,7 @@ impl Shared {
             .filter_map(|(charge, kept)| {
                 let limiter: &mut LimiterState = match kept {
                     Some(kept) => {
-                        kept.count_by(&charge.limiter, now);
+                        kept.count_by(charge.of(), now);
                         &mut kept.limiter
                     }
                     None => next_met.next()?,

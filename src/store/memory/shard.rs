@@ -1,9 +1,7 @@
 //! A shard of a store in memory: a part of its limiters, with its own lock and its own bound.
 
 use std::{
-    borrow::Borrow,
     collections::{BTreeSet, HashMap},
-    hash::{Hash, Hasher},
     mem,
     sync::Arc,
 };
@@ -16,11 +14,11 @@ use crate::{
         limiter::{LimiterState, Terms},
     },
     clock::Now,
-    demand::{LimiterCharge, Target},
+    compiled_limit::{CompiledLimit, Limiter},
+    demand::LimiterCharge,
     error::Error,
-    labels::Labels,
-    name::{BuildSpread, Limiter, Name, Text},
-    receipt::PermitId,
+    name::{BuildSpread, Name, Text},
+    receipt::{PermitId, Receipt},
 };
 
 /// A shard of at most this many limiters looks for idle ones for each newcomer.
@@ -31,7 +29,7 @@ pub(super) const NEVER: i64 = i64::MAX;
 pub(super) struct Shard {
     /// By the text of their names alone: as in Redis, one name is one limiter, whatever its
     /// algorithm.
-    limiters: HashMap<Named, StoredLimiter, BuildSpread>,
+    limiters: HashMap<Name, StoredLimiter, BuildSpread>,
     /// Strikes and bans, which outlive idle limiters, each with the tick at which it is forgotten.
     records: HashMap<Text, (Record, i64), BuildSpread>,
     /// The names of the records, by when these are forgotten.
@@ -48,33 +46,9 @@ pub(super) struct Shard {
     counter: Arc<()>,
 }
 
-/// The key of a limiter in the map: compares as the text of its name, without a copy of that text.
-struct Named(Arc<Limiter>);
-
-impl Borrow<Text> for Named {
-    fn borrow(&self) -> &Text {
-        self.0.name.text()
-    }
-}
-
-impl PartialEq for Named {
-    fn eq(&self, other: &Self) -> bool {
-        self.0.name.text() == other.0.name.text()
-    }
-}
-
-impl Eq for Named {}
-
-impl Hash for Named {
-    fn hash<H: Hasher>(&self, state: &mut H) {
-        self.0.name.text().hash(state);
-    }
-}
-
 pub(super) struct StoredLimiter {
-    /// The shared limiter that grants hold: one for all callers that use the same name. The state
-    /// is of its algorithm.
-    pub(super) named: Arc<Limiter>,
+    /// The limit of the last caller. The state is of its algorithm.
+    by: Arc<CompiledLimit>,
     pub(super) limiter: Box<LimiterState>,
     /// Set by a verb: the limiter stays until it is deleted.
     pub(super) lasting: bool,
@@ -84,10 +58,12 @@ pub(super) struct StoredLimiter {
 }
 
 impl StoredLimiter {
-    fn new(named: Arc<Limiter>, counter: &Arc<()>) -> Self {
+    fn new(by: &Arc<CompiledLimit>, counter: &Arc<()>) -> Self {
+        let mut limiter = algorithm::new(by.counting.algorithm);
+        limiter.state.count_by(by.counting);
         Self {
-            limiter: algorithm::new(named.name.algorithm()),
-            named,
+            limiter,
+            by: Arc::clone(by),
             lasting: false,
             expires_at: NEVER,
             _counter: Arc::clone(counter),
@@ -101,28 +77,34 @@ impl StoredLimiter {
     /// interval from now. GCRA, which keeps another number there, and the calendar, which has a key
     /// of its own, take over nothing, and leave nothing.
     #[inline]
-    pub(super) fn count_by(&mut self, target: &Target, now: Now) {
-        if !self.named.counts_like(target) {
-            let algorithm = target.name.algorithm();
-            if algorithm != self.named.name.algorithm() {
+    pub(super) fn count_by(&mut self, by: &Arc<CompiledLimit>, now: Now) {
+        if Arc::ptr_eq(&self.by, by) {
+            return;
+        }
+        if !self.by.counts_like(by) {
+            let algorithm = by.counting.algorithm;
+            if algorithm != self.by.counting.algorithm {
                 let before = mem::replace(&mut self.limiter, algorithm::new(algorithm));
                 self.limiter.limit = before.limit;
                 if let (Some(limit), Some(value)) = (before.limit, before.state.value(now)) {
                     self.limiter.state.resume(&limit, value, now);
                 }
             }
-            self.named = target.to_shared();
+            self.by = Arc::clone(by);
         }
-        self.limiter.state.count_by(target.name.counting());
+        self.limiter.state.count_by(by.counting);
     }
 
-    /// Gives it another name, by which it is counted as before.
-    pub(super) fn rename(&mut self, name: &Name) {
-        let counting = self.named.name.counting();
-        self.named = Arc::new(Limiter {
-            name: name.clone().counted(counting),
-            limit: self.named.limit,
-        });
+    /// Settles a grant at `keep` permits. Returns how many were credited; below zero, charged.
+    pub(super) fn settle(&mut self, receipt: &Receipt, keep: u32, now: Now) -> i64 {
+        let settled = self.limiter.settle(receipt, receipt.settle(), keep, now);
+        // It went by the receipt's slots.
+        self.limiter.state.count_by(self.by.counting);
+        let credited = settled.unwrap_or(0);
+        if credited < 0 {
+            self.keep_alive(now);
+        }
+        credited
     }
 
     /// Returns the tick from which the limiter can be dropped without any effect on decisions.
@@ -137,16 +119,16 @@ impl StoredLimiter {
     /// Takes this many permits, or as many as there are.
     pub(super) fn charge(
         &mut self,
-        limiter: &Target,
+        limiter: &Limiter,
         (id, permits): (PermitId, u32),
         now: Now,
     ) -> Result<(), Error> {
-        self.count_by(limiter, now);
+        self.count_by(&limiter.of, now);
         let mut charge = LimiterCharge {
             id,
             // For a shadow charge, the answer contains the permits left.
             shadow: true,
-            ..LimiterCharge::new(limiter.clone(), Labels::unnamed(""), permits)
+            ..LimiterCharge::new(limiter.clone(), permits)
         };
         let answer = (self.limiter).acquire_one(&charge, Terms::HERE, true, now)?;
         if answer.verdict != Verdict::Granted
@@ -191,7 +173,7 @@ impl Shard {
 
     /// Returns the limiter, unless it has expired.
     pub(super) fn get_mut(&mut self, name: &Name, now: Now) -> Option<&mut StoredLimiter> {
-        let kept = self.limiters.get_mut(name.text());
+        let kept = self.limiters.get_mut(name);
         kept.filter(|kept| kept.expires_at > now.tick)
     }
 
@@ -199,7 +181,7 @@ impl Shard {
     /// room. `can_estimate` says whether an estimate can count the limiter in that case.
     pub(super) fn add(
         &mut self,
-        limiter: &Target,
+        limiter: &Limiter,
         can_estimate: bool,
         now: Now,
     ) -> Option<&mut StoredLimiter> {
@@ -207,18 +189,19 @@ impl Shard {
         if !self.has_room(can_estimate, now) {
             return None;
         }
-        self.put(StoredLimiter::new(limiter.to_shared(), &self.counter));
-        self.limiters.get_mut(limiter.name.text())
+        let kept = StoredLimiter::new(&limiter.of, &self.counter);
+        self.put(&limiter.name, kept);
+        self.limiters.get_mut(&limiter.name)
     }
 
     /// Stores a limiter under its name, which no other has here.
-    pub(super) fn put(&mut self, kept: StoredLimiter) {
+    fn put(&mut self, name: &Name, kept: StoredLimiter) {
         self.next_idle = i64::MIN;
-        self.limiters.insert(Named(Arc::clone(&kept.named)), kept);
+        self.limiters.insert(name.clone(), kept);
     }
 
     pub(super) fn remove(&mut self, name: &Name) -> Option<StoredLimiter> {
-        self.limiters.remove(name.text())
+        self.limiters.remove(name)
     }
 
     /// Takes the record of a name out; the caller puts it back.
@@ -236,12 +219,16 @@ impl Shard {
     }
 
     /// Stores a limiter that has another name now, with the record that it had.
-    pub(super) fn put_renamed(&mut self, kept: StoredLimiter, record: Option<(Record, i64)>) {
-        let name = kept.named.name.clone();
-        self.delete(&name);
-        self.put(kept);
+    pub(super) fn put_renamed(
+        &mut self,
+        name: &Name,
+        kept: StoredLimiter,
+        record: Option<(Record, i64)>,
+    ) {
+        self.delete(name);
+        self.put(name, kept);
         if let Some((record, end)) = record {
-            self.insert_record(&name, record, end);
+            self.insert_record(name, record, end);
         }
     }
 
@@ -298,9 +285,9 @@ impl Shard {
     }
 
     /// Takes back a limiter that was lent.
-    pub(super) fn take_back(&mut self, kept: StoredLimiter) {
+    pub(super) fn take_back(&mut self, name: &Name, kept: StoredLimiter) {
         self.lent -= 1;
-        self.put(kept);
+        self.put(name, kept);
     }
 
     /// Returns whether there is room for one more limiter. May drop idle limiters to make room.

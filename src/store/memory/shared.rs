@@ -10,17 +10,15 @@ use super::{
     untracked::{self, Untracked},
 };
 use crate::{
-    algorithm::{
-        answer::{Answer, Verdict},
-        limiter::Terms,
-    },
+    algorithm::{answer::Answer, limiter::Terms},
     clock::{Clock, Now},
+    compiled_limit::Limiter,
     decision::{Decision, Refusal, RefusalKind},
-    demand::{Acquire, LimiterCharge, Target},
+    demand::{Acquire, LimiterCharge},
     error::{Error, ErrorKind},
     limit::LimitSource,
     list::List,
-    name::{Limiter, Name},
+    name::Name,
     receipt::{PermitId, Receipt},
     store::{Calls, Decide, Listeners, Op, OpResult, StandIn, guard::policy},
     sync::lock,
@@ -52,22 +50,22 @@ impl Decide for Shared {
         if acquire.max_wait.is_some() {
             return None;
         }
-        let is_alone = acquire.rest.is_empty() && acquire.first.labels.ban.is_none();
-        if is_alone && let Ok((answer, limiter)) = self.answer_one(acquire) {
-            return Some(Ok(acquire.decision_alone(&answer, limiter)));
+        let is_alone = acquire.rest.is_empty() && acquire.first.of().ban.is_none();
+        if is_alone && let Ok(answer) = self.answer_one(acquire) {
+            return Some(Ok(acquire.decision_alone(&answer)));
         }
         let decisions = self.acquire_all(std::slice::from_ref(acquire));
         Some(decisions.and_then(|mut one| one.pop().ok_or_else(|| ErrorKind::Full.into())))
     }
 
-    async fn manage(&self, name: &Name, op: &Op) -> Result<OpResult, Error> {
-        self.manage_now(name, op)
+    async fn manage(&self, limiter: &Limiter, op: &Op) -> Result<OpResult, Error> {
+        self.manage_now(limiter, op)
     }
 
     fn strike(&self, acquire: &Acquire, refusal: &mut Refusal) {
         for charge in acquire.charges() {
-            let (name, labels) = (charge.name(), &charge.labels);
-            let (Some(ban), Some(limit)) = (labels.ban, refusal.without_room(labels)) else {
+            let (name, of) = (charge.name(), charge.of());
+            let (Some(ban), Some(limit)) = (of.ban, refusal.without_room(of)) else {
                 continue;
             };
             let (now, mut shard) = (self.now(), self.shard(name));
@@ -108,17 +106,10 @@ impl Calls for Shared {
             if !is_there && (keep <= receipt.permits || receipt.limit().given().is_none()) {
                 return;
             }
-            let limiter = Target::Shared(Arc::clone(&receipt.limiter));
-            let Ok(kept) = self.find_or_add(&mut shard, &limiter, now) else {
+            let Ok(kept) = self.find_or_add(&mut shard, &receipt.limiter, now) else {
                 return self.owe(&receipt, keep, now);
             };
-            let taken = receipt.settle();
-            let settled = kept.limiter.settle(&receipt, taken, keep, now);
-            let credited = settled.unwrap_or(0);
-            if credited < 0 {
-                kept.keep_alive(now);
-            }
-            credited
+            kept.settle(&receipt, keep, now)
         };
         if credited > 0 {
             self.listeners.room(receipt.name(), false);
@@ -155,10 +146,9 @@ impl Shared {
             .for_each(|shard| lock(shard).forget_idle(now));
     }
 
-    /// Returns the answer to one caller of one limiter that has a place, as nearly all are, and the
-    /// limiter of a grant.
+    /// Returns the answer to one caller of one limiter that has a place, as nearly all are.
     #[inline]
-    fn answer_one(&self, acquire: &Acquire) -> Result<(Answer, Option<Arc<Limiter>>), Error> {
+    fn answer_one(&self, acquire: &Acquire) -> Result<Answer, Error> {
         let (charge, now) = (&acquire.first, self.now());
         let mut shard = self.shard(charge.name());
         let kept = match shard.get_mut(charge.name(), now) {
@@ -168,12 +158,11 @@ impl Shared {
                 self.add(&mut shard, &charge.limiter, now)?
             }
         };
-        kept.count_by(&charge.limiter, now);
+        kept.count_by(charge.of(), now);
         let exact = acquire.wants_remaining;
         let answer = (kept.limiter).acquire_one(charge, Terms::HERE, exact, now)?;
         kept.keep_alive(now);
-        let is_granted = answer.verdict == Verdict::Granted;
-        Ok((answer, is_granted.then(|| Arc::clone(&kept.named))))
+        Ok(answer)
     }
 
     fn acquire_all(&self, run: &[Acquire]) -> Result<Vec<Decision>, Error> {
@@ -190,7 +179,7 @@ impl Shared {
     pub(super) fn find_or_add<'s>(
         &self,
         shard: &'s mut Shard,
-        limiter: &Target,
+        limiter: &Limiter,
         now: Now,
     ) -> Result<&'s mut StoredLimiter, Error> {
         if shard.get_mut(&limiter.name, now).is_none() {
@@ -205,13 +194,13 @@ impl Shared {
     pub(super) fn add<'s>(
         &self,
         shard: &'s mut Shard,
-        limiter: &Target,
+        limiter: &Limiter,
         now: Now,
     ) -> Result<&'s mut StoredLimiter, Error> {
-        if limiter.limit == LimitSource::Store {
+        if limiter.of.limit == LimitSource::Store {
             return Err(ErrorKind::NotInitialized.into());
         }
-        let can_estimate = Untracked::can_count(limiter.limit.given());
+        let can_estimate = Untracked::can_count(limiter.of.limit.given());
         let kept = shard
             .add(limiter, can_estimate, now)
             .ok_or(ErrorKind::Full)?;

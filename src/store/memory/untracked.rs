@@ -22,11 +22,12 @@ use crate::{
         limiter::{CallContext, Counter, LimiterState, Needs},
     },
     clock::{Now, TICKS},
-    demand::{LimiterCharge, Target},
+    compiled_limit::Limiter,
+    demand::LimiterCharge,
     error::{Error, ErrorKind},
     limit::{self, Limit, StoredLimit, at_least_zero},
     macros::warning,
-    name::{Limiter, Name},
+    name::Name,
     receipt::Receipt,
     sync::lock,
 };
@@ -259,7 +260,7 @@ impl Shared {
     pub(super) fn charge_past(
         &self,
         kept: &mut StoredLimiter,
-        limiter: &Target,
+        limiter: &Limiter,
         past: &[(i64, u32)],
         now: Now,
     ) -> Result<(), Error> {
@@ -276,10 +277,10 @@ impl Shared {
     pub(super) fn charge_estimated(
         &self,
         kept: &mut StoredLimiter,
-        limiter: &Target,
+        limiter: &Limiter,
         now: Now,
     ) -> Result<(), Error> {
-        let stored = limiter.limit.given().map(Limit::stored);
+        let stored = limiter.of.limit.given().map(Limit::stored);
         let Some(stored) = stored.or(kept.limiter.limit) else {
             return Ok(());
         };
@@ -303,7 +304,7 @@ impl Shared {
     /// Adds to the permits of a name without a place, whose shard is locked. Returns whether that
     /// can be counted.
     pub(super) fn charge_untracked(&self, limiter: &Limiter, past: &[(i64, u32)]) -> bool {
-        let given = limiter.limit.given();
+        let given = limiter.of.limit.given();
         let Some(limit) = given.filter(|limit| Untracked::can_count(Some(limit))) else {
             return false;
         };

@@ -8,9 +8,9 @@ use super::{
 };
 use crate::{
     clock::{Now, TICKS},
-    demand::Target,
+    compiled_limit::Limiter,
     error::{Error, ErrorKind},
-    name::{Limiter, Name},
+    name::Name,
     receipt::PermitId,
     store::{ExpireWhen, Op, OpResult, TimeToLive},
 };
@@ -18,18 +18,14 @@ use crate::{
 /// Marks entries that a repair adds: nothing is sent twice here, so they need no ids of their own.
 const NO_ID: PermitId = PermitId::NONE;
 
-/// Returns the limiter of this name, whose limit is the stored one.
-fn stored(name: &Name) -> Target {
-    Target::Named(Limiter::stored(name.clone()))
-}
-
 /// Returns the limiter that a verb is for, and whether the verb makes it.
 fn find<'s>(
     shard: &'s mut Shard,
-    name: &Name,
+    limiter: &Limiter,
     op: &Op,
     now: Now,
 ) -> Result<(Option<&'s mut StoredLimiter>, bool), Error> {
+    let name = &limiter.name;
     let is_new = shard.get_mut(name, now).is_none();
     if is_new {
         // It may have expired.
@@ -39,11 +35,7 @@ fn find<'s>(
         Op::TrySetRate(_)
         | Op::SetRate {
             existing: false, ..
-        } if is_new => Some(
-            shard
-                .add(&stored(name), false, now)
-                .ok_or(ErrorKind::Full)?,
-        ),
+        } if is_new => Some(shard.add(limiter, false, now).ok_or(ErrorKind::Full)?),
         _ => shard.get_mut(name, now),
     };
     Ok((found, is_new))
@@ -51,28 +43,28 @@ fn find<'s>(
 
 impl Shared {
     /// Carries out a verb at once.
-    pub(super) fn manage_now(&self, name: &Name, op: &Op) -> Result<OpResult, Error> {
-        let now = self.now();
+    pub(super) fn manage_now(&self, limiter: &Limiter, op: &Op) -> Result<OpResult, Error> {
+        let (name, now) = (&limiter.name, self.now());
         let mut shard = self.shard(name);
         if let Some(outcome) = manage_ban(&mut shard, name, op, now)? {
             return Ok(outcome);
         }
-        let (found, is_new) = find(&mut shard, name, op, now)?;
+        let (found, is_new) = find(&mut shard, limiter, op, now)?;
         let Some(kept) = found else {
             return self.without_limiter(name, op);
         };
         if let Op::SetRate { .. } | Op::Release(_) | Op::Available | Op::Used | Op::Repair = op {
-            kept.count_by(&stored(name), now);
+            kept.count_by(&limiter.of, now);
         }
         let outcome = match *op {
             Op::TrySetRate(limit) => {
                 let changed = kept.limiter.try_set_rate(limit);
-                self.set(kept, changed, is_new, name, now)?
+                self.set(kept, changed, is_new, limiter, now)?
             }
             Op::SetRate { limit, keep, .. } => {
                 kept.limiter.set_rate(limit, keep, now);
                 kept.expires_at = NEVER;
-                self.set(kept, true, is_new && keep, name, now)?
+                self.set(kept, true, is_new && keep, limiter, now)?
             }
             Op::Release(permits) => {
                 OpResult::Number(kept.limiter.release(permits.into(), now, NO_ID)?)
@@ -101,9 +93,8 @@ impl Shared {
             Op::Rename(ref new_name) => {
                 let (moved, record) = (shard.remove(name), shard.lend_record(name));
                 drop(shard);
-                if let Some(mut kept) = moved {
-                    kept.rename(new_name);
-                    self.shard(new_name).put_renamed(kept, record);
+                if let Some(kept) = moved {
+                    self.shard(new_name).put_renamed(new_name, kept, record);
                 }
                 OpResult::Changed(true)
             }
@@ -119,12 +110,12 @@ impl Shared {
         kept: &mut StoredLimiter,
         changed: bool,
         begins: bool,
-        name: &Name,
+        limiter: &Limiter,
         now: Now,
     ) -> Result<OpResult, Error> {
         kept.lasting = true;
         if begins {
-            self.charge_estimated(kept, &stored(name), now)?;
+            self.charge_estimated(kept, limiter, now)?;
         }
         if changed {
             kept.keep_alive(now);

@@ -46,9 +46,9 @@ use super::{
 };
 use crate::{
     clock::moment,
+    compiled_limit::Limiter,
     demand::Acquire,
     error::{Error, ErrorKind},
-    name::Limiter,
     store::guard::{
         breaker::{Breakers, Signal},
         queue::{take_out, while_wanted},
@@ -110,7 +110,7 @@ struct Queue {
 
 struct Member {
     number: u64,
-    limiter: Arc<Limiter>,
+    limiter: Limiter,
     /// When the first of its callers asked.
     asked_at: Option<Instant>,
     reply: oneshot::Sender<Result<Value, Failure>>,
@@ -179,7 +179,7 @@ impl Batches {
         if !again && let Some(queue) = self.queue_for(&call, run) {
             _claim = self.claim(&queue);
             if _claim.is_none() {
-                let mut place = self.enqueue(&queue, run, limiter.to_shared(), asked_at, call);
+                let mut place = self.enqueue(&queue, run, limiter.clone(), asked_at, call);
                 return (&mut place.reply).await.unwrap_or(Ok(Value::Nil));
             }
         }
@@ -200,7 +200,7 @@ impl Batches {
     fn queue_for(&self, call: &ScriptCall, run: &[Acquire]) -> Option<QueueOf> {
         let script = wire::batch_of(call.script)?;
         let is_short = |acquire: &Acquire| {
-            let ban = acquire.first.labels.ban;
+            let ban = acquire.first.of().ban;
             ban.is_none_or(|ban| ban.after <= MOST_STRIKES && run.len() <= MOST_BANNED)
         };
         let goes = |acquire: &Acquire| {
@@ -274,7 +274,7 @@ impl Batches {
         self: &'a Arc<Self>,
         of: &QueueOf,
         run: &'a [Acquire],
-        limiter: Arc<Limiter>,
+        limiter: Limiter,
         asked_at: Option<Instant>,
         call: ScriptCall,
     ) -> BatchPlace<'a> {
@@ -395,7 +395,7 @@ impl CallInFlight {
         if is_claimed {
             batches.spawn(&self.of);
         }
-        let limiter = members.front().map(|member| Arc::clone(&member.limiter));
+        let limiter = members.front().map(|member| member.limiter.clone());
         let (Some(call), Some(limiter)) = (joined(calls), limiter) else {
             return;
         };

@@ -63,14 +63,14 @@ impl Server {
 fn parts(acquire: &Acquire, in_slots: bool) -> Vec<Acquire> {
     let mut charges: Vec<&LimiterCharge> = acquire.charges().collect();
     charges.sort_by(|a, b| {
-        let bounded_first = b.key_is_bounded.cmp(&a.key_is_bounded);
+        let bounded_first = b.of().key_is_bounded.cmp(&a.of().key_is_bounded);
         bounded_first.then_with(|| likelier_to_refuse(a, b))
     });
     let mut parts: Vec<Acquire> = Vec::new();
     for charge in charges {
         match parts
             .iter_mut()
-            .find(|part| wire::go_together(part.first.name(), charge.name(), in_slots))
+            .find(|part| wire::go_together(&part.first, charge, in_slots))
         {
             Some(part) => part.rest.push(charge.clone()),
             None => parts.push(Acquire {
@@ -88,7 +88,7 @@ fn parts(acquire: &Acquire, in_slots: bool) -> Vec<Acquire> {
 /// Orders charges by cost relative to their limit, the highest first; unknown limits come last.
 fn likelier_to_refuse(a: &LimiterCharge, b: &LimiterCharge) -> Ordering {
     let part = |charge: &LimiterCharge, of: &LimiterCharge| {
-        let limit = of.limiter.limit.given();
+        let limit = of.limiter.of.limit.given();
         u128::from(charge.permits) * u128::from(limit.map_or(u64::MAX, |limit| limit.permits()))
     };
     part(b, a).cmp(&part(a, b))

@@ -18,14 +18,14 @@ use super::{
 use crate::{
     algorithm::answer::{Answer, Changed},
     clock::{Clock, millis, moment},
+    compiled_limit::{Limiter, Warning},
     decision::{Decision, Refusal},
     demand::{Acquire, LimiterCharge},
     error::{Error, ErrorKind},
-    labels::Warning,
     limit::{LimitSource, RateType, StoredLimit},
     list::List,
     macros::warning,
-    name::{Name, Text, push_hex},
+    name::{Text, push_hex},
     receipt::{PermitId, Receipt},
     store::{
         Calls, Decide, Listeners, Op, OpResult, TimeToLive,
@@ -62,22 +62,23 @@ impl Decide for Server {
         prepare_call(self.batches.breakers.refuses(acquire), acquire)
     }
 
-    async fn manage(&self, name: &Name, op: &Op) -> Result<OpResult, Error> {
+    async fn manage(&self, limiter: &Limiter, op: &Op) -> Result<OpResult, Error> {
+        let (name, counting) = (&limiter.name, limiter.of.counting);
         let settings = self.call_settings()?;
-        let call = verbs::call(wire::scripts(name).verbs, name, op, settings)?;
+        let call = verbs::call(wire::scripts(counting).verbs, limiter, op, settings)?;
         match (op, call) {
             (_, Some(call)) => {
                 let reply = call.send(&self.connection).await.map_err(wire::failure)?;
                 verbs::outcome(&reply)
             }
             (Op::Delete, None) => {
-                let mut keys = wire::own_keys(name, settings.client_id);
+                let mut keys = wire::own_keys(name, counting.algorithm, settings.client_id);
                 keys.extend(wire::ban::keys(name));
                 let deleted = wire::count(&self.command("DEL", &keys).await?)?;
                 Ok(OpResult::Changed(deleted > 0))
             }
-            (Op::Inspect, None) => self.stored_limit(name).await.map(OpResult::Limit),
-            (_, None) => self.time_to_live(name).await.map(OpResult::TimeToLive),
+            (Op::Inspect, None) => self.stored_limit(limiter).await.map(OpResult::Limit),
+            (_, None) => self.time_to_live(limiter).await.map(OpResult::TimeToLive),
         }
     }
 
@@ -103,9 +104,9 @@ impl Calls for Server {
     }
 
     fn decides_together(&self, acquire: &Acquire) -> bool {
-        let (first, in_slots) = (acquire.first.name(), self.has_slots());
+        let (first, in_slots) = (&acquire.first, self.has_slots());
         let mut rest = acquire.rest.iter();
-        rest.all(|charge| wire::go_together(first, charge.name(), in_slots))
+        rest.all(|charge| wire::go_together(first, charge, in_slots))
     }
 
     fn settle(&self, receipt: Receipt, keep: u32) {
@@ -130,7 +131,7 @@ impl Server {
         let Ok(settings) = self.call_settings() else {
             return;
         };
-        let scripts = wire::scripts(receipt.name());
+        let scripts = wire::scripts(receipt.of().counting);
         if let Some(call) = (scripts.settle)(receipt, keep, settings) {
             self.settle_queue.push(receipt, keep, call, undone);
         }
@@ -151,7 +152,7 @@ impl Server {
             && first
                 .rest
                 .iter()
-                .any(|it| !wire::go_together(first.first.name(), it.name(), true))
+                .any(|it| !wire::go_together(&first.first, it, true))
         {
             // One address that stands for several shards. Such a call has taken nothing. Others
             // that were sent before it was known come here, too.
@@ -188,13 +189,13 @@ impl Server {
         // The scripts with slots, if any limiter has slots.
         let slotted = first
             .charges()
-            .find(|charge| charge.name().slots().is_some());
-        let scripts = wire::scripts(slotted.unwrap_or(&first.first).name());
+            .find(|charge| charge.of().counting.slots().is_some());
+        let scripts = wire::scripts(slotted.unwrap_or(&first.first).of().counting);
         let mut settings = wire::CallSettings {
             exact: run.iter().any(|acquire| acquire.wants_remaining),
             ..self.call_settings()?
         };
-        if first.charges().any(|charge| charge.labels.ban.is_some()) {
+        if first.charges().any(|charge| charge.of().ban.is_some()) {
             // Boxed, so that it does not enlarge the future of calls without bans.
             return Box::pin(self.call_banning_script(first, run, scripts, settings)).await;
         }
@@ -229,7 +230,7 @@ impl Server {
         scripts: &Scripts,
         settings: wire::CallSettings<'_>,
     ) -> Result<List<Decision>, Failure> {
-        let settings = settings.for_bans(first.first.name());
+        let settings = settings.for_bans(first.first.of().counting.algorithm);
         let banning = scripts.banning.ok_or(Error::new(ErrorKind::Limit))?;
         let asked = self.bans.ask(first);
         let limiters = self.with_rewrites(first);
@@ -263,17 +264,17 @@ impl Server {
             if answer.changed == Changed::Rewritten {
                 let name = charge.name().text().clone();
                 self.rewritten.insert(name, moment());
-                if charge.labels.is_to_warn(Warning::Rewritten) {
+                if charge.of().is_to_warn(Warning::Rewritten) {
                     warning!(
-                        rule = charge.labels.for_logs(),
+                        rule = charge.of().for_logs(),
                         "the stored limit differed and was rewritten: expected after a deployment \
                          that changes it"
                     );
                 }
             }
-            if answer.repaired > 0 && charge.labels.is_to_warn(Warning::Repaired) {
+            if answer.repaired > 0 && charge.of().is_to_warn(Warning::Repaired) {
                 warning!(
-                    rule = charge.labels.for_logs(),
+                    rule = charge.of().for_logs(),
                     entries = answer.repaired,
                     "grant timestamps that lay in the future were reset: a process with a wrong \
                      clock shares this limit"
@@ -286,10 +287,11 @@ impl Server {
             .collect()
     }
 
-    async fn time_to_live(&self, name: &Name) -> Result<TimeToLive, Error> {
-        let keys = wire::own_keys(name, self.client_id()?);
+    async fn time_to_live(&self, limiter: &Limiter) -> Result<TimeToLive, Error> {
+        let counting = limiter.of.counting;
+        let keys = wire::own_keys(&limiter.name, counting.algorithm, self.client_id()?);
         // A limiter that lacks a hash lasts as long as its value, which is one of the next two.
-        let may_lack_hash = wire::scripts(name).limit_of.is_some();
+        let may_lack_hash = wire::scripts(counting).limit_of.is_some();
         for key in keys.iter().take(if may_lack_hash { 3 } else { 1 }) {
             let left = wire::time_to_live(&self.command("PTTL", &[key]).await?)?;
             if left != TimeToLive::Missing {
@@ -299,10 +301,11 @@ impl Server {
         Ok(TimeToLive::Missing)
     }
 
-    async fn stored_limit(&self, name: &Name) -> Result<Option<StoredLimit>, Error> {
+    async fn stored_limit(&self, limiter: &Limiter) -> Result<Option<StoredLimit>, Error> {
+        let name = &limiter.name;
         let fields = [name.as_str(), "rate", "interval", "type", "keepAliveTime"];
         let stored = wire::stored_limit(&self.command("HMGET", &fields).await?)?;
-        if let (None, Some(limit_of)) = (stored, wire::scripts(name).limit_of) {
+        if let (None, Some(limit_of)) = (stored, wire::scripts(limiter.of.counting).limit_of) {
             let [_, value, client_value, ..] = wire::keys(name, self.client_id()?);
             let values = [
                 (value, RateType::Overall),

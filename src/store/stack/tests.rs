@@ -98,7 +98,8 @@ impl Listener for Recorder {
 /// In their order, under every name that the verb changes, and also if its caller is gone.
 #[test]
 fn listeners_are_called_when_a_verb_is_over() {
-    let [here, there] = ["here", "there"].map(|name| Name::exact(name).unwrap());
+    let there = Name::exact("there").unwrap();
+    let limiter = charge("here", 1, LimitSource::Store).limiter;
     for (op, names) in [
         (Op::Available, &[][..]),
         (Op::Release(1), &["here"]),
@@ -130,7 +131,7 @@ fn listeners_are_called_when_a_verb_is_over() {
                 store,
             });
             {
-                let mut managing = stack.manage(here.clone(), op.clone());
+                let mut managing = stack.manage(limiter.clone(), op.clone());
                 assert!(poll(managing.as_mut()).is_pending());
                 assert_eq!(*log.lock().unwrap(), ["verb"], "{op:?}");
                 if stays {

@@ -4,7 +4,7 @@
 //! Written by hand in the canonical form of RFC 9651; `tests/pure/headers.rs` reads them with an
 //! independent parser.
 
-use std::{ptr, time::Duration};
+use std::{ptr, sync::Arc, time::Duration};
 
 use http::{Extensions, HeaderMap, HeaderName, HeaderValue, header, response::Parts};
 
@@ -227,7 +227,7 @@ impl Report<'_> {
             let Some(remaining) = limit.remaining else {
                 continue;
             };
-            push_name(&mut text, &limit.labels.name);
+            push_name(&mut text, &limit.of.name);
             push_number(&mut text, ";r=", remaining);
             let more_after = match self.kind {
                 // Section 6 of the draft: Retry-After must not be earlier than `t`.
@@ -403,9 +403,9 @@ fn policy(limit: &LimitState) -> Option<HeaderValue> {
         push_policy(&mut text, limit);
         value(&text)
     };
-    let rendered = limit.labels.draft11_policy.get_or_init(|| {
+    let rendered = limit.of.draft11_policy.get_or_init(|| {
         let value = render();
-        Box::new(RenderedPolicy {
+        Arc::new(RenderedPolicy {
             permits,
             interval,
             value,
@@ -419,9 +419,9 @@ fn policy(limit: &LimitState) -> Option<HeaderValue> {
 
 /// Adds `"api";q=10;qu="tokens";w=60`.
 fn push_policy(text: &mut Short, limit: &LimitState) {
-    push_name(text, &limit.labels.name);
+    push_name(text, &limit.of.name);
     push_number(text, ";q=", limit.permits);
-    if let Some(unit) = &limit.labels.unit {
+    if let Some(unit) = &limit.of.unit {
         // A word: it contains nothing to escape.
         text.push(b";qu=\"");
         text.push(unit.as_bytes());

@@ -46,7 +46,7 @@ pub(super) fn meaning(refusal: &Refusal) -> (StatusCode, u8, Cow<'static, str>) 
 fn banned(refusal: &Refusal) -> (StatusCode, u8) {
     let mut limits = refusal.limits.iter();
     let by = limits.find(|limit| limit.banned && !limit.shadow);
-    let status = by.and_then(|limit| StatusCode::from_u16(limit.labels.ban?.status).ok());
+    let status = by.and_then(|limit| StatusCode::from_u16(limit.of.ban?.status).ok());
     (status.unwrap_or(TOO_MANY.0), RESOURCE_EXHAUSTED)
 }
 

@@ -9,8 +9,8 @@ use http::Response;
 use super::{DecisionKind, Fields, problem};
 use crate::{
     clock::Millis,
+    compiled_limit::CompiledLimit,
     decision::{LimitState, Refusal, RefusalKind},
-    labels::Labels,
 };
 
 /// The number of answers that a thread keeps: one in each place, which a newer answer overwrites.
@@ -25,12 +25,12 @@ thread_local! {
 
 /// An answer, with all that it depends on.
 struct Rendered {
-    labels: Arc<Labels>,
+    of: Arc<CompiledLimit>,
     shown: Shown,
     answer: Response<Bytes>,
 }
 
-/// The part of a refusal by one limit that its answer shows, beside the limit's labels.
+/// The part of a refusal by one limit that its answer shows, beside what its rule says.
 #[derive(Clone, Copy, PartialEq)]
 struct Shown {
     permits: u64,
@@ -67,7 +67,7 @@ pub(super) fn answer(
         fields,
         as_text,
     };
-    let place = limit.labels.answer_hash ^ retry_after.unwrap_or(0);
+    let place = limit.of.answer_hash ^ retry_after.unwrap_or(0);
     // While the thread ends, its cache may be gone already.
     let copy = RENDERED.try_with(|rendered| {
         let mut rendered = rendered.borrow_mut();
@@ -77,7 +77,7 @@ pub(super) fn answer(
         }
         let answer = render();
         *place = Some(Rendered {
-            labels: Arc::clone(&limit.labels),
+            of: Arc::clone(&limit.of),
             shown,
             answer: answer.clone(),
         });
@@ -101,8 +101,7 @@ fn render(
 
 impl Rendered {
     fn is_of(&self, limit: &LimitState, shown: Shown) -> bool {
-        self.shown == shown
-            && (Arc::ptr_eq(&self.labels, &limit.labels) || self.labels.answers_like(&limit.labels))
+        self.shown == shown && (Arc::ptr_eq(&self.of, &limit.of) || self.of.answers_like(&limit.of))
     }
 }
 
@@ -150,7 +149,7 @@ mod tests {
 
     /// Two names whose answers have the same place, if all else that is shown is the same.
     fn names() -> [String; 2] {
-        let place = |name: &String| Labels::new(name, false).answer_hash as usize % PLACES;
+        let place = |name: &String| CompiledLimit::new(name, false).answer_hash as usize % PLACES;
         let mut names = (0..).map(|number| format!("rule-{number}"));
         let one = names.next().unwrap();
         let other = names.find(|name| place(name) == place(&one)).unwrap();
@@ -173,7 +172,7 @@ mod tests {
         let limit = (shown, state).prop_map(|(shown, state)| {
             let ((name, hidden, permits), (seconds, left, refused, enforced)) = (shown, state);
             LimitState {
-                labels: Labels::new(&name, hidden),
+                of: CompiledLimit::new(&name, hidden),
                 permits,
                 interval: seconds * 1000,
                 remaining: left,

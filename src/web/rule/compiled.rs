@@ -8,14 +8,14 @@ use http::request::Parts;
 
 use super::{CostOf, LimitOf, Rule};
 use crate::{
+    compiled_limit::{CompiledLimit, Limiter, Warning},
     decision::{Fault, Missing, Refusal},
     demand::{LimiterCharge, MaxWait},
     error::{ConfigError, bail, config_error},
     failure_policy::FailurePolicy,
-    labels::{Labels, Warning},
-    limit::{Limit, LimitSource, RateType},
+    limit::{Counting, Limit, LimitSource, RateType},
     macros::warning,
-    name::{Counting, Identity, Name, Naming, check_rule_name},
+    name::{Identity, Name, Naming, check_rule_name},
     observe::{ObservedRule, Observers},
     store::{AnyStore, rule_names::Holder},
     sync::Once,
@@ -61,19 +61,16 @@ pub(super) struct CompiledRule {
     /// One for each tier, or a single one. Never empty.
     limits: Vec<NamedLimit>,
     /// The rule's own; those of its limit unless it has tiers.
-    pub(super) labels: Arc<Labels>,
-    /// Set if callers cannot make up keys of this rule.
-    key_is_bounded: bool,
+    pub(super) of: Arc<CompiledLimit>,
     pub(super) max_wait: Option<MaxWait>,
     warned: Once,
 }
 
-/// One limit of a rule, with its labels and the way it names limiters.
+/// One limit of a rule, with the way it names limiters.
 struct NamedLimit {
-    labels: Arc<Labels>,
+    /// By the stored limit, if each request determines its own.
+    of: Arc<CompiledLimit>,
     naming: Naming,
-    /// `None` if each request determines it.
-    limit: Option<LimitSource>,
 }
 
 /// Returns the error for two different rules of one name, which would count together.
@@ -99,10 +96,10 @@ fn is_enforced(percent: u8, name: &Name) -> bool {
 impl NamedLimit {
     /// Returns whether a store that has the sliding log and nothing else can count it.
     fn counts_by_log_alone(&self) -> bool {
-        let given = self.limit.as_ref().and_then(LimitSource::given);
+        let given = self.of.limit.given();
         let is_per_client = given.is_some_and(|limit| limit.rate_type() == RateType::PerClient);
-        let is_plain = self.naming.counting == Counting::default();
-        is_plain && !is_per_client && self.labels.ban.is_none()
+        let is_plain = self.of.counting == Counting::default();
+        is_plain && !is_per_client && self.of.ban.is_none()
     }
 }
 
@@ -121,7 +118,8 @@ impl CompiledRule {
                 wait");
         }
         let about = store.about();
-        let limits = rule.named_limits(&about.prefix, &defaults.observers)?;
+        let key_is_bounded = traits.is_some_and(|key| key.is_bounded);
+        let limits = rule.named_limits(&about.prefix, &defaults.observers, key_is_bounded)?;
         let takes_identity = limits.iter().all(|named| named.naming.takes_identity);
         match (&rule.key, takes_identity) {
             (None, true) => bail!(Key: "rule {label:?} has no key: add `.by(..)`"),
@@ -140,11 +138,11 @@ impl CompiledRule {
                     `Algorithm::SlidingLog`, no slots, no `ban`, and no limit per client");
             }
             // All that distinguishes the rule from another one of its name.
-            let (limit, naming, key, ban) = (named.limit, &named.naming, &rule.key, rule.ban);
-            let algorithm = naming.counting.algorithm;
+            let (limit, naming, key, ban) = (named.of.limit, &named.naming, &rule.key, rule.ban);
+            let algorithm = named.of.counting.algorithm;
             let fingerprint =
                 format!("{limit:?} {closure:?} {key:?} {algorithm:?} {ban:?} {naming}");
-            let name = &named.labels.name;
+            let name = &named.of.name;
             if !about.rule_names.claim(name, fingerprint, holder) {
                 return Err(duplicate(name));
             }
@@ -154,14 +152,13 @@ impl CompiledRule {
             rule.share = NONE;
         }
         let wait = rule.wait.or(defaults.wait).filter(|wait| !wait.is_zero());
-        let labels = match (&rule.limit, limits.first()) {
-            (LimitOf::Tiers(_), _) | (_, None) => Labels::new(rule.label(), false),
-            (_, Some(only)) => Arc::clone(&only.labels),
+        let of = match (&rule.limit, limits.first()) {
+            (LimitOf::Tiers(_), _) | (_, None) => CompiledLimit::new(rule.label(), false),
+            (_, Some(only)) => Arc::clone(&only.of),
         };
         Ok(Self {
             limits,
-            labels,
-            key_is_bounded: traits.is_some_and(|key| key.is_bounded),
+            of,
             max_wait: wait.map(|wait| MaxWait {
                 queue: Some(queue),
                 ..MaxWait::of(wait)
@@ -198,57 +195,58 @@ impl CompiledRule {
             Err(NoKey::Skip) => return Ok(None),
             Err(NoKey::Missing(missing)) => return Err(missing),
         }
-        let Some((named, limit)) = self.limit(parts) else {
+        let Some((naming, of)) = self.limit(parts) else {
             return Ok(None);
         };
-        let mut name = named.naming.name(&key.identity);
-        if let LimitOf::Parts(_) = &rule.limit {
-            // Only now is it known how its limit is counted.
-            let counting = name.counting().of(limit.given());
-            name = name.counted(counting);
-        }
+        let name = naming.name(&key.identity);
         Ok(Some(LimiterCharge {
             shadow: !is_enforced(rule.share, &name),
-            lease: (!rule.lease.is_zero()).then_some(rule.lease),
             allow_on_failure: rule.on_failure == FailurePolicy::Allow,
-            key_is_bounded: self.key_is_bounded,
-            ..LimiterCharge::named(name, limit, Arc::clone(&named.labels), permits)
+            ..LimiterCharge::new(Limiter { name, of }, permits)
         }))
     }
 
-    /// Returns whether these are the labels of one of its limits, also as a reload has made them
-    /// again.
-    pub(super) fn has(&self, labels: &Labels) -> bool {
+    /// Returns whether this is one of its limits, also as a reload has made it again.
+    pub(super) fn has(&self, of: &CompiledLimit) -> bool {
         let mut limits = self.limits.iter();
-        limits.any(|named| named.labels.name == labels.name)
+        limits.any(|named| named.of.name == of.name)
     }
 
     /// Returns the names of its limits, with the limiter of this identity by each.
-    pub(super) fn names(&self, identity: &Identity) -> impl Iterator<Item = (&str, Option<Name>)> {
+    pub(super) fn limiters(
+        &self,
+        identity: &Identity,
+    ) -> impl Iterator<Item = (&str, Option<Limiter>)> {
         let takes_identity = !identity.is_empty();
         self.limits.iter().map(move |named| {
             let fits = named.naming.takes_identity == takes_identity;
-            let name = fits.then(|| named.naming.name(identity));
-            (&*named.labels.name, name)
+            let limiter = fits.then(|| Limiter {
+                name: named.naming.name(identity),
+                of: Arc::clone(&named.of),
+            });
+            (&*named.of.name, limiter)
         })
     }
 
     /// Returns the limit of a request. Never `None`: each rule has a limit, checked when it was
     /// built.
-    fn limit(&self, parts: &Parts) -> Option<(&NamedLimit, LimitSource)> {
+    fn limit(&self, parts: &Parts) -> Option<(&Naming, Arc<CompiledLimit>)> {
         let first = self.limits.first()?;
-        match &self.rule.limit {
-            LimitOf::Fixed(_) | LimitOf::Shared(_) => Some((first, first.limit?)),
-            LimitOf::Parts(of) => Some((first, LimitSource::Code(of(parts).for_request_key()))),
+        let named = match &self.rule.limit {
+            LimitOf::Fixed(_) | LimitOf::Shared(_) => first,
+            LimitOf::Parts(of) => {
+                let limit = LimitSource::Code(of(parts).for_request_key());
+                return Some((&first.naming, first.of.by(limit)));
+            }
             LimitOf::Tiers(tiers) => {
                 let tier = (tiers.choose)(parts);
                 let mut tiers = tiers.tiers.iter().zip(&self.limits);
                 // The first also stands for tiers that are not in the list.
                 let found = tiers.find(|((name, _), _)| *name == tier);
-                let named = found.map_or(first, |(_, named)| named);
-                Some((named, named.limit?))
+                found.map_or(first, |(_, named)| named)
             }
-        }
+        };
+        Some((&named.naming, Arc::clone(&named.of)))
     }
 
     /// Checks that rules of one entry on the same limiter can be charged together: their costs are
@@ -266,11 +264,11 @@ impl CompiledRule {
             for this in &rule.limits {
                 let name = this.naming.to_string();
                 let (that, that_has_one) = *firsts.entry(name).or_insert((this, has_charge_if));
-                let agree = this.naming.counting == that.naming.counting
-                    && this.labels.ban == that.labels.ban
+                let agree = this.of.counting == that.of.counting
+                    && this.of.ban == that.of.ban
                     && !(has_charge_if || that_has_one);
                 if !agree && !ptr::eq(this, that) {
-                    let [one, other] = [that, this].map(|named| &named.labels.name);
+                    let [one, other] = [that, this].map(|named| &named.of.name);
                     bail!(Rule: "rules {one:?} and {other:?} of one entry charge the same limiter: \
                         give them the same algorithm, the same slots, the same `ban` and no \
                         `charge_if`, or make one rule of them");
@@ -295,13 +293,13 @@ impl CompiledRule {
             false => ("are refused", ""),
         };
         match missing.fault {
-            Fault::Caller if self.labels.is_to_warn(Warning::MissingKey) => warning!(
+            Fault::Caller if self.of.is_to_warn(Warning::MissingKey) => warning!(
                 rule,
                 missing = missing.what,
                 hint = "if a layer of yours provides it, that layer must be outside of this one",
                 "requests {effect} because they lack the key of the rule{later}"
             ),
-            Fault::TooLong { most } if self.labels.is_to_warn(Warning::LongKey) => warning!(
+            Fault::TooLong { most } if self.of.is_to_warn(Warning::LongKey) => warning!(
                 rule,
                 header = missing.what,
                 max_len = most,
@@ -317,47 +315,60 @@ impl CompiledRule {
 }
 
 impl Rule {
+    /// Returns all that it says of each of its limits.
+    fn compiled(
+        &self,
+        observers: &Observers,
+        key_is_bounded: bool,
+    ) -> Result<CompiledLimit, ConfigError> {
+        let unit = self.unit.as_deref().filter(|it| *it != REQUESTS);
+        Ok(CompiledLimit {
+            fixed_cost: match self.cost {
+                CostOf::Fixed(permits) => Some(permits),
+                CostOf::Parts(_) => None,
+            },
+            counting: Counting {
+                algorithm: self.algorithm,
+                slots: self.checked_slots()?,
+                calendar: None,
+            },
+            lease: (!self.lease.is_zero()).then_some(self.lease),
+            key_is_bounded,
+            observers: observers.clone(),
+            ban: self.ban,
+            charge_if: self.charge_if.clone(),
+            unit: unit.map(Into::into),
+            ..CompiledLimit::of(self.label(), true, self.hide_headers)
+        })
+    }
+
     /// Returns its limits with the names under which they count.
     fn named_limits(
         &self,
         prefix: &str,
         observers: &Observers,
+        key_is_bounded: bool,
     ) -> Result<Vec<NamedLimit>, ConfigError> {
-        let counting = Counting {
-            algorithm: self.algorithm,
-            slots: self.checked_slots()?,
-            calendar: None,
-        };
-        let fixed_cost = match self.cost {
-            CostOf::Fixed(permits) => Some(permits),
-            CostOf::Parts(_) => None,
-        };
-        let named = |label: &str, naming: Naming, limit: Option<LimitSource>| {
+        let compiled = self.compiled(observers, key_is_bounded)?;
+        let named = |label: &str, naming: Naming, limit: LimitSource| {
             let fixed = match limit {
-                Some(LimitSource::Code(limit)) => Some((limit.permits(), limit.interval())),
+                LimitSource::Code(limit) => Some((limit.permits(), limit.interval())),
                 _ => None,
             };
             let shown = self.observe_keys.then(|| naming.around());
+            let of = CompiledLimit {
+                kept: ObservedRule::new(fixed, shown).into(),
+                warned: Arc::default(),
+                ..compiled.named(label)
+            };
             NamedLimit {
-                labels: Arc::new(Labels {
-                    fixed_cost,
-                    observers: observers.clone(),
-                    kept: ObservedRule::new(fixed, shown),
-                    ban: self.ban,
-                    charge_if: self.charge_if.clone().map(|it| Box::new(it) as _),
-                    unit: self
-                        .unit
-                        .as_deref()
-                        .filter(|it| *it != REQUESTS)
-                        .map(Into::into),
-                    ..Labels::of(label, true, self.hide_headers)
-                }),
-                naming: naming.counted(counting.of(limit.as_ref().and_then(LimitSource::given))),
-                limit,
+                of: of.by(limit),
+                naming,
             }
         };
         let derived = |label: &str, limit: Option<&Limit>| {
-            let limit = limit.map(|limit| LimitSource::Code(limit.for_request_key()));
+            let code = |limit: &Limit| LimitSource::Code(limit.for_request_key());
+            let limit = limit.map_or(LimitSource::Store, code);
             Ok(named(label, Naming::derived(prefix, label)?, limit))
         };
         let label = self.label();
@@ -375,7 +386,7 @@ impl Rule {
                 let source = self
                     .init
                     .map_or(LimitSource::Store, LimitSource::StoreOrInit);
-                Ok(vec![named(label, Naming::shared(name)?, Some(source))])
+                Ok(vec![named(label, Naming::shared(name)?, source)])
             }
         }
     }

@@ -21,10 +21,11 @@ pub use self::{
     rules::{IntoRules, Rules},
 };
 use super::{
-    charge::{ChargeIf, Outcome},
+    charge::{Outcome, charge_if},
     key::{AnyKey, Constant, KeyExtractor},
 };
 use crate::{
+    compiled_limit::ChargeIf,
     decision::Refusal,
     demand::Acquire,
     failure_policy::FailurePolicy,
@@ -321,7 +322,7 @@ impl Rule {
     ///     .charge_if(|outcome| !outcome.is_success());
     /// ```
     pub fn charge_if(mut self, counts: impl Fn(&Outcome) -> bool + Send + Sync + 'static) -> Self {
-        self.charge_if = Some(Arc::new(counts));
+        self.charge_if = Some(charge_if(counts));
         self
     }
 

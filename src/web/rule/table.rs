@@ -3,10 +3,7 @@
 use std::{
     collections::{BTreeMap, HashSet},
     iter,
-    sync::{
-        Arc,
-        atomic::{AtomicBool, AtomicU32, Ordering::Relaxed},
-    },
+    sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed},
 };
 
 use http::request::Parts;
@@ -20,12 +17,13 @@ use super::{
     rules::Rules,
 };
 use crate::{
+    compiled_limit::Limiter,
     decision::{Refusal, Source},
     demand::{Acquire, LimiterCharge, MaxWait},
     error::{ConfigError, bail},
     failure_policy::FailurePolicy,
     macros::{opaque, warning},
-    name::{Identity, Name},
+    name::Identity,
     observe::{CallerSpan, Decided, DecidedRule, RequestResult, RuleResult},
     store::{AnyStore, rule_names::Holder},
     sync::Once,
@@ -153,36 +151,40 @@ impl CompiledRules {
     /// Returns an error of kind [`Rule`](crate::ConfigErrorKind::Rule) without such a rule, and of
     /// kind [`Key`](crate::ConfigErrorKind::Key) if it has a key and there is no identity, or has
     /// none.
-    pub(crate) fn name_of(&self, rule: &str, identity: &Identity) -> Result<Name, ConfigError> {
+    pub(crate) fn limiter_of(
+        &self,
+        rule: &str,
+        identity: &Identity,
+    ) -> Result<Limiter, ConfigError> {
         let entries = self.entries.iter().flat_map(|entry| &entry.rules);
         let rules = entries.chain(&self.otherwise);
-        let names: BTreeMap<_, _> = rules.flat_map(|rule| rule.names(identity)).collect();
-        match names.get(rule) {
-            Some(Some(name)) => Ok(name.clone()),
+        let all: BTreeMap<_, _> = rules.flat_map(|rule| rule.limiters(identity)).collect();
+        match all.get(rule) {
+            Some(Some(limiter)) => Ok(limiter.clone()),
             Some(None) if identity.is_empty() => {
                 bail!(Key: "rule {rule:?} counts by a key, and none is given")
             }
             Some(None) => bail!(Key: "rule {rule:?} counts by no key, and one is given"),
             None => {
-                let known: Vec<_> = names.into_keys().collect();
+                let known: Vec<_> = all.into_keys().collect();
                 bail!(Rule: "there is no rule {rule:?}: there are {known:?}")
             }
         }
     }
 
     /// Returns the limiters that a request would be counted in: their rules and names.
-    pub(crate) fn names_of(&self, parts: &Parts) -> Vec<(Arc<str>, Name)> {
+    pub(crate) fn limiters_of(&self, parts: &Parts) -> Vec<Limiter> {
         let found = self.index.find(parts);
         let rules = found.iter().flat_map(|entry| self.rules_of(entry));
         let charges = rules.filter_map(|rule| rule.plan(parts).ok().flatten());
-        let mut names: Vec<(Arc<str>, Name)> = Vec::new();
+        let mut limiters: Vec<Limiter> = Vec::new();
         for charge in charges {
             // Two readings of a path may lead to one limiter.
-            if found.more.is_empty() || names.iter().all(|(_, name)| name != charge.name()) {
-                names.push((Arc::clone(&charge.labels.name), charge.name().clone()));
+            if found.more.is_empty() || limiters.iter().all(|it| !it.is_same(&charge.limiter)) {
+                limiters.push(charge.limiter);
             }
         }
-        names
+        limiters
     }
 
     /// Returns the rules of an entry, or those of requests without one.
@@ -294,7 +296,7 @@ impl CompiledRules {
         let charge = match rule.plan(parts) {
             Ok(charge) => charge?,
             // A service in between may remove what the key was found in.
-            Err(_) if earlier.is_some_and(|it| it.has_met(|labels| rule.has(labels))) => {
+            Err(_) if earlier.is_some_and(|it| it.has_met(|of| rule.has(of))) => {
                 return None;
             }
             Err(missing) => return rule.refuse(missing, parts).map(Err),
@@ -302,7 +304,7 @@ impl CompiledRules {
         match earlier.and_then(|earlier| earlier.charged_by(&charge)) {
             Some(Pass::SameLayer) => None,
             Some(Pass::OtherLayer) => {
-                self.warn_of_duplicate(&charge.labels.name);
+                self.warn_of_duplicate(&charge.of().name);
                 None
             }
             None => Some(Ok(charge)),
@@ -327,7 +329,7 @@ impl CompiledRules {
             return;
         }
         let rule = rule.map(|rule| DecidedRule {
-            rule: rule.labels.rule(),
+            rule: rule.of.rule(),
             result: RuleResult::MissingKey,
             shadow: false,
             permits: 0,
@@ -335,7 +337,7 @@ impl CompiledRules {
             remaining: None,
             key: None,
             key_hash: 0,
-            kept: &rule.labels.kept,
+            kept: &rule.of.kept,
         });
         let decided = Decided {
             result,
@@ -387,7 +389,7 @@ impl CompiledRules {
         let (policy, max_wait) = all.enforced.unwrap_or((FailurePolicy::Allow, None));
         Plan::Acquire(Acquire {
             // A lease is sized by the permits left.
-            wants_remaining: self.defaults.remaining || first.lease.is_some(),
+            wants_remaining: self.defaults.remaining || first.of().lease.is_some(),
             on_failure: Some(policy),
             ..Acquire::new(first, all.rest, max_wait)
         })
@@ -447,7 +449,7 @@ impl Charges {
             return;
         };
         let mut earlier = iter::once(first).chain(self.rest.iter_mut());
-        match earlier.find(|earlier| earlier.name() == charge.name()) {
+        match earlier.find(|earlier| earlier.limiter.is_same(&charge.limiter)) {
             Some(earlier) => earlier.join(charge, of_both),
             None => self.rest.push(charge),
         }

@@ -21,11 +21,12 @@ use toml::Spanned;
 use self::reader::{ByName, Fail, Mistake, Table, one_of};
 use super::{
     answer::{Fields, HeaderStyle, ResetUnit},
-    charge::{ChargeIf, Outcome},
+    charge::{Outcome, charge_if},
     key::{AnyKey, KeyExtractor, Secret},
     rule::{CompiledRules, Defaults, Rules, limits::ChooseTier, pattern::Condition},
 };
 use crate::{
+    compiled_limit::ChargeIf,
     error::{ConfigError, config_error},
     macros::opaque,
     name::check_rule_name,
@@ -144,7 +145,7 @@ impl RulesFile {
         counts: impl Fn(&Outcome) -> bool + Send + Sync + 'static,
     ) -> Self {
         self.check_name(name, &rules::OUTCOMES);
-        self.charges.insert(name.to_owned(), Arc::new(counts));
+        self.charges.insert(name.to_owned(), charge_if(counts));
         self
     }
 

@@ -15,11 +15,12 @@ use super::{
     },
 };
 use crate::{
+    compiled_limit::ChargeIf,
     failure_policy::FailurePolicy,
     limit::{Algorithm, Ban, Limit, time},
     name::check_rule_name,
     web::{
-        charge::ChargeIf,
+        charge::{self, Outcome},
         key::{AnyKey, KeyExtractor, intern},
         rule::{CostOf, LimitOf, Rule, Tiers, pattern},
     },
@@ -338,8 +339,8 @@ fn cost_of(code: &RulesFile, rule: &Rule, cost: &Spanned<Cost>) -> Result<CostOf
 fn charge_if(code: &RulesFile, outcome: &Spanned<String>) -> Result<ChargeIf, Mistake> {
     let name = outcome.get_ref().as_str();
     match name {
-        "success" => return Ok(Arc::new(|outcome| outcome.is_success())),
-        "failure" => return Ok(Arc::new(|outcome| !outcome.is_success())),
+        "success" => return Ok(charge::charge_if(Outcome::is_success)),
+        "failure" => return Ok(charge::charge_if(|outcome| !outcome.is_success())),
         _ => {}
     }
     let mut known = OUTCOMES.to_vec();

@@ -11,6 +11,7 @@ use std::{
 use super::*;
 use crate::{
     clock::SystemClock,
+    compiled_limit::Limiter,
     store::{About, AnyStore, Deciding, Managing, redis::BreakerState, sealed::Handle},
 };
 
@@ -314,10 +315,10 @@ impl AnyStore for Recording {
         Box::pin(Recorded { entry, deciding })
     }
 
-    fn manage(self: Arc<Self>, name: Name, op: Op) -> Managing {
-        let what = What::Manage(name.clone(), op.clone(), None);
+    fn manage(self: Arc<Self>, limiter: Limiter, op: Op) -> Managing {
+        let what = What::Manage(limiter.name.clone(), op.clone(), None);
         let event = self.tape.begin(self.handle, what);
-        let managing = Arc::clone(&self.guarded).manage(name, op);
+        let managing = Arc::clone(&self.guarded).manage(limiter, op);
         Box::pin(async move {
             let result = managing.await;
             self.tape.end(event, |what| {

@@ -2,8 +2,8 @@
 
 use super::*;
 use crate::{
+    compiled_limit::CompiledLimit,
     decision::{Grant, Refusal},
-    labels::Labels,
     limit::LimitSource,
     list::List,
     store::guard::scripted,
@@ -68,7 +68,12 @@ impl Tale {
     pub(super) fn ask(&mut self, handle: usize, at: i64, permits: u32) -> Asked<'_> {
         let charge = LimiterCharge {
             id: id(self.events.len(), 0),
-            ..LimiterCharge::named(name(), LimitSource::Store, Labels::unnamed("tale"), permits)
+            ..LimiterCharge::named(
+                name(),
+                LimitSource::Store,
+                &CompiledLimit::unnamed("tale"),
+                permits,
+            )
         };
         let acquire = Acquire {
             wants_remaining: true,
@@ -254,7 +259,7 @@ pub(super) fn state(remaining: Option<u64>, reset: i64, wait: Option<i64>) -> Li
         reset_after: time(reset),
         refused: wait.is_some(),
         wait: wait.map(time),
-        ..scripted::spent(&Labels::unnamed("tale"), time(INTERVAL))
+        ..scripted::spent(&CompiledLimit::unnamed("tale"), time(INTERVAL))
     }
 }
 

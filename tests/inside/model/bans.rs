@@ -1,7 +1,5 @@
 //! Random histories of limiters that ban their callers, asked alone and together.
 
-use std::sync::Arc;
-
 use proptest::array::uniform2;
 
 use super::*;
@@ -48,7 +46,7 @@ struct SentList {
 
 struct Stage {
     pairs: [Pair; LIMITERS],
-    labels: [Arc<Labels>; LIMITERS],
+    bans: [Option<Ban>; LIMITERS],
     records: [Record; LIMITERS],
     sent: Vec<SentList>,
 }
@@ -101,13 +99,9 @@ fn terms() -> impl Strategy<Value = Option<Ban>> {
 
 impl Stage {
     fn new(terms: [Option<Ban>; LIMITERS]) -> Self {
-        let labels = |ban| {
-            let labels = Labels::of("model", true, false);
-            Arc::new(Labels { ban, ..labels })
-        };
         Self {
             pairs: [3, 4].map(Pair::with_rate),
-            labels: terms.map(labels),
+            bans: terms,
             records: Default::default(),
             sent: Vec::new(),
         }
@@ -182,8 +176,9 @@ impl Stage {
         let now = self.now();
         let pair = &mut self.pairs[limiter];
         let ask = pair.asks(false);
+        let banned = pair.limiter(LimitSource::Store);
         let mut send = |op| {
-            let call = verb(&pair.name, &op, ask).unwrap();
+            let call = verb(&banned, &op, ask).unwrap();
             pair.call(&VERBS, &call.command).unwrap()
         };
         let record = &mut self.records[limiter];
@@ -206,10 +201,12 @@ impl Stage {
 
     fn charges(&self, list: &SentList, takes: &[Sent]) -> Vec<LimiterCharge> {
         let each = list.which.iter().zip(takes);
-        let charge = |(limiter, sent): (&usize, &Sent)| LimiterCharge {
-            shadow: list.shadow[*limiter],
-            labels: Arc::clone(&self.labels[*limiter]),
-            ..self.pairs[*limiter].charge(*sent, LimitSource::Store)
+        let charge = |(limiter, sent): (&usize, &Sent)| {
+            let charge = LimiterCharge {
+                shadow: list.shadow[*limiter],
+                ..self.pairs[*limiter].charge(*sent, LimitSource::Store)
+            };
+            charge.counted(|of| of.ban = self.bans[*limiter])
         };
         each.map(charge).collect()
     }
@@ -249,7 +246,7 @@ impl Stage {
         );
         let known = list.which.iter().map(|limiter| {
             let record = &self.records[*limiter];
-            match self.labels[*limiter].ban {
+            match self.bans[*limiter] {
                 None => Found {
                     left: 0,
                     back: 0,
@@ -278,7 +275,7 @@ impl Stage {
         carried: &[Carried],
         now: Now,
     ) -> List<Answer> {
-        let terms: List<_> = run[0].charges().map(|charge| charge.labels.ban).collect();
+        let terms: List<_> = run[0].charges().map(|charge| charge.of().ban).collect();
         let mut records: List<_> = list
             .which
             .iter()
@@ -354,9 +351,7 @@ impl Stage {
     /// Holds the keys against the records and the limiters.
     fn compare(&mut self, now: Now) {
         for limiter in 0..LIMITERS {
-            let within = self.labels[limiter]
-                .ban
-                .map_or(i64::MAX / 4, |ban| ban.millis()[0]);
+            let within = self.bans[limiter].map_or(i64::MAX / 4, |ban| ban.millis()[0]);
             let expected = self.records[limiter].keys(within, now);
             let pair = &mut self.pairs[limiter];
             let [strikes, banned] = keys(&pair.name);

@@ -1,4 +1,4 @@
-//! A window of the calendar in Redis and as a [`Limiter`].
+//! A window of the calendar in Redis and as a [`Model`].
 //!
 //! The server's clock cannot be moved: so the windows are. Each begins and ends so far from now
 //! that a busy machine does not reach its turn.
@@ -13,7 +13,6 @@ use super::{
 use crate::{
     algorithm::calendar::{Calendar, Used},
     limit::calendar::{LINGERS, Window},
-    name::Counting,
     store::{
         Op,
         redis::wire::{
@@ -24,7 +23,7 @@ use crate::{
     },
 };
 
-type Limiter = LimiterState<Calendar>;
+type Model = LimiterState<Calendar>;
 
 const ASK: wire::CallSettings<'static> = wire::CallSettings {
     client_id: "",
@@ -76,7 +75,7 @@ fn step() -> impl Strategy<Value = Step> {
 struct Pair {
     connection: Connection,
     name: Name,
-    model: Limiter,
+    model: Model,
     /// The number of the present window, and which part of it is over.
     here: (i64, i64),
     granted: Vec<(u32, i64)>,
@@ -89,7 +88,7 @@ impl Pair {
         Self {
             connection: connect(),
             name: Self::name(),
-            model: Limiter::default(),
+            model: Model::default(),
             here: (0, 500),
             granted: Vec::new(),
             spoilt: false,
@@ -97,17 +96,19 @@ impl Pair {
     }
 
     fn name() -> Name {
-        let limit = Limit::monthly(1);
-        let name = Name::exact(&unique("calendar")).unwrap();
-        name.counted(Counting::default().of(Some(&limit)))
+        Name::exact(&unique("calendar")).unwrap()
     }
 
     fn key(&self) -> String {
-        wire::own_keys(&self.name, "").concat()
+        wire::own_keys(&self.name, Algorithm::Calendar, "").concat()
     }
 
     fn verb(&self, op: &Op) -> wire::script::ScriptCall {
-        verbs::call(&VERBS, &self.name, op, ASK).unwrap().unwrap()
+        let of = CompiledLimit::unnamed("model").by(LimitSource::Code(Limit::monthly(1)));
+        let name = self.name.clone();
+        verbs::call(&VERBS, &Limiter { name, of }, op, ASK)
+            .unwrap()
+            .unwrap()
     }
 
     fn now(&mut self) -> i64 {
@@ -131,8 +132,8 @@ impl Pair {
         let run: Vec<_> = callers
             .iter()
             .map(|(permits, waits)| {
-                let labels = Labels::unnamed("model");
-                let charge = LimiterCharge::named(self.name.clone(), limit, labels, *permits);
+                let of = CompiledLimit::unnamed("model");
+                let charge = LimiterCharge::named(self.name.clone(), limit, &of, *permits);
                 Acquire::of([charge], *waits)
             })
             .collect();
@@ -204,8 +205,8 @@ impl Pair {
             return;
         };
         let limit = LimitSource::Code(Limit::monthly(9));
-        let labels = Labels::unnamed("model");
-        let charge = LimiterCharge::named(self.name.clone(), limit, labels, permits);
+        let of = CompiledLimit::unnamed("model");
+        let charge = LimiterCharge::named(self.name.clone(), limit, &of, permits);
         let receipt = charge.receipt().taken(Taken::Date(label));
         let settled = (SCRIPTS.settle)(&receipt, keep, ASK).unwrap();
         let (replied, stored) = (self.number(&settled), self.model.state.stored);

@@ -152,7 +152,7 @@ impl Stage {
 
     /// The script that decides where one of these limiters has slots.
     fn slots_of(&self, which: &[usize]) -> Option<&'static Script> {
-        let slotted = |limiter: &usize| self.pairs[*limiter].name.slots().is_some();
+        let slotted = |limiter: &usize| self.pairs[*limiter].counting.slots().is_some();
         which.iter().any(slotted).then_some(&slots::ACQUIRE_LIST)
     }
 

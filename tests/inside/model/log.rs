@@ -119,8 +119,8 @@ impl Kind for LimiterState<SlidingLog> {
     fn note_in(pair: &mut Pair, slots: Option<u32>) {
         let new = |slots| Slots::try_new(slots, "model", true, std::iter::empty()).unwrap();
         let slots = slots.map(new);
-        pair.name = pair.name.clone().in_slots(slots);
-        pair.model.state.count_by(pair.name.counting());
+        pair.counting.slots = slots;
+        pair.model.state.count_by(pair.counting);
     }
 }
 
@@ -185,7 +185,7 @@ impl Pair {
     pub(crate) fn brief_command(&self, run: &[(Sent, bool)], how: How) -> Option<Cmd> {
         let (acquires, asks) = (self.acquires(run, how), self.asks(how.exact));
         let limiters = [(&acquires[0].first, how.rewrite)];
-        let brief = (wire::scripts(&self.name).brief)(&acquires, &limiters, asks);
+        let brief = (wire::scripts(self.counting).brief)(&acquires, &limiters, asks);
         brief.map(|(call, _)| call.command)
     }
 
@@ -206,7 +206,7 @@ impl Pair {
         how: How,
     ) -> Result<Vec<Answer>, ErrorKind> {
         let general = (
-            wire::scripts(&self.name).acquire,
+            wire::scripts(self.counting).acquire,
             self.run_command(run, how),
         );
         let brief = self.brief_command(run, how).map(|it| (&ACQUIRE, it));
@@ -309,7 +309,7 @@ impl Pair {
             self.check_expiry(&answers[0]);
             let granted = answers.iter().zip(run);
             let granted = granted.filter(|(answer, _)| answer.verdict == Verdict::Granted);
-            let slots = self.name.slots();
+            let slots = self.counting.slots();
             self.granted
                 .extend(granted.filter_map(|(answer, (sent, _))| {
                     let end = slots?.end(answer.now.tick, answer.interval);

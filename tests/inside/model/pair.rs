@@ -84,6 +84,7 @@ pub(crate) trait Kind: Clone + 'static {
 pub(crate) struct Pair<K = LimiterState<SlidingLog>> {
     connection: Connection,
     pub(crate) name: Name,
+    pub(crate) counting: Counting,
     pub(crate) keys: [String; 5],
     pub(crate) rate_type: RateType,
     pub(crate) model: K,
@@ -178,7 +179,11 @@ impl<K: Kind> Pair<K> {
         Self {
             connection: connect(),
             keys: wire::keys(&name, CLIENT),
-            name: name.counted_by(K::ALGORITHM),
+            name,
+            counting: Counting {
+                algorithm: K::ALGORITHM,
+                ..Counting::default()
+            },
             rate_type,
             model: K::new(rate_type),
             clock,
@@ -230,7 +235,7 @@ impl<K: Kind> Pair<K> {
     pub(crate) fn terms(&self, how: How) -> Terms {
         Terms {
             rewrite: how.rewrite,
-            resendable: self.name.slots().is_none(),
+            resendable: self.counting.slots().is_none(),
         }
     }
 
@@ -303,7 +308,7 @@ impl<K: Kind> Pair<K> {
             .map(|(sent, waits)| Acquire::of([self.charge(*sent, how.limit)], *waits))
             .collect();
         let limiters = [(&run[0].first, how.rewrite)];
-        let script = wire::scripts(&self.name).acquire;
+        let script = wire::scripts(self.counting).acquire;
         wire::acquire_command(script, &limiters, &run, self.asks(how.exact))
     }
 
@@ -311,13 +316,18 @@ impl<K: Kind> Pair<K> {
         LimiterCharge {
             id: sent.id,
             lead: sent.lead,
-            ..LimiterCharge::named(
-                self.name.clone(),
-                limit,
-                Labels::new("model", false),
-                sent.permits,
-            )
+            ..LimiterCharge::new(self.limiter(limit), sent.permits)
         }
+    }
+
+    pub(crate) fn limiter(&self, limit: LimitSource) -> Limiter {
+        let of = CompiledLimit {
+            limit,
+            counting: self.counting,
+            ..CompiledLimit::of("model", true, false)
+        };
+        let (name, of) = (self.name.clone(), of.into());
+        Limiter { name, of }
     }
 
     pub(crate) fn receipt(&self, sent: Sent, limit: LimitSource) -> Receipt {

@@ -129,7 +129,10 @@ impl Row {
         match words[0] {
             "take" => {
                 pair.grants(permits(1), how);
-                let in_slot = pair.granted.last().filter(|_| pair.name.slots().is_some());
+                let in_slot = pair
+                    .granted
+                    .last()
+                    .filter(|_| pair.counting.slots().is_some());
                 let taken = in_slot.map(|(_, taken)| *taken);
                 self.granted.push((*pair.sent.last().unwrap(), taken));
             }
@@ -268,7 +271,7 @@ fn see(pair: &mut Pair, how: How, words: &[&str]) {
         "cannot" if words[1] == "run" => {
             let run = run_of(pair, &words[2..]);
             let command = pair.run_command(&run, how);
-            changes_nothing(pair, wire::scripts(&pair.name).acquire, &command);
+            changes_nothing(pair, wire::scripts(pair.counting).acquire, &command);
         }
         "cannot" => cannot_acquire(pair, how),
         "in" => {

@@ -37,7 +37,7 @@ pub(crate) fn settle(
     if keep == sent.permits {
         return Ok(0);
     }
-    if pair.name.slots().is_none() {
+    if pair.counting.slots().is_none() {
         // Callers with such a receipt count in slots.
         Limiter::note_in(pair, Some(10));
     }

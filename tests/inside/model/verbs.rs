@@ -16,17 +16,17 @@ use crate::{
 impl<K: Kind> Pair<K> {
     /// Has a verb carried out whose reply is a flag.
     fn changes(&mut self, command: &Cmd) -> bool {
-        let script = wire::scripts(&self.name).verbs;
+        let script = wire::scripts(self.counting).verbs;
         flag(&self.call(script, command).unwrap()).unwrap()
     }
 
     fn verb(&self, verb: &str) -> Cmd {
-        verbs::start(wire::scripts(&self.name).verbs, &self.keys, verb, false).command
+        verbs::start(wire::scripts(self.counting).verbs, &self.keys, verb, false).command
     }
 
     /// Has a verb carried out whose reply is an error or numbers.
     fn counts(&mut self, command: &Cmd) -> (Value, Result<i64, ErrorKind>) {
-        self.number(wire::scripts(&self.name).verbs, command)
+        self.number(wire::scripts(self.counting).verbs, command)
     }
 
     /// The time that a verb is given, and what the model takes for it.
@@ -126,14 +126,14 @@ impl Pair {
             return Ok(0);
         }
         // By its own entry, also where the model merges grants in slots.
-        let name = self.name.clone().in_slots(None);
-        let receipt = self.charge(sent, limit).of(name).receipt();
+        let charge = self.charge(sent, limit);
+        let receipt = charge.counted(|of| of.counting.slots = None).receipt();
         let given = self.given_to_settle(sent, keep);
         let call = (sliding_log::SCRIPTS.settle)(&receipt, keep, self.asks_at(given)).unwrap();
         let replied = self.settled(&call, (sent, keep), given, |model, now| {
             model.settle(&receipt, None, keep, now)
         });
-        self.model.state.count_by(self.name.counting());
+        self.model.state.count_by(self.counting);
         if let Ok(..0) = replied {
             self.check_ttls();
         }

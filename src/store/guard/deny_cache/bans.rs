@@ -17,6 +17,7 @@ use std::{
 use super::generations::{Generations, Seen};
 use crate::{
     clock::Clock,
+    compiled_limit::CompiledLimit,
     decision::{LimitState, Refusal, Source},
     demand::{Acquire, LimiterCharge},
     limit::Ban,
@@ -125,12 +126,11 @@ impl Bans {
     /// Begins a call of limits with a ban: returns the refusals that it reports, which no other
     /// call does then.
     pub(crate) fn ask(&self, first: &Acquire) -> BanCall {
-        let names = || first.charges().map(LimiterCharge::name);
         let carried = first.charges().map(|charge| {
-            let Some((known, ban)) = self.get(charge).zip(charge.labels.ban) else {
+            let Some((known, ban)) = self.get(charge).zip(charge.of().ban) else {
                 return Carried::default();
             };
-            let (mut known, clock) = (lock(&known), self.clock_of(charge.name()));
+            let (mut known, clock) = (lock(&known), self.clock_of(charge.of()));
             known.forget_old(clock, ban);
             let number = mem::take(&mut known.carried.number);
             let age = clock.steady_elapsed(&known.carried.since).as_millis();
@@ -139,8 +139,14 @@ impl Bans {
         });
         BanCall {
             carried: carried.collect(),
-            seen: (!self.cap.is_zero()).then(|| self.generations.see(names())),
-            at: names().map(|name| self.clock_of(name).now()).collect(),
+            seen: (!self.cap.is_zero()).then(|| {
+                self.generations
+                    .see(first.charges().map(LimiterCharge::name))
+            }),
+            at: first
+                .charges()
+                .map(|charge| self.clock_of(charge.of()).now())
+                .collect(),
         }
     }
 
@@ -157,10 +163,10 @@ impl Bans {
             return;
         }
         let each = first.charges().zip(asked.at.iter().zip(found));
-        for (charge, (at, found)) in each.filter(|(charge, _)| charge.labels.ban.is_some()) {
-            let (known, clock) = (self.get_or_make(charge), self.clock_of(charge.name()));
+        for (charge, (at, found)) in each.filter(|(charge, _)| charge.of().ban.is_some()) {
+            let (known, clock) = (self.get_or_make(charge), self.clock_of(charge.of()));
             let mut known = lock(&known);
-            let state = states.iter().find(|state| state.is_of(&charge.labels));
+            let state = states.iter().find(|state| state.is_of(charge.of()));
             let left = Duration::from_millis(u64::try_from(found.left).unwrap_or(0));
             let back = Duration::from_millis(u64::try_from(found.back).unwrap_or(0));
             known.counted = RefusalCount {
@@ -194,7 +200,7 @@ impl Bans {
             let Some(known) = self.get(charge) else {
                 continue;
             };
-            let (mut known, clock) = (lock(&known), self.clock_of(charge.name()));
+            let (mut known, clock) = (lock(&known), self.clock_of(charge.of()));
             let Some(ban) = &mut known.ban else {
                 continue;
             };
@@ -211,7 +217,7 @@ impl Bans {
             let wait = wait.saturating_sub(elapsed);
             longest = longest.max(wait);
             limits.push(LimitState {
-                labels: Arc::clone(&charge.labels),
+                of: Arc::clone(charge.of()),
                 wait: Some(wait),
                 ..ban.state.clone()
             });
@@ -226,7 +232,7 @@ impl Bans {
     /// it would ban its caller: the store must decide then.
     pub(super) fn repeats(&self, acquire: &Acquire, refusal: &mut Refusal) -> bool {
         let is_last = |known: &mut KnownCaller, charge: &LimiterCharge, ban: Ban| {
-            known.forget_old(self.clock_of(charge.name()), ban);
+            known.forget_old(self.clock_of(charge.of()), ban);
             let before = known.counted.number.saturating_add(known.carried.number);
             before.saturating_add(1) >= ban.after
         };
@@ -243,7 +249,7 @@ impl Bans {
         for (charge, ban) in self.each_without_room(acquire, refusal) {
             let known = self.get_or_make(charge);
             let mut known = lock(&known);
-            let clock = self.clock_of(charge.name());
+            let clock = self.clock_of(charge.of());
             known.forget_old(clock, ban);
             let carried = &mut known.carried;
             if carried.number == 0 {
@@ -259,15 +265,15 @@ impl Bans {
         refusal: &mut Refusal,
     ) -> List<(&'a LimiterCharge, Ban)> {
         let each = acquire.charges().filter_map(|charge| {
-            let ban = charge.labels.ban?;
-            refusal.without_room(&charge.labels)?;
+            let ban = charge.of().ban?;
+            refusal.without_room(charge.of())?;
             Some((charge, ban))
         });
         each.collect()
     }
 
     fn get(&self, charge: &LimiterCharge) -> Option<Arc<Mutex<KnownCaller>>> {
-        let known = self.known.get().filter(|_| charge.labels.ban.is_some())?;
+        let known = self.known.get().filter(|_| charge.of().ban.is_some())?;
         known.get(charge.name().text())
     }
 
@@ -275,7 +281,7 @@ impl Bans {
         let known = self.known.get_or_init(|| cache(0, self.most));
         let text = charge.name().text();
         known.get(text).unwrap_or_else(|| {
-            let since = self.clock_of(charge.name()).now();
+            let since = self.clock_of(charge.of()).now();
             let none = || RefusalCount { number: 0, since };
             let new = Arc::new(Mutex::new(KnownCaller {
                 ban: None,
@@ -287,8 +293,8 @@ impl Bans {
         })
     }
 
-    fn clock_of(&self, name: &Name) -> &StoreClock {
-        match name.algorithm().waits_by_server() {
+    fn clock_of(&self, of: &CompiledLimit) -> &StoreClock {
+        match of.counting.algorithm.waits_by_server() {
             true => &StoreClock::SERVER,
             false => &self.clock,
         }

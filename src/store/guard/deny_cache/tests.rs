@@ -77,8 +77,7 @@ impl World {
 fn acquire(names: &[Name]) -> Acquire {
     let charge = |name: &Name| LimiterCharge {
         id: PermitId([7; 16]),
-        labels: Labels::unnamed(name.as_str()),
-        ..charge(name.as_str(), 1, LimitSource::Store).of(name.clone())
+        ..charge(name.as_str(), 1, LimitSource::Store)
     };
     asks(names.iter().map(charge))
 }
@@ -176,18 +175,16 @@ fn a_grant_drops_it_unless_it_was_taken_before() {
 }
 
 /// Also while the answer is on its way. Changes before it was asked for, and those of other names,
-/// are none; how a limiter counts makes no difference.
+/// are none.
 #[test]
 fn a_change_of_any_of_its_names_drops_it() {
     let [a, b, other] = ["a", "b", "other"].map(name);
-    let window = a.clone().counted_by(Algorithm::FixedWindow);
     let asks = [
         acquire(std::slice::from_ref(&a)),
         acquire(&[b.clone(), a.clone()]),
     ];
     for (changed, drops) in [
         (&a, [true, true]),
-        (&window, [true, true]),
         (&b, [false, true]),
         (&other, [false, false]),
     ] {
@@ -234,14 +231,14 @@ fn a_clock_that_is_set_back_drops_it() {
 #[test]
 fn windows_and_logs_are_told_by_their_own_clocks() {
     let world = World::new(CAP);
-    let log = name("a");
+    let log = one("a").first;
     let window = log.clone().counted_by(Algorithm::FixedWindow);
-    let by_window = acquire(std::slice::from_ref(&window));
+    let by_window = asks([window.clone()]);
     world.refused(&by_window, 3_600_000, || {});
     // A window ends by the server's clock: this one is nothing to it.
     world.advance(3_600_000);
     assert!(world.repeated(&by_window).is_some());
-    let both = acquire(&[log, window]);
+    let both = asks([log, window]);
     world.refused(&both, 1000, || {});
     assert_eq!(world.repeated(&both), None);
 }
@@ -326,9 +323,9 @@ fn what_is_told_is_the_answer_to_the_same_question() {
         with(&|charge| {
             *charge = charge.clone().by(LimitSource::Code(Limit::per_second(1)));
         }),
-        with(&|charge| charge.labels = Labels::unnamed("other")),
-        with(&|charge| charge.labels = Labels::new("a", true)),
-        with(&|charge| *charge = charge.clone().of(other_name.name().clone())),
+        with(&|charge| charge.limiter.of = CompiledLimit::unnamed("other")),
+        with(&|charge| charge.limiter.of = CompiledLimit::new("a", true)),
+        with(&|charge| *charge = charge.clone().renamed(other_name.name().clone())),
         Acquire {
             wants_remaining: false,
             ..base.clone()
@@ -364,6 +361,6 @@ fn what_is_told_is_the_answer_to_the_same_question() {
     // The same rule, built once more.
     let world = World::new(CAP);
     world.refused(&base, 1000, || {});
-    let rebuilt = with(&|charge| charge.labels = Labels::unnamed("a"));
+    let rebuilt = with(&|charge| charge.limiter.of = CompiledLimit::unnamed("a"));
     assert!(world.repeated(&rebuilt).is_some());
 }

@@ -7,7 +7,7 @@ use std::{
 };
 
 use crate::{
-    name::Limiter,
+    compiled_limit::CompiledLimit,
     receipt::{PermitId, Receipt, TakenAhead},
     sync::lock,
 };
@@ -70,9 +70,9 @@ impl Balance {
         Some((left, self.receipt.id.for_grant(state.grants)))
     }
 
-    /// Returns the limiter whose permits these are.
-    pub(crate) fn limiter(&self) -> &Arc<Limiter> {
-        &self.receipt.limiter
+    /// Returns the limit that its permits are counted by.
+    pub(crate) fn of(&self) -> &CompiledLimit {
+        self.receipt.of()
     }
 
     /// Ends the lease: no more permits are handed out, and those that no grant has are given back.

@@ -1,6 +1,7 @@
 //! The leases of a store, and the state that this process keeps for each limiter that may have one.
 
 use std::{
+    ptr,
     sync::{Arc, Mutex, Weak},
     time::Duration,
 };
@@ -9,11 +10,12 @@ use tokio::task::JoinSet;
 
 use super::{balance::Balance, estimate::DemandEstimate};
 use crate::{
+    compiled_limit::CompiledLimit,
     decision::{Grant, LimitState, Source},
     demand::{Acquire, LimiterCharge},
     limit::LimitSource,
     list::List,
-    name::{Limiter, Name, Text},
+    name::{Name, Text},
     receipt::Receipt,
     store::guard::{
         Cache, cache,
@@ -151,8 +153,8 @@ pub(crate) fn lease_of(acquire: &Acquire) -> Option<Duration> {
     let charge = &acquire.first;
     let leases = acquire.rest.is_empty() && !charge.shadow;
     // Grants without entries of their own have no score.
-    let logged = charge.name().tells_grants_apart();
-    charge.lease.filter(|_| leases && logged)
+    let logged = charge.of().counting.tells_grants_apart();
+    charge.of().lease.filter(|_| leases && logged)
 }
 
 /// Returns the longest time that a lease lasts: a score leads by no more.
@@ -271,24 +273,23 @@ impl State {
 }
 
 impl Lease {
-    /// Returns the limiter of a charge, if the lease was taken by the same limit as the charge's. A
-    /// stored limit is the same for all charges that use it.
-    fn limiter(&self, charge: &LimiterCharge) -> Option<Arc<Limiter>> {
-        let is_stored = |limiter: &Limiter| !matches!(limiter.limit, LimitSource::Code(_));
-        let limiter = self.balance.limiter();
-        // The lease's, so that a grant allocates none.
-        if limiter.limit == charge.limiter.limit {
-            return Some(Arc::clone(limiter));
-        }
-        let both = is_stored(limiter) && is_stored(&charge.limiter);
-        both.then(|| charge.limiter.to_shared())
+    /// Returns whether the lease was taken by the same limit as the charge's. A stored limit is the
+    /// same for all charges that use it.
+    fn serves(&self, charge: &LimiterCharge) -> bool {
+        let (lease, charge) = (self.balance.of(), &**charge.of());
+        let is_stored = |of: &CompiledLimit| !matches!(of.limit, LimitSource::Code(_));
+        ptr::eq(lease, charge)
+            || lease.limit == charge.limit
+            || (is_stored(lease) && is_stored(charge))
     }
 
     /// Grants if the lease is in force, and has enough permits for a caller with the same limit.
     #[inline]
     fn grant(&self, acquire: &Acquire, clock: &StoreClock) -> Option<Grant> {
         let charge = &acquire.first;
-        let limiter = self.limiter(charge)?;
+        if !self.serves(charge) {
+            return None;
+        }
         let elapsed = clock.elapsed(&self.sent);
         if elapsed >= self.lasts {
             return None;
@@ -297,7 +298,7 @@ impl Lease {
         let answered = elapsed.saturating_sub(self.received);
         let remaining = self.state.remaining.filter(|_| acquire.wants_remaining);
         let state = LimitState {
-            labels: Arc::clone(&charge.labels),
+            of: Arc::clone(charge.of()),
             remaining: remaining.map(|others| others.saturating_add(u64::from(left))),
             // What this process holds, and gives back, is not in the store's count.
             wait: None,
@@ -307,7 +308,7 @@ impl Lease {
         // No call is made for it.
         let receipt = Receipt {
             id,
-            ..charge.receipt_of(limiter, None).granted(state.interval())
+            ..charge.receipt_made(None).granted(state.interval())
         };
         let receipt = receipt.leased(Arc::<Balance>::clone(&self.balance));
         let (limits, receipts) = (List::from([state]), List::from([receipt]));

@@ -210,7 +210,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::{clock::ManualClock, labels::Labels, store::guard::scripted::spent};
+    use crate::{clock::ManualClock, compiled_limit::CompiledLimit, store::guard::scripted::spent};
 
     impl Recent {
         /// Returns how many permits are recorded.
@@ -277,10 +277,10 @@ mod tests {
     }
 
     fn state() -> LimitState {
-        let labels = Labels::new("login", false);
+        let of = CompiledLimit::new("login", false);
         LimitState {
             permits: 10,
-            ..spent(&labels, Duration::from_millis(1000))
+            ..spent(&of, Duration::from_millis(1000))
         }
     }
 

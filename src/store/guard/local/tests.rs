@@ -284,11 +284,7 @@ fn what_is_tried_out_is_not_counted_here() {
 #[test]
 fn a_limit_of_the_store_is_known_from_any_limiter_of_the_rule() {
     let world = World::failing();
-    let rule = Labels::new("orders", false);
-    let shared = |name: &str, limit| LimiterCharge {
-        labels: Arc::clone(&rule),
-        ..charge(name, 1, limit)
-    };
+    let shared = |name, limit| charge(name, 1, limit).counted(|of| of.name = "orders".into());
     let [ann, bob] = ["ann", "bob"].map(|name| shared(name, LimitSource::Store));
     let is_unknown = |charge: LimiterCharge| {
         let unknown = refused(world.ask([charge]));
@@ -310,12 +306,8 @@ fn a_limit_of_the_store_is_known_from_any_limiter_of_the_rule() {
 #[test]
 fn a_limiter_is_decided_by_its_own_limit_before_that_of_its_rule() {
     let world = World::new(FailurePolicy::local(0.5));
-    let rule = Labels::new("orders", false);
     let [ann, bob] = [("ann", 6), ("bob", 2)].map(|(name, limit)| {
-        let shared = |limit| LimiterCharge {
-            labels: Arc::clone(&rule),
-            ..charge(name, 1, limit)
-        };
+        let shared = |limit| charge(name, 1, limit).counted(|of| of.name = "orders".into());
         let set = LimitSource::StoreOrInit(Limit::new(limit, INTERVAL));
         assert!(world.takes([shared(set)]));
         shared(LimitSource::Store)

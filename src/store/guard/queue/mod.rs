@@ -37,26 +37,25 @@ pub(crate) use self::{
 };
 use crate::{
     clock::{Clock, no_timer},
+    compiled_limit::Limiter,
     decision::{Decision, RefusalKind},
     demand::{Acquire, LimiterCharge},
     error::Error,
-    limit::Slots,
     list::List,
-    name::{BuildSpread, Limiter, Name},
+    name::{BuildSpread, Name},
     receipt::{PermitId, Receipt},
     store::{Calls, Listener},
     sync::{OnDrop, lock},
 };
 
-/// The limiters of a queue's callers, each with its slots (names do not compare these), whether it
-/// is a shadow, and whether its rule bans. Callers that differ in any of these share no call.
-type Key = List<(Arc<Limiter>, Option<Slots>, [bool; 2])>;
+/// The limiters of a queue's callers, each with whether it is a shadow, and whether its rule bans.
+/// Callers that differ in any of these share no call.
+type Key = List<(Limiter, [bool; 2])>;
 
 fn key(acquire: &Acquire) -> Key {
     let key_of = |charge: &LimiterCharge| {
-        let limiter = charge.limiter.to_shared();
-        let slots = limiter.name.slots();
-        (limiter, slots, [charge.shadow, charge.labels.ban.is_some()])
+        let bans = charge.of().ban.is_some();
+        (charge.limiter.clone(), [charge.shadow, bans])
     };
     acquire.charges().map(key_of).collect()
 }

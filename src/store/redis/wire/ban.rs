@@ -10,6 +10,7 @@ use super::{
 use crate::{
     algorithm::answer::{Answer, Verdict},
     clock::Now,
+    compiled_limit::Limiter,
     demand::{Acquire, LimiterCharge},
     error::Error,
     limit::{Limit, StoredLimit},
@@ -43,7 +44,7 @@ pub(crate) fn acquire_command(
     let (keys_of_limits, arguments) = own.split_at(own.len().min(5 * limiters.len()));
     let banning = limiters
         .iter()
-        .filter(|(charge, _)| charge.labels.ban.is_some());
+        .filter(|(charge, _)| charge.of().ban.is_some());
     let keys: Vec<_> = banning
         .flat_map(|(charge, _)| keys(charge.name()))
         .collect();
@@ -51,7 +52,7 @@ pub(crate) fn acquire_command(
     let mut command = script.start(keys_of_limits.len() + keys.len(), count);
     command.arg(keys_of_limits).arg(keys).arg(limiters.len());
     for ((charge, _), carried) in limiters.iter().zip(carried) {
-        match charge.labels.ban {
+        match charge.of().ban {
             Some(ban) => command.arg((ban.after, &ban.millis(), carried.number, carried.age)),
             None => command.arg(&[""; 6]),
         };
@@ -149,7 +150,7 @@ pub(crate) fn until(ban: &[u8]) -> Option<i64> {
 }
 
 /// Makes the call of a verb for bans; `None` for others.
-pub(crate) fn verb(name: &Name, op: &Op, settings: CallSettings<'_>) -> Option<ScriptCall> {
+pub(crate) fn verb(limiter: &Limiter, op: &Op, settings: CallSettings<'_>) -> Option<ScriptCall> {
     let (verb, millis) = match op {
         Op::Ban(millis) => ("ban", Some(millis)),
         Op::Unban => ("unban", None),
@@ -157,8 +158,9 @@ pub(crate) fn verb(name: &Name, op: &Op, settings: CallSettings<'_>) -> Option<S
         _ => return None,
     };
     let mut command = VERBS.start(2, 3);
-    command.arg(&keys(name));
-    optional(&mut command, settings.for_bans(name).now);
+    command.arg(&keys(&limiter.name));
+    let settings = settings.for_bans(limiter.of.counting.algorithm);
+    optional(&mut command, settings.now);
     command.arg(verb);
     optional(&mut command, millis);
     Some(ScriptCall::new(&VERBS, command, 0, false))

@@ -12,7 +12,7 @@ use crate::{
     clock::{SystemClock, millis},
     demand::{Acquire, LimiterCharge},
     error::Error,
-    limit::{at_least_zero, calendar::Window},
+    limit::{Algorithm, at_least_zero, calendar::Window},
     receipt::{Receipt, Taken},
 };
 
@@ -48,7 +48,7 @@ fn brief(
     _: &[(&LimiterCharge, bool)],
     settings: CallSettings<'_>,
 ) -> Option<(ScriptCall, ReadBrief)> {
-    let calendar = run.first()?.first.name().counting().calendar?;
+    let calendar = run.first()?.first.of().counting.calendar?;
     let now = settings.now.unwrap_or_else(|| millis(&SystemClock));
     let windows = calendar.windows(i64::try_from(now).unwrap_or(i64::MAX));
     let command = acquire_command(run, windows, settings)?;
@@ -64,7 +64,11 @@ pub(crate) fn acquire_command(
 ) -> Option<Cmd> {
     let first = &run.first()?.first;
     let mut command = ACQUIRE.start(1, 7 + 4 * run.len());
-    command.arg(own_keys(first.name(), settings.client_id));
+    command.arg(own_keys(
+        first.name(),
+        Algorithm::Calendar,
+        settings.client_id,
+    ));
     command.arg(first.limit().given()?.permits());
     for window in windows {
         command.arg((window.label, window.start, window.end));

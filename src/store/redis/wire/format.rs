@@ -22,8 +22,8 @@ pub(crate) fn keys(name: &Name, client_id: &str) -> [String; 5] {
 }
 
 /// Returns the keys of a limiter, however it is counted: by the calendar it has one of its own.
-pub(crate) fn own_keys(name: &Name, client_id: &str) -> Vec<String> {
-    match name.algorithm() {
+pub(crate) fn own_keys(name: &Name, algorithm: Algorithm, client_id: &str) -> Vec<String> {
+    match algorithm {
         Algorithm::Calendar => vec![suffixed(name, ":calendar")],
         _ => keys(name, client_id).into(),
     }
@@ -128,7 +128,9 @@ pub(crate) fn acquire_command(
             };
         }
     }
-    let slots = limiters.iter().map(|(charge, _)| charge.name().slots());
+    let slots = limiters
+        .iter()
+        .map(|(charge, _)| charge.of().counting.slots());
     if slots.clone().any(|slots| slots.is_some()) {
         slots.for_each(|slots| optional(&mut command, slots.map(|slots| slots.count())));
     }
@@ -258,8 +260,8 @@ mod tests {
     #[test]
     fn no_key_of_a_limiter_names_another() {
         for algorithm in Algorithm::ALL.into_iter().chain([Algorithm::Calendar]) {
-            let name = Name::exact("{orders}").unwrap().counted_by(algorithm);
-            let own = own_keys(&name, "7d9").into_iter();
+            let name = Name::exact("{orders}").unwrap();
+            let own = own_keys(&name, algorithm, "7d9").into_iter();
             for key in own.chain(super::super::ban::keys(&name)) {
                 let taken = Name::exact(&key).is_ok();
                 assert_eq!(taken, key == name.as_str(), "{key}");

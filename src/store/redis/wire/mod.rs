@@ -24,12 +24,16 @@ pub(crate) use self::{
     script::CallSettings,
 };
 use super::classify;
-use crate::{demand::Acquire, error::Error, limit::Algorithm, name::Name};
+use crate::{
+    demand::{Acquire, LimiterCharge},
+    error::Error,
+    limit::{Algorithm, Counting},
+};
 
 /// Returns the scripts that count a limiter.
-pub(crate) fn scripts(name: &Name) -> &'static Scripts {
-    match name.algorithm() {
-        Algorithm::SlidingLog if name.slots().is_some() => &slots::SCRIPTS,
+pub(crate) fn scripts(counting: Counting) -> &'static Scripts {
+    match counting.algorithm {
+        Algorithm::SlidingLog if counting.slots.is_some() => &slots::SCRIPTS,
         Algorithm::SlidingLog => &sliding_log::SCRIPTS,
         Algorithm::FixedWindow => &fixed_window::SCRIPTS,
         Algorithm::Gcra => &gcra::SCRIPTS,
@@ -41,7 +45,7 @@ pub(crate) fn scripts(name: &Name) -> &'static Scripts {
 /// own.
 pub(crate) fn is_sent_once(acquire: &Acquire) -> bool {
     let mut charges = acquire.charges();
-    charges.any(|charge| !charge.name().tells_grants_apart())
+    charges.any(|charge| !charge.of().counting.tells_grants_apart())
 }
 
 /// Returns the script that carries out several calls of this one, if there is one.
@@ -123,7 +127,8 @@ fn unquoted(error: RedisError) -> RedisError {
 
 /// Returns whether one script decides for both. Hash tags that differ may share a hash slot, and
 /// are treated as apart all the same.
-pub(crate) fn go_together(a: &Name, b: &Name, in_slots: bool) -> bool {
-    let lists = [a, b].iter().all(|name| name.algorithm().has_log());
-    lists && (!in_slots || tag(a) == tag(b))
+pub(crate) fn go_together(a: &LimiterCharge, b: &LimiterCharge, in_slots: bool) -> bool {
+    let mut both = [a, b].into_iter();
+    let lists = both.all(|charge| charge.of().counting.algorithm.has_log());
+    lists && (!in_slots || tag(a.name()) == tag(b.name()))
 }

@@ -11,9 +11,9 @@ use crate::{
     clock::{Millis, moment},
     demand::{Acquire, LimiterCharge},
     error::{Error, ErrorKind},
+    limit::Algorithm,
     limit::{RateType, StoredLimit},
     list::List,
-    name::Name,
     observe::StoreCall,
     receipt::{Receipt, Taken},
     store::redis::{
@@ -78,9 +78,9 @@ pub(crate) struct CallSettings<'a> {
 }
 
 impl CallSettings<'_> {
-    /// Returns the same for bans by this limiter. They use the clock by which its algorithm waits.
-    pub(crate) fn for_bans(self, name: &Name) -> Self {
-        let now = self.now.filter(|_| !name.algorithm().waits_by_server());
+    /// Returns the same for bans by a limiter of this algorithm. They use the clock by which its algorithm waits.
+    pub(crate) fn for_bans(self, algorithm: Algorithm) -> Self {
+        let now = self.now.filter(|_| !algorithm.waits_by_server());
         Self { now, ..self }
     }
 }

@@ -37,7 +37,8 @@ pub(crate) static SCRIPTS: Scripts = Scripts {
 };
 
 fn settle(receipt: &Receipt, keep: u32, settings: CallSettings<'_>) -> Option<ScriptCall> {
-    let (Some(Taken::Slot(end)), Some(slots)) = (receipt.settle(), receipt.name().slots()) else {
+    let (Some(Taken::Slot(end)), Some(slots)) = (receipt.settle(), receipt.of().counting.slots())
+    else {
         return None;
     };
     let mut call = sliding_log::settle(&VERBS, receipt, keep, settings);

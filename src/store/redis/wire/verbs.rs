@@ -9,8 +9,8 @@ use super::{
     script::{CallSettings, Script, ScriptCall},
 };
 use crate::{
+    compiled_limit::Limiter,
     error::Error,
-    name::Name,
     receipt::Receipt,
     store::{ExpireWhen, Op, OpResult, random_id},
 };
@@ -19,14 +19,15 @@ use crate::{
 /// `None` where a plain command does.
 pub(crate) fn call(
     script: &'static Script,
-    name: &Name,
+    limiter: &Limiter,
     op: &Op,
     settings: CallSettings<'_>,
 ) -> Result<Option<ScriptCall>, Error> {
-    if let Some(call) = ban::verb(name, op, settings) {
+    let (name, algorithm) = (&limiter.name, limiter.of.counting.algorithm);
+    if let Some(call) = ban::verb(limiter, op, settings) {
         return Ok(Some(call));
     }
-    let mut keys = own_keys(name, settings.client_id);
+    let mut keys = own_keys(name, algorithm, settings.client_id);
     let verb = match op {
         Op::SetRate { .. } => "set_rate",
         Op::Available => "available",
@@ -38,7 +39,7 @@ pub(crate) fn call(
     let once = matches!(op, Op::Release(_) | Op::Repair | Op::Rename(_));
     if let Op::Rename(new_name) = op {
         keys.extend(ban::keys(name));
-        keys.extend(own_keys(new_name, settings.client_id));
+        keys.extend(own_keys(new_name, algorithm, settings.client_id));
         keys.extend(ban::keys(new_name));
     }
     let mut call = start(script, &keys, verb, once);
@@ -100,7 +101,8 @@ pub(super) fn settle(
     settings: CallSettings<'_>,
     once: bool,
 ) -> ScriptCall {
-    let keys = own_keys(receipt.name(), settings.client_id);
+    let algorithm = receipt.of().counting.algorithm;
+    let keys = own_keys(receipt.name(), algorithm, settings.client_id);
     start(script, &keys, "settle", once)
 }
 

@@ -10,13 +10,13 @@ fn bans() -> (Bans, ManualClock) {
     (Bans::new(100, CAP, Some(Arc::new(clock.clone()))), clock)
 }
 
-/// A demand of a limit with a ban. Its labels are its own.
+/// A demand of a limit with a ban, which is its own.
 fn asks_for(name: &str) -> Acquire {
     let mut ask = one(name);
     let ban = Ban::after(3).within(WITHIN).lasting(WITHIN);
-    ask.first.labels = Arc::new(Labels {
+    ask.first.limiter.of = Arc::new(CompiledLimit {
         ban: Some(ban),
-        ..Labels::of(name, true, false)
+        ..CompiledLimit::of(name, true, false)
     });
     ask
 }
@@ -33,7 +33,7 @@ fn a_ban_is_told_as_one_whatever_its_call_told_first() {
         remaining: Some(1),
         refused: false,
         wait: None,
-        ..spent(&first.first.labels, CAP)
+        ..spent(first.first.of(), CAP)
     };
     let found = Found {
         left: 500,
@@ -48,7 +48,7 @@ fn a_ban_is_told_as_one_whatever_its_call_told_first() {
     let wait = Some(Duration::from_millis(600));
     assert_eq!(refusal.retry_after, wait);
     let state = &refusal.states()[0];
-    assert!(state.banned && state.refused && Arc::ptr_eq(&state.labels, &later.first.labels));
+    assert!(state.banned && state.refused && Arc::ptr_eq(&state.of, &later.first.of()));
     assert_eq!((state.remaining, state.wait), (None, wait));
 }
 

@@ -66,7 +66,7 @@ async fn a_lease_that_is_on_its_way_during_a_change_is_given_back() {
         assert!(poll(asking.as_mut(), 2).is_none());
         assert!(ours.end_changed(&world.name, &op));
         assert!(!ours.end_changed(&world.name, &Op::Available));
-        done(ours.inner.manage(&world.name, &op));
+        done(ours.inner.manage(&world.limiter(&world.name), &op));
         let _ = done(asking);
     }
     assert!(world.ahead().len() > 1);

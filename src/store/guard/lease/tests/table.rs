@@ -48,7 +48,7 @@ async fn a_lease_serves_those_who_go_by_its_limit() {
 #[test]
 fn only_what_has_one_entry_of_its_own_is_leased() {
     let world = World::of_one();
-    let plain = world.acquire(1);
+    let mut plain = world.acquire(1);
     assert_eq!(lease_of(&plain), Some(TENTH));
     let list = Acquire {
         rest: vec![world.acquire(1).first],
@@ -68,8 +68,9 @@ fn only_what_has_one_entry_of_its_own_is_leased() {
         acquire.first = acquire.first.counted_by(algorithm);
         assert_eq!(lease_of(&acquire), None, "{algorithm:?}");
     }
-    let asks_for_none = |charge: &mut LimiterCharge| charge.lease = None;
-    assert_eq!(with(asks_for_none), None);
+    let asks_for_none = |of: &mut CompiledLimit| of.lease = None;
+    plain.first = plain.first.counted(asks_for_none);
+    assert_eq!(lease_of(&plain), None);
 }
 
 /// Whether the permits or the interval differ.

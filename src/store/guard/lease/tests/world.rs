@@ -3,6 +3,7 @@
 use std::{cell::Cell, sync::atomic::AtomicU64};
 
 use super::{SECOND, TENTH};
+use crate::compiled_limit::Limiter;
 use crate::store::{
     About,
     guard::{lease::Leasing, local::recent::Recent, scripted::*},
@@ -49,7 +50,7 @@ impl Decide for Connection {
         None
     }
 
-    async fn manage(&self, _: &Name, op: &Op) -> Result<OpResult, Error> {
+    async fn manage(&self, _: &Limiter, op: &Op) -> Result<OpResult, Error> {
         pause().await;
         if let Op::SetRate { limit, keep, .. } = op {
             self.limiter().set_rate(*limit, *keep, self.now());
@@ -82,8 +83,7 @@ pub(crate) struct World {
     pub(crate) processes: Vec<Arc<Leasing<Connection>>>,
     pub(crate) clock: ManualClock,
     pub(crate) name: Name,
-    labels: Arc<Labels>,
-    lease: Duration,
+    of: Arc<CompiledLimit>,
     ids: Cell<u64>,
 }
 
@@ -110,8 +110,10 @@ impl World {
             server,
             clock,
             name: Name::exact("hot").unwrap(),
-            labels: Labels::new("hot", false),
-            lease,
+            of: Arc::new(CompiledLimit {
+                lease: (!lease.is_zero()).then_some(lease),
+                ..CompiledLimit::of("hot", true, false)
+            }),
             ids: Cell::new(0),
         }
     }
@@ -121,19 +123,18 @@ impl World {
         Self::new(Limit::new(1000, SECOND), TENTH, 1)
     }
 
+    pub(crate) fn limiter(&self, name: &Name) -> Limiter {
+        let (name, of) = (name.clone(), Arc::clone(&self.of));
+        Limiter { name, of }
+    }
+
     pub(crate) fn acquire(&self, permits: u32) -> Acquire {
         self.ids.set(self.ids.get() + 1);
         let mut id = [7; 16];
         id[..8].copy_from_slice(&self.ids.get().to_be_bytes());
         asks([LimiterCharge {
             id: PermitId(id),
-            lease: (!self.lease.is_zero()).then_some(self.lease),
-            ..LimiterCharge::named(
-                self.name.clone(),
-                LimitSource::Store,
-                Arc::clone(&self.labels),
-                permits,
-            )
+            ..LimiterCharge::new(self.limiter(&self.name), permits)
         }])
     }
 
@@ -168,7 +169,7 @@ impl World {
         let outermost = Outermost::new(Listeners::new([listener]), About::default());
         let _changing = outermost.changing(name, op);
         leasing.end_changed(name, op);
-        leasing.inner.manage(name, op).await
+        leasing.inner.manage(&self.limiter(name), op).await
     }
 
     pub(crate) fn takes(&self, process: usize, permits: u32) -> Decision {

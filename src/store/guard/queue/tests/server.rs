@@ -10,6 +10,7 @@ use super::{
     *,
 };
 use crate::{
+    compiled_limit::Limiter,
     store::guard::breaker::{BreakerState, Breakers, Signal},
     sync::lock,
 };
@@ -378,7 +379,7 @@ impl Decide for Server {
         None
     }
 
-    async fn manage(&self, _: &Name, _: &Op) -> Result<OpResult, Error> {
+    async fn manage(&self, _: &Limiter, _: &Op) -> Result<OpResult, Error> {
         Ok(OpResult::Changed(true))
     }
 }
