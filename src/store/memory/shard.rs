@@ -10,10 +10,10 @@ use std::{
 
 use crate::{
     algorithm::{
-        self,
+        Count,
         answer::Verdict,
         ban::Record,
-        limiter::{LimiterState, Terms},
+        limiter::Terms,
     },
     clock::Now,
     demand::{LimiterCharge, Target},
@@ -75,7 +75,7 @@ pub(super) struct StoredLimiter {
     /// The shared limiter that grants hold: one for all callers that use the same name. The state
     /// is of its algorithm.
     pub(super) named: Arc<Limiter>,
-    pub(super) limiter: Box<LimiterState>,
+    pub(super) limiter: Count,
     /// Set by a verb: the limiter stays until it is deleted.
     pub(super) lasting: bool,
     /// The tick at which it expires, or [`NEVER`].
@@ -86,7 +86,7 @@ pub(super) struct StoredLimiter {
 impl StoredLimiter {
     fn new(named: Arc<Limiter>, counter: &Arc<()>) -> Self {
         Self {
-            limiter: algorithm::new(named.name.algorithm()),
+            limiter: Count::new(named.name.algorithm()),
             named,
             lasting: false,
             expires_at: NEVER,
@@ -105,7 +105,7 @@ impl StoredLimiter {
         if !self.named.counts_like(target) {
             let algorithm = target.name.algorithm();
             if algorithm != self.named.name.algorithm() {
-                let before = mem::replace(&mut self.limiter, algorithm::new(algorithm));
+                let before = mem::replace(&mut self.limiter, Count::new(algorithm));
                 self.limiter.limit = before.limit;
                 if let (Some(limit), Some(value)) = (before.limit, before.state.value(now)) {
                     self.limiter.state.resume(&limit, value, now);
