@@ -89,3 +89,19 @@ impl DerefMut for Count {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A store in this process has one for each key.
+    #[test]
+    fn a_limiter_is_small() {
+        let sizes = [
+            size_of::<LimiterState<Gcra>>(),
+            size_of::<LimiterState<FixedWindow>>(),
+            size_of::<LimiterState<SlidingLog>>(),
+        ];
+        assert!(size_of::<Count>() <= 96, "{sizes:?}");
+    }
+}

@@ -27,8 +27,8 @@ const PAGE: i64 = 100;
 pub(crate) struct SlidingLog {
     pub(crate) value: Option<i64>,
     pub(crate) log: Log,
-    /// With slots: the bucket of the log to which the current call adds its grants.
-    bucket: Option<Bucket>,
+    /// With slots: the bucket of the log to which the current call adds its grants. Slots are rare.
+    bucket: Option<Box<Bucket>>,
 }
 
 impl Counter for SlidingLog {
@@ -37,7 +37,9 @@ impl Counter for SlidingLog {
     }
 
     fn count_by(&mut self, counting: Counting) {
-        self.bucket = counting.slots.map(Bucket::new);
+        if self.bucket.as_ref().map(|bucket| bucket.slots) != counting.slots {
+            self.bucket = counting.slots.map(|slots| Box::new(Bucket::new(slots)));
+        }
     }
 
     fn begin(&mut self, call: &CallContext, wanted: i64) -> i64 {
@@ -48,10 +50,11 @@ impl Counter for SlidingLog {
             self.value = kept.map(|value| value + rate - before.rate);
         }
         let value = self.count(call, wanted);
-        match self.bucket {
-            // If nothing is left, nothing will be taken.
-            Some(_) if value > 0 => self.open_bucket(call, value),
-            _ => value,
+        // If nothing is left, nothing will be taken.
+        if self.bucket.is_some() && value > 0 {
+            self.open_bucket(call, value)
+        } else {
+            value
         }
     }
 
@@ -68,7 +71,7 @@ impl Counter for SlidingLog {
         }
     }
 
-    fn end(&mut self, call: &CallContext, answer: &mut Answer, needs: &mut [Needs]) {
+    fn end(&mut self, call: &CallContext, _taken: i64, answer: &mut Answer, needs: &mut [Needs]) {
         let (value, now) = (answer.remaining, call.now);
         let interval = call.interval();
         if self.bucket.is_some() {
@@ -77,8 +80,10 @@ impl Counter for SlidingLog {
         if call.exact || !needs.is_empty() {
             answer.repaired = self.set_back(call);
         }
-        // The permits left are free now.
-        self.log.due(needs, value, now.score() - interval);
+        if !needs.is_empty() {
+            // The permits left are free now.
+            self.log.due(needs, value, now.score() - interval);
+        }
         for needs in needs {
             let rounds = needs.rounds.saturating_mul(interval);
             needs.wait = (needs.wait + interval - now.tick).saturating_add(rounds);
@@ -127,11 +132,11 @@ impl Counter for SlidingLog {
     /// Gives back what one grant took: from its own entry, or from that of a bucket.
     fn give_back(&mut self, back: &GiveBack<'_>) -> Result<i64, ErrorKind> {
         let (id, less) = (back.grant.id, back.permits);
-        let held = match (self.bucket, back.taken) {
+        let held = match back.taken {
             _ if less == 0 => None,
-            (None, _) => self.log.remove(id, back.grant.permits),
-            (Some(_), Some(Taken::Slot(end))) => self.remove_bucket(end),
-            (Some(_), _) => None,
+            _ if self.bucket.is_none() => self.log.remove(id, back.grant.permits),
+            Some(Taken::Slot(end)) => self.remove_bucket(end),
+            _ => None,
         };
         let Some(held) = held else {
             return Ok(0);
@@ -380,6 +385,7 @@ mod tests {
             exact: false,
             now: Now::millis(6_000),
             id: ID,
+            emission: 0,
         };
         let left = limiter.state.begin(&call, 1);
         assert_eq!(left, 4);

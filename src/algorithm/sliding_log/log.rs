@@ -43,12 +43,18 @@ impl Log {
     }
 
     pub(crate) fn insert(&mut self, entry: Entry) {
-        // Nearly always the last place: the clock moves on.
-        let mut place = self.0.len();
-        while place > 0 && self.0[place - 1].rank() > entry.rank() {
-            place -= 1;
+        // One entry is all that most logs hold.
+        if self.0.len() == self.0.capacity() {
+            self.0.reserve_exact(self.0.len().max(1));
         }
-        self.0.insert(place, entry);
+        // Nearly always the last place: the clock moves on.
+        let later = |held: &&Entry| held.rank() > entry.rank();
+        let later = self.0.iter().rev().take_while(later).count();
+        if later == 0 {
+            self.0.push_back(entry);
+        } else {
+            self.0.insert(self.0.len() - later, entry);
+        }
     }
 
     pub(super) fn holds(&self, id: PermitId, permits: u32) -> bool {

@@ -9,12 +9,7 @@ use std::{
 };
 
 use crate::{
-    algorithm::{
-        Count,
-        answer::Verdict,
-        ban::Record,
-        limiter::Terms,
-    },
+    algorithm::{Count, answer::Verdict, ban::Record, limiter::Terms},
     clock::Now,
     demand::{LimiterCharge, Target},
     error::Error,
