@@ -59,22 +59,26 @@ impl Counter for Gcra {
         Ok(())
     }
 
+    // These two are most of what a caller of one limiter costs: inlined, its call and answer are in
+    // registers.
+    #[inline(always)]
     fn begin(&mut self, call: &CallContext, _wanted: i64) -> i64 {
         let pace = Pace::of_call(call);
         pace.left(self.count_by(&pace, call.now))
     }
 
+    #[inline(always)]
     fn end(&mut self, call: &CallContext, taken: i64, answer: &mut Answer, needs: &mut [Needs]) {
         let (pace, now) = (Pace::of_call(call), call.now);
         // The call has begun by this limit.
-        let from = self.from(now);
+        let mut from = self.from(now);
         let mut backlog = (self.stored).map_or(0, |state| (state.tat.at - from).max(0));
         // A call that takes nothing makes no state.
         if taken > 0 {
-            backlog = self.write(&pace, backlog, pace.cost(taken), now);
+            (from, backlog) = self.write(&pace, backlog, pace.cost(taken), now);
         }
         // From the tick of now on, as there may be room in the next one.
-        let late = self.from(now) - now.micros();
+        let late = from - now.micros();
         let next = pace.next_of(backlog, pace.rate - answer.remaining);
         let backlog = backlog + late;
         for needs in needs {
@@ -176,6 +180,7 @@ impl Gcra {
     ///
     /// Where it lies further ahead than the limit allows it is set back, so that the work of a
     /// wrong clock is over an interval after a call has met it.
+    #[inline]
     fn count_by(&mut self, pace: &Pace, now: Now) -> i64 {
         let Some(state) = self.stored else {
             return 0;
@@ -226,8 +231,9 @@ impl Gcra {
 
     /// Stores how much lies ahead of now: what is `kept` of what did, and what is `added`, up to
     /// the whole limit: a debt lasts no longer. For receipts, what is not kept was given back.
-    /// Returns how much it is.
-    fn write(&mut self, pace: &Pace, kept: i64, added: i64, now: Now) -> i64 {
+    /// Returns the time from which it counts, and how much it is.
+    #[inline]
+    fn write(&mut self, pace: &Pace, kept: i64, added: i64, now: Now) -> (i64, i64) {
         if kept == 0 {
             // Rounded up, as any grant is.
             self.since = now.micros_up();
@@ -245,7 +251,7 @@ impl Gcra {
             rate: pace.rate,
             interval: pace.interval,
         });
-        backlog
+        (from, backlog)
     }
 }
 

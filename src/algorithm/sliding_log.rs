@@ -42,6 +42,8 @@ impl Counter for SlidingLog {
         }
     }
 
+    // These three are most of what a caller of one limiter costs: see `gcra.rs`.
+    #[inline(always)]
     fn begin(&mut self, call: &CallContext, wanted: i64) -> i64 {
         let StoredLimit { rate, interval, .. } = call.limit;
         if let Some(before) = &call.rewritten {
@@ -62,6 +64,7 @@ impl Counter for SlidingLog {
         self.log.holds(charge.id, charge.permits)
     }
 
+    #[inline(always)]
     fn take(&mut self, charge: &LimiterCharge, score: i64) {
         let LimiterCharge { permits, id, .. } = *charge;
         if self.bucket.is_some() {
@@ -71,6 +74,7 @@ impl Counter for SlidingLog {
         }
     }
 
+    #[inline(always)]
     fn end(&mut self, call: &CallContext, _taken: i64, answer: &mut Answer, needs: &mut [Needs]) {
         let (value, now) = (answer.remaining, call.now);
         let interval = call.interval();
@@ -88,16 +92,18 @@ impl Counter for SlidingLog {
             let rounds = needs.rounds.saturating_mul(interval);
             needs.wait = (needs.wait + interval - now.tick).saturating_add(rounds);
         }
-        let newest = self.log.newest();
+        if let Some(newest) = self.log.newest() {
+            let last = if call.exact { newest } else { now.score() };
+            answer.reset = (last + interval - now.tick).max(0);
+        }
         // The oldest entry says when one more permit is free. Not in debt: that permit would only
         // reduce the debt.
-        let oldest = self.log.oldest().filter(|_| call.exact && value >= 0);
-        answer.next = oldest.map_or(0, |oldest| (oldest + interval - now.tick).max(0));
-        answer.reset = match newest {
-            Some(newest) if call.exact => (newest + interval - now.tick).max(0),
-            Some(_) => now.score() + interval - now.tick,
-            None => 0,
-        };
+        if call.exact
+            && value >= 0
+            && let Some(oldest) = self.log.oldest()
+        {
+            answer.next = (oldest + interval - now.tick).max(0);
+        }
         self.value = Some(value);
     }
 

@@ -47,13 +47,14 @@ impl Log {
         if self.0.len() == self.0.capacity() {
             self.0.reserve_exact(self.0.len().max(1));
         }
-        // Nearly always the last place: the clock moves on.
-        let later = |held: &&Entry| held.rank() > entry.rank();
-        let later = self.0.iter().rev().take_while(later).count();
-        if later == 0 {
-            self.0.push_back(entry);
+        let is_later = |held: &Entry| held.rank() > entry.rank();
+        if self.0.back().is_some_and(is_later) {
+            let later = self.0.iter().rev().take_while(|held| is_later(held));
+            let place = self.0.len() - later.count();
+            self.0.insert(place, entry);
         } else {
-            self.0.insert(self.0.len() - later, entry);
+            // Nearly always: the clock moves on.
+            self.0.push_back(entry);
         }
     }
 
