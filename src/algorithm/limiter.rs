@@ -265,8 +265,11 @@ impl CallContext {
 
     /// Returns the score of a grant: now, or later for permits that are taken ahead.
     pub(super) fn score_of(&self, charge: &LimiterCharge) -> i64 {
-        let lead = self.now.ticks(charge.lead);
-        self.now.score() + lead.min(ahead_of(self.interval()))
+        let now = self.now.score();
+        if charge.lead == 0 {
+            return now;
+        }
+        now + self.now.ticks(charge.lead).min(ahead_of(self.interval()))
     }
 }
 

@@ -264,7 +264,8 @@ impl SlidingLog {
     /// taken no later than now. All of them at once: what is asked for next finds the oldest entry.
     /// A caller's clock proves nothing, as it may be slow. Returns how many.
     fn set_back(&mut self, call: &CallContext) -> i64 {
-        if call.now.is_own {
+        let (newest, now) = (self.log.newest(), call.now);
+        if now.is_own && newest.is_some_and(|newest| newest > now.score()) {
             self.log.set_back(latest(call))
         } else {
             0
