@@ -59,8 +59,8 @@ impl Counter for Gcra {
         Ok(())
     }
 
-    // These two are most of what a caller of one limiter costs: inlined, its call and answer are in
-    // registers.
+    // This and `end` are most of what a caller of one limiter costs. Inlined there, they find its
+    // call and its answer in registers.
     #[inline(always)]
     fn begin(&mut self, call: &CallContext, _wanted: i64) -> i64 {
         let pace = Pace::of_call(call);
@@ -180,15 +180,22 @@ impl Gcra {
     ///
     /// Where it lies further ahead than the limit allows it is set back, so that the work of a
     /// wrong clock is over an interval after a call has met it.
-    #[inline]
+    #[inline(always)]
     fn count_by(&mut self, pace: &Pace, now: Now) -> i64 {
         let Some(state) = self.stored else {
             return 0;
         };
         let ahead = (state.tat.at - self.from(now)).max(0);
         if state.is_by(pace) && (ahead <= pace.whole() || !now.is_own) {
-            return ahead;
+            ahead
+        } else {
+            self.recount(pace, now)
         }
+    }
+
+    /// Does that where something is to be changed.
+    #[cold]
+    fn recount(&mut self, pace: &Pace, now: Now) -> i64 {
         let backlog = self.backlog(pace, now);
         self.write(pace, backlog, 0, now);
         backlog

@@ -42,7 +42,7 @@ impl Counter for SlidingLog {
         }
     }
 
-    // These three are most of what a caller of one limiter costs: see `gcra.rs`.
+    // With `take` and `end`, as in `gcra.rs`.
     #[inline(always)]
     fn begin(&mut self, call: &CallContext, wanted: i64) -> i64 {
         let StoredLimit { rate, interval, .. } = call.limit;

@@ -182,3 +182,22 @@ fn restored_id(id: PermitId, chunk: u32) -> PermitId {
     restored[8..].copy_from_slice(&id.0[8..]);
     PermitId(restored)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_log_has_room_for_twice_its_entries_at_most() {
+        let mut log = Log::default();
+        for score in 0..20 {
+            log.insert(Entry {
+                score,
+                permits: 1,
+                id: PermitId::NONE,
+            });
+            let (room, held) = (log.0.capacity(), log.0.len());
+            assert!(room < 2 * held, "{room} for {held}");
+        }
+    }
+}
