@@ -95,7 +95,7 @@ impl Counter for Calendar {
     }
 
     // Without windows, nothing that is taken would count.
-    fn check(&self, _: &StoredLimit) -> Result<(), ErrorKind> {
+    fn check(&self, _: &mut CallContext) -> Result<(), ErrorKind> {
         let is_known = self.calendar.is_some() || self.windows != <[Window; 2]>::default();
         is_known.then_some(()).ok_or(ErrorKind::Limit)
     }
@@ -104,7 +104,7 @@ impl Counter for Calendar {
         call.limit.rate - self.used(call.now).0.permits
     }
 
-    fn end(&mut self, call: &CallContext, answer: &mut Answer, needs: &mut [Needs]) {
+    fn end(&mut self, call: &CallContext, _taken: i64, answer: &mut Answer, needs: &mut [Needs]) {
         let (now, (used, length)) = (call.now, self.used(call.now));
         let permits = call.limit.rate - answer.remaining;
         if permits != used.permits {

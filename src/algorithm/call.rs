@@ -158,6 +158,8 @@ struct Txn<'a> {
     resendable: bool,
     /// As the call leaves the limiter up to now.
     answer: Answer,
+    /// The permits that were taken, up to now.
+    taken: i64,
     /// Permits of the callers that wait, up to now.
     in_line: i64,
 }
@@ -171,13 +173,14 @@ impl<'a> Txn<'a> {
         exact: bool,
         now: Now,
     ) -> Result<Self, ErrorKind> {
-        let (call, changed) = CallContext::new(limiter.limit, first, terms, exact, now)?;
-        limiter.state.check(&call.limit)?;
+        let (mut call, changed) = CallContext::new(limiter.limit, first, terms, exact, now)?;
+        limiter.state.check(&mut call)?;
         Ok(Self {
             limiter,
             call,
             resendable: terms.resendable,
             answer: Answer::new(&call.limit, changed, now),
+            taken: 0,
             in_line: 0,
         })
     }
@@ -219,6 +222,7 @@ impl<'a> Txn<'a> {
 
     fn take(&mut self, charge: &LimiterCharge) {
         self.limiter.state.take(charge, self.call.score_of(charge));
+        self.taken += i64::from(charge.permits);
         self.answer.remaining -= i64::from(charge.permits);
     }
 
@@ -229,7 +233,8 @@ impl<'a> Txn<'a> {
             && self.answer.changed == Changed::Created
             && self.answer.remaining == self.call.limit.rate
             && self.limiter.state.is_unused();
-        self.limiter.state.end(&self.call, &mut self.answer, needs);
+        let state = &mut self.limiter.state;
+        state.end(&self.call, self.taken, &mut self.answer, needs);
         if is_unmade {
             self.limiter.limit = None;
             self.limiter.state.forget();

@@ -47,7 +47,7 @@ impl Counter for FixedWindow {
         self.left(&call.limit, call.now)
     }
 
-    fn end(&mut self, call: &CallContext, answer: &mut Answer, needs: &mut [Needs]) {
+    fn end(&mut self, call: &CallContext, _taken: i64, answer: &mut Answer, needs: &mut [Needs]) {
         let (value, now) = (answer.remaining, call.now);
         let StoredLimit { rate, interval, .. } = call.limit;
         let open = self.0.and_then(|window| window.end);

@@ -54,32 +54,31 @@ impl Counter for Gcra {
         limit::Algorithm::Gcra
     }
 
-    fn check(&self, limit: &StoredLimit) -> Result<(), ErrorKind> {
-        pace(limit).map(drop)
+    fn check(&self, call: &mut CallContext) -> Result<(), ErrorKind> {
+        call.emission = pace(&call.limit)?.emission;
+        Ok(())
     }
 
+    // This and `end` are most of what a caller of one limiter costs. Inlined there, they find its
+    // call and its answer in registers.
+    #[inline(always)]
     fn begin(&mut self, call: &CallContext, _wanted: i64) -> i64 {
-        // It was checked.
-        pace(&call.limit).map_or(0, |pace| pace.left(self.count_by(&pace, call.now)))
+        let pace = Pace::of_call(call);
+        pace.left(self.count_by(&pace, call.now))
     }
 
-    fn end(&mut self, call: &CallContext, answer: &mut Answer, needs: &mut [Needs]) {
-        let now = call.now;
-        let Ok(pace) = pace(&call.limit) else {
-            // Never: it was checked.
-            let never = now.ticks_of_micros(MOST);
-            return needs.iter_mut().for_each(|needs| needs.wait = never);
-        };
+    #[inline(always)]
+    fn end(&mut self, call: &CallContext, taken: i64, answer: &mut Answer, needs: &mut [Needs]) {
+        let (pace, now) = (Pace::of_call(call), call.now);
         // The call has begun by this limit.
-        let from = self.from(now);
+        let mut from = self.from(now);
         let mut backlog = (self.stored).map_or(0, |state| (state.tat.at - from).max(0));
-        let taken = pace.left(backlog) - answer.remaining;
         // A call that takes nothing makes no state.
         if taken > 0 {
-            backlog = self.write(&pace, backlog, pace.cost(taken), now);
+            (from, backlog) = self.write(&pace, backlog, pace.cost(taken), now);
         }
         // From the tick of now on, as there may be room in the next one.
-        let late = self.from(now) - now.micros();
+        let late = from - now.micros();
         let next = pace.next_of(backlog, pace.rate - answer.remaining);
         let backlog = backlog + late;
         for needs in needs {
@@ -95,7 +94,7 @@ impl Counter for Gcra {
     }
 
     fn available(&mut self, call: &CallContext) -> Result<i64, ErrorKind> {
-        let pace = pace(&call.limit)?;
+        let pace = Pace::of_call(call);
         // A call that takes nothing changes no limit.
         let backlog = match self.stored.filter(|state| !state.is_by(&pace)) {
             Some(_) => self.backlog(&pace, call.now),
@@ -105,7 +104,7 @@ impl Counter for Gcra {
     }
 
     fn release(&mut self, call: &CallContext, wanted: i64) -> Result<i64, ErrorKind> {
-        let pace = pace(&call.limit)?;
+        let pace = Pace::of_call(call);
         let backlog = self.backlog(&pace, call.now);
         let released = pace.used(backlog).min(wanted);
         if released > 0 {
@@ -138,16 +137,15 @@ impl Counter for Gcra {
     }
 
     fn charge(&mut self, call: &CallContext, permits: u32) -> i64 {
-        if let Ok(pace) = pace(&call.limit) {
-            let backlog = self.backlog(&pace, call.now);
-            self.write(&pace, backlog, pace.cost(permits.into()), call.now);
-        }
+        let pace = Pace::of_call(call);
+        let backlog = self.backlog(&pace, call.now);
+        self.write(&pace, backlog, pace.cost(permits.into()), call.now);
         permits.into()
     }
 
     /// Forgets what is in use beyond the whole limit, by any clock.
     fn repair(&mut self, call: &CallContext) -> Result<i64, ErrorKind> {
-        let (pace, now) = (pace(&call.limit)?, call.now);
+        let (pace, now) = (Pace::of_call(call), call.now);
         let backlog = self.ahead(&pace, now, false);
         let from = self.from(now);
         if self.stored.is_some_and(|state| state.tat.at > from) {
@@ -182,12 +180,24 @@ impl Gcra {
     ///
     /// Where it lies further ahead than the limit allows it is set back, so that the work of a
     /// wrong clock is over an interval after a call has met it.
+    #[inline(always)]
     fn count_by(&mut self, pace: &Pace, now: Now) -> i64 {
-        let backlog = self.backlog(pace, now);
-        let most = self.from(now).saturating_add(backlog);
-        if (self.stored).is_some_and(|state| !state.is_by(pace) || state.tat.at > most) {
-            self.write(pace, backlog, 0, now);
+        let Some(state) = self.stored else {
+            return 0;
+        };
+        let ahead = (state.tat.at - self.from(now)).max(0);
+        if state.is_by(pace) && (ahead <= pace.whole() || !now.is_own) {
+            ahead
+        } else {
+            self.recount(pace, now)
         }
+    }
+
+    /// Does that where something is to be changed.
+    #[cold]
+    fn recount(&mut self, pace: &Pace, now: Now) -> i64 {
+        let backlog = self.backlog(pace, now);
+        self.write(pace, backlog, 0, now);
         backlog
     }
 
@@ -228,8 +238,9 @@ impl Gcra {
 
     /// Stores how much lies ahead of now: what is `kept` of what did, and what is `added`, up to
     /// the whole limit: a debt lasts no longer. For receipts, what is not kept was given back.
-    /// Returns how much it is.
-    fn write(&mut self, pace: &Pace, kept: i64, added: i64, now: Now) -> i64 {
+    /// Returns the time from which it counts, and how much it is.
+    #[inline]
+    fn write(&mut self, pace: &Pace, kept: i64, added: i64, now: Now) -> (i64, i64) {
         if kept == 0 {
             // Rounded up, as any grant is.
             self.since = now.micros_up();
@@ -247,7 +258,7 @@ impl Gcra {
             rate: pace.rate,
             interval: pace.interval,
         });
-        backlog
+        (from, backlog)
     }
 }
 

@@ -22,8 +22,9 @@ pub(crate) trait Counter: Debug + Send {
     /// Returns which algorithm it is.
     fn kind(&self) -> limit::Algorithm;
 
-    /// Checks that it can count by this limit. All other methods get a limit that was checked.
-    fn check(&self, _limit: &StoredLimit) -> Result<(), ErrorKind> {
+    /// Checks that it can count by the limit of a call, and finds the call's `emission`. All other
+    /// methods get a call that was checked.
+    fn check(&self, _call: &mut CallContext) -> Result<(), ErrorKind> {
         Ok(())
     }
 
@@ -43,9 +44,9 @@ pub(crate) trait Counter: Debug + Send {
     /// Records a grant of the call, as made at `score`, if each grant has an entry.
     fn take(&mut self, _charge: &LimiterCharge, _score: i64) {}
 
-    /// Ends a call: stores `answer.remaining`, fills in the times of `answer`, and sets `wait` in
-    /// `needs`, which ascend.
-    fn end(&mut self, call: &CallContext, answer: &mut Answer, needs: &mut [Needs]);
+    /// Ends a call, which took `taken` permits: stores `answer.remaining`, fills in the times of
+    /// `answer`, and sets `wait` in `needs`, which ascend.
+    fn end(&mut self, call: &CallContext, taken: i64, answer: &mut Answer, needs: &mut [Needs]);
 
     /// Takes permits for one caller of this limiter alone, as most are: what
     /// [`acquire`](super::call::acquire) does, without its loops. Whether the caller waits makes no
@@ -60,8 +61,8 @@ pub(crate) trait Counter: Debug + Send {
         exact: bool,
         now: Now,
     ) -> Result<Answer, ErrorKind> {
-        let (call, changed) = CallContext::new(*stored, charge, terms, exact, now)?;
-        self.check(&call.limit)?;
+        let (mut call, changed) = CallContext::new(*stored, charge, terms, exact, now)?;
+        self.check(&mut call)?;
         let mut answer = Answer::new(&call.limit, changed, now);
         let permits = i64::from(charge.permits);
         let is_possible = permits <= call.limit.rate;
@@ -70,10 +71,12 @@ pub(crate) trait Counter: Debug + Send {
             answer.verdict = Verdict::AboveRate;
             return Ok(answer);
         }
-        *stored = Some(call.limit);
+        if changed != Changed::Nothing {
+            *stored = Some(call.limit);
+        }
         let wanted = if is_possible || is_held { permits } else { 0 };
         answer.remaining = self.begin(&call, wanted);
-        let mut needs = None;
+        let (mut taken, mut needs) = (0, None);
         // Asked again: `begin` may have dropped its expired entry.
         answer.verdict = if terms.resendable && self.holds(charge) {
             Verdict::Granted
@@ -81,13 +84,14 @@ pub(crate) trait Counter: Debug + Send {
             Verdict::AboveRate
         } else if answer.remaining >= permits {
             self.take(charge, call.score_of(charge));
+            taken = permits;
             answer.remaining -= permits;
             Verdict::Granted
         } else {
             needs = Some(Needs::new(permits, call.limit.rate, 0));
             Verdict::Refused
         };
-        self.end(&call, &mut answer, needs.as_mut_slice());
+        self.end(&call, taken, &mut answer, needs.as_mut_slice());
         if let Some(needs) = needs {
             answer.wait = needs.wait;
         }
@@ -187,10 +191,12 @@ pub(crate) struct CallContext {
     pub(crate) now: Now,
     /// Marks the entry of a charge, and entries that stand for permits of unknown age.
     pub(crate) id: PermitId,
+    /// Of GCRA: the microseconds from permit to permit, computed once for a call.
+    pub(super) emission: i64,
 }
 
 impl CallContext {
-    /// Returns that of a verb, which changes no limit.
+    /// Returns that of a verb, which changes no limit. It is not checked yet.
     pub(super) fn of_verb(limit: StoredLimit, now: Now, id: PermitId) -> Self {
         Self {
             limit,
@@ -198,6 +204,7 @@ impl CallContext {
             exact: true,
             now,
             id,
+            emission: 0,
         }
     }
 
@@ -230,14 +237,15 @@ impl CallContext {
                 if rate_type != stored.rate_type {
                     return Err(ErrorKind::RateTypeDiffers);
                 }
-                let written = StoredLimit {
-                    rate,
-                    interval,
-                    ..stored
-                };
-                match written == stored || !terms.rewrite {
-                    true => (stored, Changed::Nothing),
-                    false => (written, Changed::Rewritten),
+                if (rate, interval) == (stored.rate, stored.interval) || !terms.rewrite {
+                    (stored, Changed::Nothing)
+                } else {
+                    let written = StoredLimit {
+                        rate,
+                        interval,
+                        ..stored
+                    };
+                    (written, Changed::Rewritten)
                 }
             }
             (LimitSource::Store | LimitSource::StoreOrInit(_), Some(stored)) => {
@@ -250,14 +258,18 @@ impl CallContext {
             exact,
             now,
             id: first.id,
+            emission: 0,
         };
         Ok((call, changed))
     }
 
     /// Returns the score of a grant: now, or later for permits that are taken ahead.
     pub(super) fn score_of(&self, charge: &LimiterCharge) -> i64 {
-        let lead = self.now.ticks(charge.lead);
-        self.now.score() + lead.min(ahead_of(self.interval()))
+        let now = self.now.score();
+        if charge.lead == 0 {
+            return now;
+        }
+        now + self.now.ticks(charge.lead).min(ahead_of(self.interval()))
     }
 }
 
@@ -307,10 +319,11 @@ pub(crate) struct LimiterState<A: ?Sized = dyn Counter> {
 
 impl<A: Counter + ?Sized> LimiterState<A> {
     /// Returns the context of a verb, if there is a limit that can be counted by.
-    fn verb(&self, now: Now, id: PermitId) -> Result<CallContext, ErrorKind> {
+    pub(super) fn verb(&self, now: Now, id: PermitId) -> Result<CallContext, ErrorKind> {
         let limit = self.limit.ok_or(ErrorKind::NotInitialized)?;
-        self.state.check(&limit)?;
-        Ok(CallContext::of_verb(limit, now, id))
+        let mut call = CallContext::of_verb(limit, now, id);
+        self.state.check(&mut call)?;
+        Ok(call)
     }
 
     /// Takes permits for one caller of this limiter alone.
@@ -400,9 +413,9 @@ impl<A: Counter + ?Sized> LimiterState<A> {
         };
         let given = receipt.limit().given().map(Limit::stored);
         let limit = self.limit.or(given).ok_or(ErrorKind::NotInitialized)?;
-        self.state.check(&limit)?;
+        let mut call = CallContext::of_verb(limit, now, receipt.id.for_more());
+        self.state.check(&mut call)?;
         self.limit = Some(limit);
-        let call = CallContext::of_verb(limit, now, receipt.id.for_more());
         Ok(-self.state.charge(&call, more))
     }
 

@@ -1,7 +1,7 @@
 //! The algorithms that count permits, as pure functions of a state and an instant.
 //!
-//! [`limiter::Counter`] is their interface. The scripts in `lua/` do the same in Redis.
-//! `CONTRIBUTING.md` says what a new algorithm touches.
+//! [`limiter::Counter`] is their interface, and [`Count`] a limiter of any of them. The scripts in
+//! `lua/` do the same in Redis. `CONTRIBUTING.md` says what a new algorithm touches.
 
 pub(crate) mod answer;
 pub(crate) mod ban;
@@ -14,18 +14,94 @@ pub(crate) mod limiter;
 mod rounding;
 pub(crate) mod sliding_log;
 
+use std::ops::{Deref, DerefMut};
+
 use self::{
-    calendar::Calendar, fixed_window::FixedWindow, gcra::Gcra, limiter::LimiterState,
+    answer::Answer,
+    calendar::Calendar,
+    fixed_window::FixedWindow,
+    gcra::Gcra,
+    limiter::{LimiterState, Terms},
     sliding_log::SlidingLog,
 };
-use crate::limit::Algorithm;
+use crate::{clock::Now, demand::LimiterCharge, error::ErrorKind, limit::Algorithm};
 
-/// Returns a limiter without a limit, counted by this algorithm.
-pub(crate) fn new(algorithm: Algorithm) -> Box<LimiterState> {
-    match algorithm {
-        Algorithm::SlidingLog => Box::<LimiterState<SlidingLog>>::default(),
-        Algorithm::FixedWindow => Box::<LimiterState<FixedWindow>>::default(),
-        Algorithm::Gcra => Box::<LimiterState<Gcra>>::default(),
-        Algorithm::Calendar => Box::<LimiterState<Calendar>>::default(),
+/// A limiter by value, counted by one of the algorithms.
+#[derive(Debug)]
+pub(crate) enum Count {
+    Log(LimiterState<SlidingLog>),
+    Window(LimiterState<FixedWindow>),
+    Gcra(LimiterState<Gcra>),
+    /// Rare, and larger than the others.
+    Calendar(Box<LimiterState<Calendar>>),
+}
+
+impl Count {
+    /// Returns a limiter without a limit, counted by this algorithm.
+    pub(crate) fn new(algorithm: Algorithm) -> Self {
+        match algorithm {
+            Algorithm::SlidingLog => Self::Log(LimiterState::default()),
+            Algorithm::FixedWindow => Self::Window(LimiterState::default()),
+            Algorithm::Gcra => Self::Gcra(LimiterState::default()),
+            Algorithm::Calendar => Self::Calendar(Box::default()),
+        }
+    }
+
+    /// Takes permits for one caller of this limiter alone, as nearly every request does: compiled
+    /// for each algorithm by itself, where all other methods go through the interface.
+    #[inline]
+    pub(crate) fn acquire_one(
+        &mut self,
+        charge: &LimiterCharge,
+        terms: Terms,
+        exact: bool,
+        now: Now,
+    ) -> Result<Answer, ErrorKind> {
+        match self {
+            Self::Log(limiter) => limiter.acquire_one(charge, terms, exact, now),
+            Self::Window(limiter) => limiter.acquire_one(charge, terms, exact, now),
+            Self::Gcra(limiter) => limiter.acquire_one(charge, terms, exact, now),
+            Self::Calendar(limiter) => limiter.acquire_one(charge, terms, exact, now),
+        }
+    }
+}
+
+impl Deref for Count {
+    type Target = LimiterState;
+
+    fn deref(&self) -> &LimiterState {
+        match self {
+            Self::Log(limiter) => limiter,
+            Self::Window(limiter) => limiter,
+            Self::Gcra(limiter) => limiter,
+            Self::Calendar(limiter) => &**limiter,
+        }
+    }
+}
+
+impl DerefMut for Count {
+    fn deref_mut(&mut self) -> &mut LimiterState {
+        match self {
+            Self::Log(limiter) => limiter,
+            Self::Window(limiter) => limiter,
+            Self::Gcra(limiter) => limiter,
+            Self::Calendar(limiter) => &mut **limiter,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A store in this process has one for each key.
+    #[test]
+    fn a_limiter_is_small() {
+        let sizes = [
+            size_of::<LimiterState<Gcra>>(),
+            size_of::<LimiterState<FixedWindow>>(),
+            size_of::<LimiterState<SlidingLog>>(),
+        ];
+        assert!(size_of::<Count>() <= 96, "{sizes:?}");
     }
 }

@@ -9,8 +9,9 @@ use std::{iter, time::Duration};
 use proptest::prelude::*;
 
 use super::{
+    Count,
     answer::{Answer, Verdict},
-    limiter::{LimiterState, Terms},
+    limiter::Terms,
 };
 use crate::{
     clock::{Clock, ManualClock, Now},
@@ -53,7 +54,7 @@ fn histories() -> impl Strategy<Value = (u64, u64, Counted, Vec<Request>)> {
 }
 
 struct Subject {
-    limiter: Box<LimiterState>,
+    limiter: Count,
     limit: Limit,
     clock: ManualClock,
     last_id: u64,
@@ -61,7 +62,7 @@ struct Subject {
 
 impl Subject {
     fn new(rate: u64, millis: u64, (algorithm, in_slots): Counted) -> Self {
-        let mut limiter = super::new(algorithm);
+        let mut limiter = Count::new(algorithm);
         let slots = Slots::try_new(10, "law", true, iter::empty());
         limiter.state.count_by(Counting {
             slots: slots.ok().filter(|_| in_slots),

@@ -27,8 +27,8 @@ const PAGE: i64 = 100;
 pub(crate) struct SlidingLog {
     pub(crate) value: Option<i64>,
     pub(crate) log: Log,
-    /// With slots: the bucket of the log to which the current call adds its grants.
-    bucket: Option<Bucket>,
+    /// With slots: the bucket of the log to which the current call adds its grants. Slots are rare.
+    bucket: Option<Box<Bucket>>,
 }
 
 impl Counter for SlidingLog {
@@ -37,9 +37,13 @@ impl Counter for SlidingLog {
     }
 
     fn count_by(&mut self, counting: Counting) {
-        self.bucket = counting.slots.map(Bucket::new);
+        if self.bucket.as_ref().map(|bucket| bucket.slots) != counting.slots {
+            self.bucket = counting.slots.map(|slots| Box::new(Bucket::new(slots)));
+        }
     }
 
+    // With `take` and `end`, as in `gcra.rs`.
+    #[inline(always)]
     fn begin(&mut self, call: &CallContext, wanted: i64) -> i64 {
         let StoredLimit { rate, interval, .. } = call.limit;
         if let Some(before) = &call.rewritten {
@@ -48,10 +52,11 @@ impl Counter for SlidingLog {
             self.value = kept.map(|value| value + rate - before.rate);
         }
         let value = self.count(call, wanted);
-        match self.bucket {
-            // If nothing is left, nothing will be taken.
-            Some(_) if value > 0 => self.open_bucket(call, value),
-            _ => value,
+        // If nothing is left, nothing will be taken.
+        if self.bucket.is_some() && value > 0 {
+            self.open_bucket(call, value)
+        } else {
+            value
         }
     }
 
@@ -59,6 +64,7 @@ impl Counter for SlidingLog {
         self.log.holds(charge.id, charge.permits)
     }
 
+    #[inline(always)]
     fn take(&mut self, charge: &LimiterCharge, score: i64) {
         let LimiterCharge { permits, id, .. } = *charge;
         if self.bucket.is_some() {
@@ -68,7 +74,8 @@ impl Counter for SlidingLog {
         }
     }
 
-    fn end(&mut self, call: &CallContext, answer: &mut Answer, needs: &mut [Needs]) {
+    #[inline(always)]
+    fn end(&mut self, call: &CallContext, _taken: i64, answer: &mut Answer, needs: &mut [Needs]) {
         let (value, now) = (answer.remaining, call.now);
         let interval = call.interval();
         if self.bucket.is_some() {
@@ -77,22 +84,26 @@ impl Counter for SlidingLog {
         if call.exact || !needs.is_empty() {
             answer.repaired = self.set_back(call);
         }
-        // The permits left are free now.
-        self.log.due(needs, value, now.score() - interval);
+        if !needs.is_empty() {
+            // The permits left are free now.
+            self.log.due(needs, value, now.score() - interval);
+        }
         for needs in needs {
             let rounds = needs.rounds.saturating_mul(interval);
             needs.wait = (needs.wait + interval - now.tick).saturating_add(rounds);
         }
-        let newest = self.log.newest();
+        if let Some(newest) = self.log.newest() {
+            let last = if call.exact { newest } else { now.score() };
+            answer.reset = (last + interval - now.tick).max(0);
+        }
         // The oldest entry says when one more permit is free. Not in debt: that permit would only
         // reduce the debt.
-        let oldest = self.log.oldest().filter(|_| call.exact && value >= 0);
-        answer.next = oldest.map_or(0, |oldest| (oldest + interval - now.tick).max(0));
-        answer.reset = match newest {
-            Some(newest) if call.exact => (newest + interval - now.tick).max(0),
-            Some(_) => now.score() + interval - now.tick,
-            None => 0,
-        };
+        if call.exact
+            && value >= 0
+            && let Some(oldest) = self.log.oldest()
+        {
+            answer.next = (oldest + interval - now.tick).max(0);
+        }
         self.value = Some(value);
     }
 
@@ -127,11 +138,11 @@ impl Counter for SlidingLog {
     /// Gives back what one grant took: from its own entry, or from that of a bucket.
     fn give_back(&mut self, back: &GiveBack<'_>) -> Result<i64, ErrorKind> {
         let (id, less) = (back.grant.id, back.permits);
-        let held = match (self.bucket, back.taken) {
+        let held = match back.taken {
             _ if less == 0 => None,
-            (None, _) => self.log.remove(id, back.grant.permits),
-            (Some(_), Some(Taken::Slot(end))) => self.remove_bucket(end),
-            (Some(_), _) => None,
+            _ if self.bucket.is_none() => self.log.remove(id, back.grant.permits),
+            Some(Taken::Slot(end)) => self.remove_bucket(end),
+            _ => None,
         };
         let Some(held) = held else {
             return Ok(0);
@@ -253,7 +264,8 @@ impl SlidingLog {
     /// taken no later than now. All of them at once: what is asked for next finds the oldest entry.
     /// A caller's clock proves nothing, as it may be slow. Returns how many.
     fn set_back(&mut self, call: &CallContext) -> i64 {
-        if call.now.is_own {
+        let (newest, now) = (self.log.newest(), call.now);
+        if now.is_own && newest.is_some_and(|newest| newest > now.score()) {
             self.log.set_back(latest(call))
         } else {
             0
@@ -380,6 +392,7 @@ mod tests {
             exact: false,
             now: Now::millis(6_000),
             id: ID,
+            emission: 0,
         };
         let left = limiter.state.begin(&call, 1);
         assert_eq!(left, 4);

@@ -9,11 +9,7 @@ use std::{collections::VecDeque, mem};
 
 use super::time::SECOND;
 use crate::{
-    algorithm::{
-        self,
-        answer::Verdict,
-        limiter::{LimiterState, Terms},
-    },
+    algorithm::{Count, answer::Verdict, limiter::Terms},
     clock::{Now, TICKS},
     compiled_limit::{CompiledLimit, Limiter},
     demand::LimiterCharge,
@@ -48,7 +44,7 @@ struct Active {
     /// By run, its requests in the present interval; none in a pass that verifies.
     counts: List<u32>,
     /// By run
-    states: List<Option<Box<LimiterState>>>,
+    states: List<Option<Box<Count>>>,
 }
 
 #[derive(Default)]
@@ -270,7 +266,7 @@ impl Run {
     /// interval, if they were counted.
     fn refuses(
         &self,
-        state: &mut Option<Box<LimiterState>>,
+        state: &mut Option<Box<Count>>,
         requests: Option<u32>,
         times: &VecDeque<i64>,
         time: i64,
@@ -282,7 +278,7 @@ impl Run {
             return false;
         }
         let state = state.get_or_insert_with(|| {
-            let mut state = algorithm::new(algorithm);
+            let mut state = Box::new(Count::new(algorithm));
             let before = requests.filter(|_| is_log).unwrap_or(0) as usize;
             for granted in times.iter().rev().take(before).skip(1).rev() {
                 self.acquire(&mut state, *granted);
@@ -293,7 +289,7 @@ impl Run {
     }
 
     /// Counts a request in a state, and returns whether it is refused.
-    fn acquire(&self, state: &mut LimiterState, time: i64) -> bool {
+    fn acquire(&self, state: &mut Count, time: i64) -> bool {
         let answer = state.acquire_one(&self.charge, Terms::HERE, false, Now::at(time));
         // The limit was checked, so there is an answer.
         answer.is_ok_and(|answer| answer.verdict == Verdict::Refused)

@@ -4,9 +4,7 @@ use std::{collections::HashMap, iter};
 
 use super::{Broken, MILLI, Scenario};
 use crate::{
-    algorithm::{
-        self, answer::Answer, answer::Verdict, call, limiter::LimiterState, limiter::Terms,
-    },
+    algorithm::{Count, answer::Answer, answer::Verdict, call, limiter::Terms},
     clock::Now,
     decision::Decision,
     demand::{Acquire, LimiterCharge},
@@ -47,7 +45,7 @@ pub(super) struct Node {
 }
 
 struct Limiter {
-    state: Box<LimiterState>,
+    state: Count,
     /// The end of the slot that the last entry is of.
     slot: i64,
 }
@@ -192,7 +190,7 @@ impl Node {
             .limiters
             .entry(key_of(name))
             .or_insert_with(|| Limiter {
-                state: algorithm::new(name.algorithm()),
+                state: Count::new(name.algorithm()),
                 slot: 0,
             });
         limiter.state.state.count_by(name.counting());

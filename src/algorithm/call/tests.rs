@@ -7,7 +7,7 @@ use super::*;
 use crate::algorithm::calendar::Calendar;
 use crate::{
     algorithm::{
-        self, fixed_window::FixedWindow, gcra::Gcra, limiter::Counter, sliding_log::SlidingLog,
+        Count, fixed_window::FixedWindow, gcra::Gcra, limiter::Counter, sliding_log::SlidingLog,
     },
     limit::Counting,
     limit::{Algorithm as ByName, Limit, LimitSource, Slots},
@@ -132,7 +132,7 @@ fn only_a_charge_makes_a_limiter_without_a_log() {
             let charge = LimiterCharge::plain(limit, permits, PermitId([1; 16]));
             limiter.settle(&charge.counted_by(algorithm).receipt(), taken, keep, now)
         };
-        let mut limiter = algorithm::new(algorithm);
+        let mut limiter = Count::new(algorithm);
         for (source, keep) in [(given, 0), (given, 1), (LimitSource::Store, 2)] {
             let settled = settle(&mut limiter, source, 1, keep);
             assert_eq!(settled, Err(ErrorKind::NotInitialized), "{algorithm:?}");
@@ -145,7 +145,7 @@ fn only_a_charge_makes_a_limiter_without_a_log() {
         assert_eq!(available, Ok(left), "{algorithm:?}");
         let full_at = limiter.full_at().unwrap();
         assert_eq!(full_at - now.tick, lasts, "{algorithm:?}");
-        let mut unused = algorithm::new(algorithm);
+        let mut unused = Count::new(algorithm);
         unused.limit = Some(second);
         assert_eq!(settle(&mut unused, given, 1, 1), Ok(0), "{algorithm:?}");
         assert_eq!(unused.full_at(), None, "{algorithm:?}");

@@ -1,6 +1,6 @@
 //! The emission interval of a GCRA limit, and that of all its permits: [`Pace`].
 
-use crate::limit::emission;
+use crate::{algorithm::limiter::CallContext, limit::emission};
 
 /// As a script can count exactly. No TAT is later.
 pub(super) const MOST: i64 = (1 << 53) - 1;
@@ -13,7 +13,7 @@ pub(crate) struct Pace {
     pub(super) rate: i64,
     pub(super) interval: i64,
     /// From permit to permit, in us, rounded up, so that the limit is never exceeded
-    emission: i64,
+    pub(super) emission: i64,
 }
 
 impl Pace {
@@ -26,6 +26,15 @@ impl Pace {
             interval,
             emission,
         })
+    }
+
+    /// Returns that of a call, which was checked.
+    pub(super) fn of_call(call: &CallContext) -> Self {
+        Self {
+            rate: call.limit.rate,
+            interval: call.limit.interval,
+            emission: call.emission,
+        }
     }
 
     /// The time that this many permits take, in us.

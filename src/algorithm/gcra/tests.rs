@@ -49,8 +49,7 @@ fn give_back(limiter: &mut Limiter, permits: u32, tat: Tat) -> Result<i64, Error
 
 /// Takes permits as a charge does, whatever is left.
 fn take(limiter: &mut Limiter, permits: u32, now: i64) -> Tat {
-    let limit = limiter.limit.unwrap();
-    let call = CallContext::of_verb(limit, Now::at(now), ID);
+    let call = limiter.verb(Now::at(now), ID).unwrap();
     let charged = limiter.state.charge(&call, permits);
     assert_eq!(charged, i64::from(permits));
     limiter.state.stored.unwrap().tat
@@ -194,7 +193,7 @@ fn no_tat_is_later_than_a_script_can_count() {
     let mut limiter = fresh(1, 60_000);
     take(&mut limiter, 1, MOST - 1000);
     limiter.limit = fresh(1, 120_000).limit;
-    let call = CallContext::of_verb(limiter.limit.unwrap(), Now::at(MOST - 1000), ID);
+    let call = limiter.verb(Now::at(MOST - 1000), ID).unwrap();
     limiter.state.begin(&call, 1);
     assert_eq!(limiter.state.stored.unwrap().tat.at, MOST);
 }

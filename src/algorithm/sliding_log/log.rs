@@ -43,12 +43,19 @@ impl Log {
     }
 
     pub(crate) fn insert(&mut self, entry: Entry) {
-        // Nearly always the last place: the clock moves on.
-        let mut place = self.0.len();
-        while place > 0 && self.0[place - 1].rank() > entry.rank() {
-            place -= 1;
+        // One entry is all that most logs hold.
+        if self.0.len() == self.0.capacity() {
+            self.0.reserve_exact(self.0.len().max(1));
         }
-        self.0.insert(place, entry);
+        let is_later = |held: &Entry| held.rank() > entry.rank();
+        if self.0.back().is_some_and(is_later) {
+            let later = self.0.iter().rev().take_while(|held| is_later(held));
+            let place = self.0.len() - later.count();
+            self.0.insert(place, entry);
+        } else {
+            // Nearly always: the clock moves on.
+            self.0.push_back(entry);
+        }
     }
 
     pub(super) fn holds(&self, id: PermitId, permits: u32) -> bool {
@@ -174,4 +181,23 @@ fn restored_id(id: PermitId, chunk: u32) -> PermitId {
     restored[5..8].copy_from_slice(&chunk.to_be_bytes()[1..]);
     restored[8..].copy_from_slice(&id.0[8..]);
     PermitId(restored)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_log_has_room_for_twice_its_entries_at_most() {
+        let mut log = Log::default();
+        for score in 0..20 {
+            log.insert(Entry {
+                score,
+                permits: 1,
+                id: PermitId::NONE,
+            });
+            let (room, held) = (log.0.capacity(), log.0.len());
+            assert!(room < 2 * held, "{room} for {held}");
+        }
+    }
 }

@@ -7,7 +7,7 @@ use crate::{algorithm::limiter::CallContext, limit::Slots, receipt::PermitId};
 /// The bucket that a call records its grants in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Bucket {
-    slots: Slots,
+    pub(super) slots: Slots,
     /// The score of its entry
     end: i64,
     /// The permits that are not in the log yet
@@ -44,8 +44,8 @@ impl SlidingLog {
 
     /// Records a grant in the bucket.
     pub(super) fn add_to_bucket(&mut self, permits: u32, id: PermitId) {
-        let is_full = |bucket: Bucket| bucket.permits.checked_add(permits).is_none();
-        if self.bucket.is_some_and(is_full) {
+        let is_full = |bucket: &Bucket| bucket.permits.checked_add(permits).is_none();
+        if self.bucket.as_deref().is_some_and(is_full) {
             self.write_bucket();
         }
         if let Some(bucket) = &mut self.bucket {
@@ -56,9 +56,10 @@ impl SlidingLog {
 
     /// Writes what was recorded: one of the sum takes the place of the bucket's entry.
     pub(super) fn write_bucket(&mut self) {
+        let bucket = self.bucket.as_deref().copied();
         let Some(Bucket {
             end, permits, own, ..
-        }) = self.bucket.filter(|bucket| bucket.permits > 0)
+        }) = bucket.filter(|bucket| bucket.permits > 0)
         else {
             return;
         };

@@ -7,12 +7,7 @@ use std::{
 };
 
 use crate::{
-    algorithm::{
-        self,
-        answer::Verdict,
-        ban::Record,
-        limiter::{LimiterState, Terms},
-    },
+    algorithm::{Count, answer::Verdict, ban::Record, limiter::Terms},
     clock::Now,
     compiled_limit::{CompiledLimit, Limiter},
     demand::LimiterCharge,
@@ -49,7 +44,7 @@ pub(super) struct Shard {
 pub(super) struct StoredLimiter {
     /// The limit of the last caller. The state is of its algorithm.
     by: Arc<CompiledLimit>,
-    pub(super) limiter: Box<LimiterState>,
+    pub(super) limiter: Count,
     /// Set by a verb: the limiter stays until it is deleted.
     pub(super) lasting: bool,
     /// The tick at which it expires, or [`NEVER`].
@@ -59,7 +54,7 @@ pub(super) struct StoredLimiter {
 
 impl StoredLimiter {
     fn new(by: &Arc<CompiledLimit>, counter: &Arc<()>) -> Self {
-        let mut limiter = algorithm::new(by.counting.algorithm);
+        let mut limiter = Count::new(by.counting.algorithm);
         limiter.state.count_by(by.counting);
         Self {
             limiter,
@@ -84,7 +79,7 @@ impl StoredLimiter {
         if !self.by.counts_like(by) {
             let algorithm = by.counting.algorithm;
             if algorithm != self.by.counting.algorithm {
-                let before = mem::replace(&mut self.limiter, algorithm::new(algorithm));
+                let before = mem::replace(&mut self.limiter, Count::new(algorithm));
                 self.limiter.limit = before.limit;
                 if let (Some(limit), Some(value)) = (before.limit, before.state.value(now)) {
                     self.limiter.state.resume(&limit, value, now);

@@ -352,7 +352,7 @@ impl Counter for Estimate {
         }
     }
 
-    fn end(&mut self, call: &CallContext, answer: &mut Answer, needs: &mut [Needs]) {
+    fn end(&mut self, call: &CallContext, _taken: i64, answer: &mut Answer, needs: &mut [Needs]) {
         let interval = ticks(call.limit.interval);
         for needs in needs {
             let lacks = needs.permits - answer.remaining;
