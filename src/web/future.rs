@@ -71,12 +71,9 @@ pin_project! {
             // Held until the response body takes it over.
             settling: Option<SettleOnDrop>,
         },
-        // The first poll builds the response.
-        Refusing {
-            refusal: Option<Refusal>,
-            request: Parts,
-            shared: Arc<LayerState>,
-            fields: Fields,
+        // The answer is complete, also if it is never polled for.
+        Refused {
+            answer: Option<Response<Bytes>>,
         },
     }
 }
@@ -107,7 +104,12 @@ impl LayerState {
     }
 
     /// Returns the response to a refused request.
-    fn refuse(&self, mut refusal: Refusal, request: &mut Parts, fields: Fields) -> Response<Bytes> {
+    pub(super) fn refuse(
+        &self,
+        mut refusal: Refusal,
+        request: &mut Parts,
+        fields: Fields,
+    ) -> Response<Bytes> {
         let mut response = self.answers.refuse(&refusal, request, fields);
         // The request's map is allocated already.
         let mut extensions = mem::take(&mut request.extensions);
@@ -193,17 +195,11 @@ where
                         None => response.map(|body| RateLimitBody::inner(body, None)),
                     }));
                 }
-                StateProj::Refusing {
-                    refusal,
-                    request,
-                    shared,
-                    fields,
-                } => {
-                    let Some(refusal) = refusal.take() else {
+                StateProj::Refused { answer } => {
+                    let Some(answer) = answer.take() else {
                         return Poll::Pending;
                     };
-                    let response = shared.refuse(refusal, request, *fields);
-                    return Poll::Ready(Ok(response.map(RateLimitBody::refusal)));
+                    return Poll::Ready(Ok(answer.map(RateLimitBody::refusal)));
                 }
             };
             this.state.set(next);
@@ -215,7 +211,7 @@ where
 fn decided<S, B, F>(
     decision: Result<Decision, Error>,
     (inner, request): (S, Request<B>),
-    shared: &Arc<LayerState>,
+    shared: &LayerState,
     fields: Fields,
 ) -> State<S, B, F> {
     let (mut parts, body) = request.into_parts();
@@ -225,11 +221,8 @@ fn decided<S, B, F>(
             let call = Some((inner, Request::from_parts(parts, body)));
             State::Readying { call, settling }
         }
-        Ok(Decision::Deny(refusal)) | Err(refusal) => State::Refusing {
-            refusal: Some(refusal),
-            request: parts,
-            shared: Arc::clone(shared),
-            fields,
+        Ok(Decision::Deny(refusal)) | Err(refusal) => State::Refused {
+            answer: Some(shared.refuse(refusal, &mut parts, fields)),
         },
     }
 }
