@@ -1,11 +1,10 @@
-//! The name of a limit in responses and logs, with the text and the warnings that exist once for
-//! it: [`Labels`].
+//! The name of a limit in responses and logs, with the warnings that exist once for it: [`Labels`].
 
 use std::{
     any::Any,
     fmt::{self, Debug},
     hash::BuildHasher,
-    sync::{Arc, OnceLock},
+    sync::Arc,
 };
 
 use crate::{
@@ -29,8 +28,6 @@ pub(crate) struct Labels {
     pub(crate) fixed_cost: Option<u32>,
     /// The hash of what responses show of it: the name, and whether it is hidden.
     pub(crate) answer_hash: u64,
-    /// The policy of the limit in the header fields of draft 11, rendered once.
-    pub(crate) draft11_policy: OnceLock<OfHttp>,
     /// The observers of its layer and its store.
     pub(crate) observers: Observers,
     /// The handles that observers keep for it.
@@ -87,7 +84,6 @@ impl Labels {
             unit: None,
             fixed_cost: None,
             answer_hash: BuildSpread::new().hash_one((name, hidden)),
-            draft11_policy: OnceLock::new(),
             observers: Observers::default(),
             kept: ObservedRule::default(),
             ban: None,

@@ -149,18 +149,17 @@ impl<S> RateLimit<S> {
     where
         S: Service<Request<ReqBody>> + Clone,
     {
-        let state = if self.shared.decide_first {
-            State::Readying {
-                call: Some((take_ready(&mut self.inner), request)),
-                settling,
-            }
-        } else {
-            State::Calling {
+        if self.shared.decide_first {
+            let call = Some((take_ready(&mut self.inner), request));
+            let state = State::Readying { call, settling };
+            return ResponseFuture { state };
+        }
+        ResponseFuture {
+            state: State::Calling {
                 future: self.inner.call(request),
                 settling,
-            }
-        };
-        ResponseFuture { state }
+            },
+        }
     }
 }
 

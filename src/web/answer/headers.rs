@@ -8,6 +8,7 @@ use std::{ptr, time::Duration};
 
 use http::{Extensions, HeaderMap, HeaderName, HeaderValue, header, response::Parts};
 
+use super::rendered;
 use crate::{
     clock::{Clock, Millis, SystemClock},
     decision::{Decision, Grant, LimitState},
@@ -246,10 +247,15 @@ impl Report<'_> {
     fn policies(&self) -> Option<HeaderValue> {
         // It is the one that is shown.
         if let [only] = self.limits {
-            return policy(only);
+            return rendered::policy(only);
         }
         let mut text = Short::default();
-        shown(self.limits).for_each(|(_, limit)| push_policy(&mut text, limit));
+        for (_, limit) in shown(self.limits) {
+            if !text.is_empty() {
+                text.push(b", ");
+            }
+            text.push(rendered::policy(limit)?.as_bytes());
+        }
         value(&text)
     }
 
@@ -387,40 +393,11 @@ fn push_number(text: &mut Short, label: &str, number: u64) {
     text.push(digits.format(number.min(LARGEST)).as_bytes());
 }
 
-/// The policy of a limit as it was when a response had it first.
-struct RenderedPolicy {
-    permits: u64,
-    interval: Millis,
-    value: Option<HeaderValue>,
-}
-
-/// Returns `"api";q=10;w=60`, rendered once for each rule: each response has it, and it seldom
-/// changes.
-fn policy(limit: &LimitState) -> Option<HeaderValue> {
-    let (permits, interval) = (limit.permits, limit.interval);
-    let render = || {
-        let mut text = Short::default();
-        push_policy(&mut text, limit);
-        value(&text)
-    };
-    let rendered = limit.labels.draft11_policy.get_or_init(|| {
-        let value = render();
-        Box::new(RenderedPolicy {
-            permits,
-            interval,
-            value,
-        })
-    });
-    match rendered.downcast_ref::<RenderedPolicy>() {
-        Some(same) if (same.permits, same.interval) == (permits, interval) => same.value.clone(),
-        _ => render(),
-    }
-}
-
-/// Adds `"api";q=10;qu="tokens";w=60`.
-fn push_policy(text: &mut Short, limit: &LimitState) {
-    push_name(text, &limit.labels.name);
-    push_number(text, ";q=", limit.permits);
+/// Returns `"api";q=10;qu="tokens";w=60`.
+pub(super) fn policy(limit: &LimitState) -> Option<HeaderValue> {
+    let mut text = Short::default();
+    push_name(&mut text, &limit.labels.name);
+    push_number(&mut text, ";q=", limit.permits);
     if let Some(unit) = &limit.labels.unit {
         // A word: it contains nothing to escape.
         text.push(b";qu=\"");
@@ -428,8 +405,9 @@ fn push_policy(text: &mut Short, limit: &LimitState) {
         text.push(b"\"");
     }
     if let Some(window) = whole_seconds(limit.interval) {
-        push_number(text, ";w=", window);
+        push_number(&mut text, ";w=", window);
     }
+    value(&text)
 }
 
 /// Rounds up, so that the announced time suffices.

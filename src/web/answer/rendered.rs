@@ -1,33 +1,73 @@
-//! Refusals over HTTP. Many in a short time have the same answer, so only the first is rendered,
+//! Answers over HTTP and policies. Many in a short time are the same, so only the first is rendered,
 //! and the others are copies of it.
 
-use std::{cell::RefCell, sync::Arc};
+use std::{cell::RefCell, sync::Arc, thread::LocalKey};
 
 use bytes::Bytes;
-use http::Response;
+use http::{HeaderValue, Response};
 
-use super::{DecisionKind, Fields, problem};
+use super::{DecisionKind, Fields, headers, problem};
 use crate::{
     clock::Millis,
     decision::{LimitState, Refusal, RefusalKind},
     labels::Labels,
 };
 
-/// The number of answers that a thread keeps: one in each place, which a newer answer overwrites.
+/// The number of copies that a thread keeps: one in each place, which a newer one overwrites.
 const PLACES: usize = 64;
+
+type Places<K, T> = RefCell<[Option<Rendered<K, T>>; PLACES]>;
 
 thread_local! {
     /// One cache for each thread instead of one for each layer: that would need a lock, for which
     /// the threads would wait in a flood.
-    static RENDERED: RefCell<[Option<Rendered>; PLACES]> =
-        const { RefCell::new([const { None }; PLACES]) };
+    static ANSWERS: Places<Shown, Response<Bytes>> = const { empty() };
+    /// Also of its own for each thread: copies of one value write to one count.
+    static POLICIES: Places<(u64, Millis), Option<HeaderValue>> = const { empty() };
 }
 
-/// An answer, with all that it depends on.
-struct Rendered {
+const fn empty<K, T>() -> Places<K, T> {
+    RefCell::new([const { None }; PLACES])
+}
+
+/// A copy for limits of these labels, with all else that it depends on.
+struct Rendered<K, T> {
     labels: Arc<Labels>,
-    shown: Shown,
-    answer: Response<Bytes>,
+    shown: K,
+    copy: T,
+}
+
+/// Returns a copy of what was rendered for the same labels and the same `shown`.
+fn copy_of<K: PartialEq, T: Clone>(
+    places: &'static LocalKey<Places<K, T>>,
+    labels: &Arc<Labels>,
+    number: u64,
+    shown: K,
+    render: impl Fn() -> T,
+) -> T {
+    let place = labels.answer_hash ^ number;
+    // While the thread ends, its cache may be gone already.
+    let copy = places.try_with(|places| {
+        // Labels that are dropped here may own what asks again while it is dropped.
+        let Ok(mut places) = places.try_borrow_mut() else {
+            return render();
+        };
+        let place = &mut places[place as usize % PLACES];
+        let is_it = |it: &&Rendered<K, T>| {
+            it.shown == shown && (Arc::ptr_eq(&it.labels, labels) || it.labels.answers_like(labels))
+        };
+        if let Some(same) = place.as_ref().filter(is_it) {
+            return same.copy.clone();
+        }
+        let copy = render();
+        *place = Some(Rendered {
+            labels: Arc::clone(labels),
+            shown,
+            copy: copy.clone(),
+        });
+        copy
+    });
+    copy.unwrap_or_else(|_| render())
 }
 
 /// The part of a refusal by one limit that its answer shows, beside the limit's labels.
@@ -67,23 +107,15 @@ pub(super) fn answer(
         fields,
         as_text,
     };
-    let place = limit.labels.answer_hash ^ retry_after.unwrap_or(0);
-    // While the thread ends, its cache may be gone already.
-    let copy = RENDERED.try_with(|rendered| {
-        let mut rendered = rendered.borrow_mut();
-        let place = &mut rendered[place as usize % PLACES];
-        if let Some(same) = place.as_ref().filter(|it| it.is_of(limit, shown)) {
-            return same.answer.clone();
-        }
-        let answer = render();
-        *place = Some(Rendered {
-            labels: Arc::clone(&limit.labels),
-            shown,
-            answer: answer.clone(),
-        });
-        answer
-    });
-    copy.unwrap_or_else(|_| render())
+    let number = retry_after.unwrap_or(0);
+    copy_of(&ANSWERS, &limit.labels, number, shown, render)
+}
+
+/// Returns the policy of a limit in the fields of draft 11, which each response has.
+pub(super) fn policy(limit: &LimitState) -> Option<HeaderValue> {
+    let shown = (limit.permits, limit.interval);
+    let render = || headers::policy(limit);
+    copy_of(&POLICIES, &limit.labels, limit.permits, shown, render)
 }
 
 /// Builds the answer, with its header fields.
@@ -97,13 +129,6 @@ fn render(
     let kind = DecisionKind::Refused(retry_after);
     fields.write(refusal.states(), kind, &mut head);
     Response::from_parts(head, body)
-}
-
-impl Rendered {
-    fn is_of(&self, limit: &LimitState, shown: Shown) -> bool {
-        self.shown == shown
-            && (Arc::ptr_eq(&self.labels, &limit.labels) || self.labels.answers_like(&limit.labels))
-    }
 }
 
 #[cfg(test)]
@@ -195,7 +220,7 @@ mod tests {
 
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(64))]
-        /// A copy of an answer equals the answer rendered again.
+        /// A copy of an answer or a policy equals the same rendered again.
         #[test]
         fn a_copy_equals_a_new_rendering(cases in prop::collection::vec(cases(), 1..200)) {
             for Case(refusal, retry_after, fields, as_text) in cases {
@@ -203,6 +228,9 @@ mod tests {
                 let found = answer(&refusal, retry_after, fields, as_text);
                 let rendered = render(&refusal, retry_after, fields, as_text);
                 prop_assert_eq!(looks(&found), looks(&rendered));
+                for limit in refusal.states() {
+                    prop_assert_eq!(policy(limit), headers::policy(limit));
+                }
             }
         }
     }
