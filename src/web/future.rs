@@ -10,7 +10,7 @@ use std::{
 };
 
 use bytes::Bytes;
-use http::{Extensions, Request, Response, request::Parts};
+use http::{Extensions, Request, Response, request::Parts, response};
 use http_body::Body;
 use pin_project_lite::pin_project;
 use tower_service::Service;
@@ -129,22 +129,17 @@ fn take_outer(extensions: &mut Extensions) -> Option<Grant> {
         .filter(|grant: &Grant| grant.given_by().is_some())
 }
 
-/// Adds the grant to a response, which may correct the charge.
-fn add_grant<B>(mut settling: SettleOnDrop, response: Response<B>) -> Response<RateLimitBody<B>>
-where
-    B: Body<Data = Bytes>,
-{
-    let (mut head, body) = response.into_parts();
-    settling.read_head(&mut head);
+/// Adds a grant to the head of a response, which may correct the charge.
+fn add_grant(settling: &mut SettleOnDrop, head: &mut response::Parts) {
+    settling.read_head(head);
     let grant = &settling.grant;
     if let Some(fields) = &settling.fields {
-        fields.write(grant.states(), DecisionKind::Granted, &mut head);
+        fields.write(grant.states(), DecisionKind::Granted, head);
     }
     // The decision of an inner layer leads to this one.
     if settling.in_response && head.extensions.get::<Decision>().is_none() {
         head.extensions.insert(Decision::Allow(grant.clone()));
     }
-    Response::from_parts(head, RateLimitBody::inner(body, Some(settling)))
 }
 
 impl<S, ReqBody, ResBody> Future for ResponseFuture<S, ReqBody>
@@ -188,12 +183,13 @@ where
                 StateProj::Calling { future, settling } => {
                     let response = ready!(future.poll(cx));
                     // Taken before the `?`: if the inner service fails, the charge ends here.
-                    let settling = settling.take();
-                    let response = response?;
-                    return Poll::Ready(Ok(match settling {
-                        Some(settling) => add_grant(settling, response),
-                        None => response.map(|body| RateLimitBody::inner(body, None)),
-                    }));
+                    let mut settling = settling.take();
+                    let (mut head, body) = response?.into_parts();
+                    if let Some(settling) = &mut settling {
+                        add_grant(settling, &mut head);
+                    }
+                    let body = RateLimitBody::inner(body, settling);
+                    return Poll::Ready(Ok(Response::from_parts(head, body)));
                 }
                 StateProj::Refused { answer } => {
                     let Some(answer) = answer.take() else {

@@ -8,7 +8,7 @@ use std::{ptr, time::Duration};
 
 use http::{Extensions, HeaderMap, HeaderName, HeaderValue, header, response::Parts};
 
-use super::rendered;
+use super::copies::{self, Copies};
 use crate::{
     clock::{Clock, Millis, SystemClock},
     decision::{Decision, Grant, LimitState},
@@ -247,14 +247,14 @@ impl Report<'_> {
     fn policies(&self) -> Option<HeaderValue> {
         // It is the one that is shown.
         if let [only] = self.limits {
-            return rendered::policy(only);
+            return policy(only);
         }
         let mut text = Short::default();
         for (_, limit) in shown(self.limits) {
             if !text.is_empty() {
                 text.push(b", ");
             }
-            text.push(rendered::policy(limit)?.as_bytes());
+            text.push(policy(limit)?.as_bytes());
         }
         value(&text)
     }
@@ -393,8 +393,18 @@ fn push_number(text: &mut Short, label: &str, number: u64) {
     text.push(digits.format(number.min(LARGEST)).as_bytes());
 }
 
-/// Returns `"api";q=10;qu="tokens";w=60`.
+thread_local! {
+    static POLICIES: Copies<(u64, Millis), Option<HeaderValue>> = const { copies::none() };
+}
+
+/// Returns `"api";q=10;qu="tokens";w=60`, which each response has, and which seldom changes.
 pub(super) fn policy(limit: &LimitState) -> Option<HeaderValue> {
+    let shown = (limit.permits, limit.interval);
+    let render = || render_policy(limit);
+    copies::copy_of(&POLICIES, &limit.labels, limit.permits, shown, render)
+}
+
+pub(super) fn render_policy(limit: &LimitState) -> Option<HeaderValue> {
     let mut text = Short::default();
     push_name(&mut text, &limit.labels.name);
     push_number(&mut text, ";q=", limit.permits);

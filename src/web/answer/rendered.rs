@@ -1,73 +1,21 @@
-//! Answers over HTTP and policies. Many in a short time are the same, so only the first is rendered,
+//! Refusals over HTTP. Many in a short time have the same answer, so only the first is rendered,
 //! and the others are copies of it.
 
-use std::{cell::RefCell, sync::Arc, thread::LocalKey};
-
 use bytes::Bytes;
-use http::{HeaderValue, Response};
+use http::Response;
 
-use super::{DecisionKind, Fields, headers, problem};
+use super::{
+    DecisionKind, Fields,
+    copies::{self, Copies},
+    problem,
+};
 use crate::{
     clock::Millis,
     decision::{LimitState, Refusal, RefusalKind},
-    labels::Labels,
 };
 
-/// The number of copies that a thread keeps: one in each place, which a newer one overwrites.
-const PLACES: usize = 64;
-
-type Places<K, T> = RefCell<[Option<Rendered<K, T>>; PLACES]>;
-
 thread_local! {
-    /// One cache for each thread instead of one for each layer: that would need a lock, for which
-    /// the threads would wait in a flood.
-    static ANSWERS: Places<Shown, Response<Bytes>> = const { empty() };
-    /// Also of its own for each thread: copies of one value write to one count.
-    static POLICIES: Places<(u64, Millis), Option<HeaderValue>> = const { empty() };
-}
-
-const fn empty<K, T>() -> Places<K, T> {
-    RefCell::new([const { None }; PLACES])
-}
-
-/// A copy for limits of these labels, with all else that it depends on.
-struct Rendered<K, T> {
-    labels: Arc<Labels>,
-    shown: K,
-    copy: T,
-}
-
-/// Returns a copy of what was rendered for the same labels and the same `shown`.
-fn copy_of<K: PartialEq, T: Clone>(
-    places: &'static LocalKey<Places<K, T>>,
-    labels: &Arc<Labels>,
-    number: u64,
-    shown: K,
-    render: impl Fn() -> T,
-) -> T {
-    let place = labels.answer_hash ^ number;
-    // While the thread ends, its cache may be gone already.
-    let copy = places.try_with(|places| {
-        // Labels that are dropped here may own what asks again while it is dropped.
-        let Ok(mut places) = places.try_borrow_mut() else {
-            return render();
-        };
-        let place = &mut places[place as usize % PLACES];
-        let is_it = |it: &&Rendered<K, T>| {
-            it.shown == shown && (Arc::ptr_eq(&it.labels, labels) || it.labels.answers_like(labels))
-        };
-        if let Some(same) = place.as_ref().filter(is_it) {
-            return same.copy.clone();
-        }
-        let copy = render();
-        *place = Some(Rendered {
-            labels: Arc::clone(labels),
-            shown,
-            copy: copy.clone(),
-        });
-        copy
-    });
-    copy.unwrap_or_else(|_| render())
+    static ANSWERS: Copies<Shown, Response<Bytes>> = const { copies::none() };
 }
 
 /// The part of a refusal by one limit that its answer shows, beside the limit's labels.
@@ -108,14 +56,7 @@ pub(super) fn answer(
         as_text,
     };
     let number = retry_after.unwrap_or(0);
-    copy_of(&ANSWERS, &limit.labels, number, shown, render)
-}
-
-/// Returns the policy of a limit in the fields of draft 11, which each response has.
-pub(super) fn policy(limit: &LimitState) -> Option<HeaderValue> {
-    let shown = (limit.permits, limit.interval);
-    let render = || headers::policy(limit);
-    copy_of(&POLICIES, &limit.labels, limit.permits, shown, render)
+    copies::copy_of(&ANSWERS, &limit.labels, number, shown, render)
 }
 
 /// Builds the answer, with its header fields.
@@ -141,9 +82,10 @@ mod tests {
     use super::*;
     use crate::{
         decision::{RefusalKind, Source},
+        labels::Labels,
         limit::Limit,
         list::List,
-        web::answer::{HeaderStyle, ResetUnit},
+        web::answer::{HeaderStyle, ResetUnit, copies::PLACES, headers},
     };
 
     fn looks(answer: &Response<Bytes>) -> (StatusCode, HeaderMap, Bytes, String) {
@@ -229,7 +171,7 @@ mod tests {
                 let rendered = render(&refusal, retry_after, fields, as_text);
                 prop_assert_eq!(looks(&found), looks(&rendered));
                 for limit in refusal.states() {
-                    prop_assert_eq!(policy(limit), headers::policy(limit));
+                    prop_assert_eq!(headers::policy(limit), headers::render_policy(limit));
                 }
             }
         }
