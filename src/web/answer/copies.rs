@@ -1,6 +1,11 @@
 //! Copies of what a thread has rendered, as much of it is the same in a short time: [`copy_of`].
 
-use std::{cell::RefCell, sync::Arc, thread::LocalKey};
+use std::{
+    cell::RefCell,
+    ptr,
+    sync::{Arc, Weak},
+    thread::LocalKey,
+};
 
 use crate::labels::Labels;
 
@@ -13,7 +18,8 @@ pub(super) type Copies<K, T> = RefCell<[Option<Rendered<K, T>>; PLACES]>;
 
 /// What was rendered for a limit of these labels, with all else that it depends on.
 pub(super) struct Rendered<K, T> {
-    labels: Arc<Labels>,
+    // Weak, as a thread outlives rules: what their labels own goes with the rules.
+    labels: Weak<Labels>,
     shown: K,
     rendered: T,
 }
@@ -31,27 +37,26 @@ pub(super) fn copy_of<K: PartialEq, T: Clone>(
     shown: K,
     render: impl Fn() -> T,
 ) -> T {
-    let place = labels.answer_hash ^ number;
-    // While the thread ends, its cache may be gone already.
-    let copy = copies.try_with(|copies| {
-        // Labels that are dropped here may own what asks again while it is dropped.
-        let Ok(mut copies) = copies.try_borrow_mut() else {
-            return render();
-        };
-        let place = &mut copies[place as usize % PLACES];
-        let is_it = |it: &&Rendered<K, T>| {
-            it.shown == shown && (Arc::ptr_eq(&it.labels, labels) || it.labels.answers_like(labels))
-        };
-        if let Some(same) = place.as_ref().filter(is_it) {
-            return same.rendered.clone();
-        }
-        let rendered = render();
-        *place = Some(Rendered {
-            labels: Arc::clone(labels),
-            shown,
-            rendered: rendered.clone(),
+    let place = (labels.answer_hash ^ number) as usize % PLACES;
+    let mut copy = None;
+    // While the thread ends, its cache may be gone already. It is in use where the last copy of other
+    // labels is dropped, and what they own asks again.
+    let _ = copies.try_with(|copies| {
+        let place = &mut copies.try_borrow_mut().ok()?[place];
+        let is_it = place.as_ref().is_some_and(|it| {
+            let is_same = ptr::eq(it.labels.as_ptr(), Arc::as_ptr(labels));
+            let is_like = |it: Arc<Labels>| it.answers_like(labels);
+            it.shown == shown && (is_same || it.labels.upgrade().is_some_and(is_like))
         });
-        rendered
+        if !is_it {
+            *place = Some(Rendered {
+                labels: Arc::downgrade(labels),
+                shown,
+                rendered: render(),
+            });
+        }
+        copy = place.as_ref().map(|it| it.rendered.clone());
+        Some(())
     });
-    copy.unwrap_or_else(|_| render())
+    copy.unwrap_or_else(render)
 }

@@ -11,7 +11,7 @@ use super::{
 };
 use crate::{
     clock::Millis,
-    decision::{LimitState, Refusal, RefusalKind},
+    decision::{Refusal, RefusalKind},
 };
 
 thread_local! {
@@ -74,14 +74,14 @@ fn render(
 
 #[cfg(test)]
 mod tests {
-    use std::{fmt, time::Duration};
+    use std::{fmt, sync::Arc, time::Duration};
 
     use http::{HeaderMap, StatusCode};
     use proptest::{prelude::*, sample::select};
 
     use super::*;
     use crate::{
-        decision::{RefusalKind, Source},
+        decision::{LimitState, Source},
         labels::Labels,
         limit::Limit,
         list::List,
@@ -175,6 +175,18 @@ mod tests {
                 }
             }
         }
+    }
+
+    #[test]
+    fn copies_keep_nothing_of_a_rule_that_is_gone() {
+        let wait = Duration::from_secs(1);
+        let refusal = Refusal::for_test(RefusalKind::OverLimit);
+        let refusal = refusal.with_limit("gone", Limit::per_minute(10), wait);
+        let labels = Arc::downgrade(&refusal.states()[0].labels);
+        let fields = Fields::new(&[HeaderStyle::Draft11]).unwrap();
+        let answer = answer(&refusal, Some(1), fields, false);
+        drop(refusal);
+        assert!(labels.upgrade().is_none(), "{answer:?}");
     }
 
     #[test]
