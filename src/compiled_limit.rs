@@ -2,10 +2,9 @@
 //! name it is a [`Limiter`].
 
 use std::{
-    any::Any,
     fmt::{self, Debug},
     hash::{BuildHasher, Hash, Hasher},
-    sync::{Arc, OnceLock},
+    sync::Arc,
     time::Duration,
 };
 
@@ -35,8 +34,6 @@ pub(crate) struct CompiledLimit {
     pub(crate) fixed_cost: Option<u32>,
     /// The hash of what responses show of it: the name, and whether it is hidden.
     pub(crate) answer_hash: u64,
-    /// Its policy in the header fields of draft 11, rendered once.
-    pub(crate) draft11_policy: OnceLock<OfHttp>,
     /// The source of the limit.
     pub(crate) limit: LimitSource,
     /// The way to count grants.
@@ -56,9 +53,6 @@ pub(crate) struct CompiledLimit {
     /// The warnings that were logged for the rule, each a bit.
     pub(crate) warned: Arc<Once>,
 }
-
-/// A value whose type only the HTTP side of the crate names.
-pub(crate) type OfHttp = Arc<dyn Any + Send + Sync>;
 
 /// Returns whether a response with this HTTP status, and this gRPC status if it has one, counts.
 pub(crate) type ChargeIf = Arc<dyn Fn(u16, Option<u32>) -> bool + Send + Sync>;
@@ -105,7 +99,6 @@ impl CompiledLimit {
             unit: None,
             fixed_cost: None,
             answer_hash: BuildSpread::new().hash_one((name, hidden)),
-            draft11_policy: OnceLock::new(),
             limit: LimitSource::Store,
             counting: Counting::default(),
             lease: None,
@@ -132,7 +125,6 @@ impl CompiledLimit {
         Arc::new(Self {
             counting: self.counting.of(limit.given()),
             limit,
-            draft11_policy: OnceLock::new(),
             ..self.clone()
         })
     }

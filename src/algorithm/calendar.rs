@@ -37,7 +37,7 @@ impl Used {
     /// Returns what is used in the window that counts, and its length; `None` if neither of the two
     /// that the caller knows holds the instant.
     ///
-    /// CompiledLimit never fall. A newer stored one stays in use, whatever made it: a clock
+    /// Labels never fall. A newer stored one stays in use, whatever made it: a clock
     /// that was set back since, or a host with other zone data or another zone. One that the caller
     /// does not know is taken for as long as the present one.
     pub(crate) fn at(now: i64, stored: Option<Self>, windows: &[Window; 2]) -> Option<(Self, i64)> {

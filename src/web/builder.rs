@@ -154,6 +154,9 @@ impl RateLimitLayerBuilder {
     /// The answer is complete, for HTTP or gRPC: unchanged parts stay valid. For gRPC it must stay
     /// without a body; one to HEAD has the body of GET, which is removed afterwards.
     ///
+    /// It is called as soon as a request is refused: in [`Service::call`](tower_service::Service)
+    /// where that is decided at once, also if the response is then not awaited.
+    ///
     /// # Example
     ///
     /// ```

@@ -190,6 +190,10 @@ impl SettleOnDrop {
                 grant.correct(CorrectedBy::Cost, |_, _| Some(permits));
             }
         }
+        let mut receipts = self.grant.receipts().iter();
+        if !receipts.any(|receipt| receipt.of().charge_if.is_some()) {
+            return;
+        }
         let grpc_status = head.headers.get(GRPC_STATUS).map(code);
         if grpc_status.is_none() && has_trailers(&head.headers) {
             self.awaits_trailers = Some(head.status);

@@ -10,7 +10,7 @@ use std::{
 };
 
 use bytes::Bytes;
-use http::{Extensions, Request, Response, request::Parts};
+use http::{Extensions, Request, Response, request::Parts, response};
 use http_body::Body;
 use pin_project_lite::pin_project;
 use tower_service::Service;
@@ -71,12 +71,9 @@ pin_project! {
             // Held until the response body takes it over.
             settling: Option<SettleOnDrop>,
         },
-        // The first poll builds the response.
-        Refusing {
-            refusal: Option<Refusal>,
-            request: Parts,
-            shared: Arc<LayerState>,
-            fields: Fields,
+        // The answer is complete, also if it is never polled for.
+        Refused {
+            answer: Option<Response<Bytes>>,
         },
     }
 }
@@ -107,7 +104,12 @@ impl LayerState {
     }
 
     /// Returns the response to a refused request.
-    fn refuse(&self, mut refusal: Refusal, request: &mut Parts, fields: Fields) -> Response<Bytes> {
+    pub(super) fn refuse(
+        &self,
+        mut refusal: Refusal,
+        request: &mut Parts,
+        fields: Fields,
+    ) -> Response<Bytes> {
         let mut response = self.answers.refuse(&refusal, request, fields);
         // The request's map is allocated already.
         let mut extensions = mem::take(&mut request.extensions);
@@ -127,22 +129,17 @@ fn take_outer(extensions: &mut Extensions) -> Option<Grant> {
         .filter(|grant: &Grant| grant.given_by().is_some())
 }
 
-/// Adds the grant to a response, which may correct the charge.
-fn add_grant<B>(mut settling: SettleOnDrop, response: Response<B>) -> Response<RateLimitBody<B>>
-where
-    B: Body<Data = Bytes>,
-{
-    let (mut head, body) = response.into_parts();
-    settling.read_head(&mut head);
+/// Adds a grant to the head of a response, which may correct the charge.
+fn add_grant(settling: &mut SettleOnDrop, head: &mut response::Parts) {
+    settling.read_head(head);
     let grant = &settling.grant;
     if let Some(fields) = &settling.fields {
-        fields.write(grant.states(), DecisionKind::Granted, &mut head);
+        fields.write(grant.states(), DecisionKind::Granted, head);
     }
     // The decision of an inner layer leads to this one.
     if settling.in_response && head.extensions.get::<Decision>().is_none() {
         head.extensions.insert(Decision::Allow(grant.clone()));
     }
-    Response::from_parts(head, RateLimitBody::inner(body, Some(settling)))
 }
 
 impl<S, ReqBody, ResBody> Future for ResponseFuture<S, ReqBody>
@@ -186,24 +183,19 @@ where
                 StateProj::Calling { future, settling } => {
                     let response = ready!(future.poll(cx));
                     // Taken before the `?`: if the inner service fails, the charge ends here.
-                    let settling = settling.take();
-                    let response = response?;
-                    return Poll::Ready(Ok(match settling {
-                        Some(settling) => add_grant(settling, response),
-                        None => response.map(|body| RateLimitBody::inner(body, None)),
-                    }));
+                    let mut settling = settling.take();
+                    let (mut head, body) = response?.into_parts();
+                    if let Some(settling) = &mut settling {
+                        add_grant(settling, &mut head);
+                    }
+                    let body = RateLimitBody::inner(body, settling);
+                    return Poll::Ready(Ok(Response::from_parts(head, body)));
                 }
-                StateProj::Refusing {
-                    refusal,
-                    request,
-                    shared,
-                    fields,
-                } => {
-                    let Some(refusal) = refusal.take() else {
+                StateProj::Refused { answer } => {
+                    let Some(answer) = answer.take() else {
                         return Poll::Pending;
                     };
-                    let response = shared.refuse(refusal, request, *fields);
-                    return Poll::Ready(Ok(response.map(RateLimitBody::refusal)));
+                    return Poll::Ready(Ok(answer.map(RateLimitBody::refusal)));
                 }
             };
             this.state.set(next);
@@ -215,7 +207,7 @@ where
 fn decided<S, B, F>(
     decision: Result<Decision, Error>,
     (inner, request): (S, Request<B>),
-    shared: &Arc<LayerState>,
+    shared: &LayerState,
     fields: Fields,
 ) -> State<S, B, F> {
     let (mut parts, body) = request.into_parts();
@@ -225,11 +217,8 @@ fn decided<S, B, F>(
             let call = Some((inner, Request::from_parts(parts, body)));
             State::Readying { call, settling }
         }
-        Ok(Decision::Deny(refusal)) | Err(refusal) => State::Refusing {
-            refusal: Some(refusal),
-            request: parts,
-            shared: Arc::clone(shared),
-            fields,
+        Ok(Decision::Deny(refusal)) | Err(refusal) => State::Refused {
+            answer: Some(shared.refuse(refusal, &mut parts, fields)),
         },
     }
 }

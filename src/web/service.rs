@@ -86,7 +86,7 @@ where
         }
         let (mut parts, body) = request.into_parts();
         let fields;
-        let plan = {
+        let mut plan = {
             let rules = self.shared.rules.load();
             // The response gets the fields of these rules, even if a reload replaces them.
             fields = rules.fields;
@@ -100,38 +100,40 @@ where
             };
             rules.plan(&parts, earlier)
         };
-        let refusal = match plan {
-            Plan::Pass => return self.forward(Request::from_parts(parts, body), None),
-            Plan::Refuse(refusal) => refusal,
-            Plan::Acquire(mut acquire) => {
-                let shared = &self.shared;
-                match shared.store.decide_at_once(&mut acquire) {
-                    Some(Ok(Decision::Allow(grant))) => {
-                        let settling = shared.admit(grant, &mut parts, fields);
-                        return self.forward(Request::from_parts(parts, body), Some(settling));
-                    }
-                    Some(Ok(Decision::Deny(refusal))) => refusal,
-                    Some(Err(error)) => Refusal::unavailable(error),
-                    None => {
-                        let inner = take_ready(&mut self.inner);
-                        let state = State::Deciding {
-                            deciding: Arc::clone(&shared.store).acquire(acquire),
-                            call: Some((inner, Request::from_parts(parts, body))),
-                            shared: Arc::clone(shared),
-                            fields,
-                        };
-                        return ResponseFuture { state };
-                    }
-                }
+        let shared = &self.shared;
+        let decided = match &mut plan {
+            Plan::Acquire(acquire) => shared.store.decide_at_once(acquire),
+            Plan::Pass | Plan::Refuse(_) => None,
+        };
+        let refusal = match decided {
+            Some(Ok(Decision::Allow(grant))) => {
+                let settling = shared.admit(grant, &mut parts, fields);
+                return self.forward(Request::from_parts(parts, body), Some(settling));
             }
+            Some(Ok(Decision::Deny(refusal))) => refusal,
+            Some(Err(error)) => Refusal::unavailable(error),
+            None => match plan {
+                Plan::Pass => return self.forward(Request::from_parts(parts, body), None),
+                Plan::Refuse(refusal) => refusal,
+                Plan::Acquire(acquire) => {
+                    let state = State::Deciding {
+                        deciding: Arc::clone(&shared.store).acquire(acquire),
+                        shared: Arc::clone(shared),
+                        fields,
+                        call: Some((
+                            take_ready(&mut self.inner),
+                            Request::from_parts(parts, body),
+                        )),
+                    };
+                    return ResponseFuture { state };
+                }
+            },
         };
         // A refusal does not use the readiness of the inner service: others may need it.
         drop(take_ready(&mut self.inner));
-        let state = State::Refusing {
-            refusal: Some(refusal),
-            request: parts,
-            shared: Arc::clone(&self.shared),
-            fields,
+        let answer = self.shared.refuse(refusal, &mut parts, fields);
+        let state = State::Refused {
+            answer: Some(answer),
         };
         ResponseFuture { state }
     }
@@ -147,18 +149,17 @@ impl<S> RateLimit<S> {
     where
         S: Service<Request<ReqBody>> + Clone,
     {
-        let state = if self.shared.decide_first {
-            State::Readying {
-                call: Some((take_ready(&mut self.inner), request)),
-                settling,
-            }
-        } else {
-            State::Calling {
+        if self.shared.decide_first {
+            let call = Some((take_ready(&mut self.inner), request));
+            let state = State::Readying { call, settling };
+            return ResponseFuture { state };
+        }
+        ResponseFuture {
+            state: State::Calling {
                 future: self.inner.call(request),
                 settling,
-            }
-        };
-        ResponseFuture { state }
+            },
+        }
     }
 }
 

@@ -34,8 +34,8 @@ const REQUESTS: usize = 1000;
 const AT_ONCE: usize = 50;
 
 fn main() {
-    let [deciding, answering, bare] = refusals();
-    println!("{deciding} {} {bare}", deciding + answering);
+    let [called, polled, bare] = refusals();
+    println!("{called} {polled} {bare}");
     let [lone, batch, hand, hands, evalsha] = grants();
     println!("{lone} {batch} {evalsha}");
     println!("{hand} {hands} {evalsha}");
@@ -53,8 +53,8 @@ async fn is_admitted(layer: &RateLimitLayer, user: &HeaderValue) -> bool {
     answer.unwrap().status() == StatusCode::OK
 }
 
-/// Those of a refusal that is repeated from memory: where it is decided, and of its answer. Those
-/// of the service without the layer.
+/// Those of a refusal that is repeated from memory: where it is decided and answered, and when its
+/// future is polled. Those of the service without the layer.
 fn refusals() -> [f64; 3] {
     let (runtime, database) = (one_thread(), Database::start());
     let (user, layer) = (users(1)[0].clone(), layer(&database, Limit::per_hour(1)));
@@ -62,7 +62,7 @@ fn refusals() -> [f64; 3] {
         let decision = response.extensions().get::<Decision>();
         decision.is_some_and(|decision| decision.source() == Source::Cache)
     };
-    let (mut counted, mut deciding, mut answering) = (0, 0, 0);
+    let (mut counted, mut called, mut polled) = (0, 0, 0);
     while counted < REQUESTS {
         let mut service = layer.layer(nothing());
         let request = request(&user);
@@ -77,8 +77,8 @@ fn refusals() -> [f64; 3] {
         match answer {
             Poll::Ready(Ok(response)) if is_cached(&response) => {
                 counted += 1;
-                deciding += first.count_total;
-                answering += second.count_total;
+                called += first.count_total;
+                polled += second.count_total;
             }
             Poll::Ready(_) => {}
             // Its second is over: Redis is asked again.
@@ -88,7 +88,7 @@ fn refusals() -> [f64; 3] {
     let request = request(&user);
     let bare = measure(|| drop(runtime.block_on(nothing().call(request))));
     let each = |count: u64| count as f64 / REQUESTS as f64;
-    [each(deciding), each(answering), bare.count_total as f64]
+    [each(called), each(polled), bare.count_total as f64]
 }
 
 /// Those of a grant by a server, the connection's included, and making the request and its task

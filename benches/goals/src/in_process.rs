@@ -67,7 +67,7 @@ const fn scene(name: &'static str, begin: fn(&Runtime, usize) -> Asker) -> Scene
 }
 
 #[rustfmt::skip]
-pub(crate) const SCENES: [Scene; 33] = [
+pub(crate) const SCENES: [Scene; 31] = [
     scene("bare service", |_, _| asker(nothing(), 1, StatusCode::OK)),
     scene("by hand, extension and fields", |_, _| by_hand()),
     scene("by hand, admitted, GCRA", |_, _| floor::<Gcra>(FASTEST, 1, Left::ALL)),
@@ -78,10 +78,6 @@ pub(crate) const SCENES: [Scene; 33] = [
     scene("by hand, admitted, sliding log", |_, _| floor::<Log>(AMPLE, 1, Left::ALL)),
     scene("by hand, admitted, sliding log, 100,000 keys", |_, _| {
         floor::<Log>(AMPLE, MANY, Left::ALL)
-    }),
-    scene("by hand, refused, decided alone", |_, _| {
-        let hand = Hand::<Gcra>::new(RULE, HOURLY, Left::ALL);
-        decided_alone(limited(nothing(), hand))
     }),
     scene("by hand, refused, without fields", |_, _| floor::<Gcra>(HOURLY, 1, Left::NO_FIELDS)),
     scene("by hand, refused", |_, _| floor::<Gcra>(HOURLY, 1, Left::ALL)),
@@ -106,11 +102,6 @@ pub(crate) const SCENES: [Scene; 33] = [
     scene("admitted, list of three limits", |_, _| three_limits()),
     scene("admitted, sliding log, 100,000 keys", |_, _| {
         memory(AMPLE, Algorithm::SlidingLog, MANY, |layer| layer)
-    }),
-    scene("refused, GCRA, decided alone", |_, _| {
-        let layer = RateLimitLayer::builder(&MemoryStore::new());
-        let rule = HOURLY.by(by_user()).algorithm(Algorithm::Gcra);
-        decided_alone(layer.otherwise(rule).build().unwrap().layer(nothing()))
     }),
     scene("refused, GCRA, without fields", |_, _| {
         memory(HOURLY, Algorithm::Gcra, 1, |layer| layer.headers([]))
@@ -246,26 +237,6 @@ fn by_hand() -> Asker {
         }
     });
     asker(service, 1, StatusCode::OK)
-}
-
-/// A refusal whose future is not polled, so that no answer is made.
-fn decided_alone<S, B>(mut service: S) -> Asker
-where
-    S: Service<Request<()>, Response = Response<B>, Error = Infallible> + 'static,
-{
-    let user = users(1)[0].clone();
-    let mut context = Context::from_waker(Waker::noop());
-    let first = pin!(service.call(request(&user))).poll(&mut context);
-    assert!(first.is_ready());
-    Asker {
-        status: StatusCode::TOO_MANY_REQUESTS,
-        ask: Box::new(move || {
-            drop(service.call(request(&user)));
-            StatusCode::TOO_MANY_REQUESTS
-        }),
-        before: 64,
-        _server: None,
-    }
 }
 
 /// Three limits that each request is charged for, together or not at all.

@@ -4,10 +4,11 @@
 //! Written by hand in the canonical form of RFC 9651; `tests/pure/headers.rs` reads them with an
 //! independent parser.
 
-use std::{ptr, sync::Arc, time::Duration};
+use std::{ptr, time::Duration};
 
 use http::{Extensions, HeaderMap, HeaderName, HeaderValue, header, response::Parts};
 
+use super::copies::{self, Copies};
 use crate::{
     clock::{Clock, Millis, SystemClock},
     decision::{Decision, Grant, LimitState},
@@ -249,7 +250,12 @@ impl Report<'_> {
             return policy(only);
         }
         let mut text = Short::default();
-        shown(self.limits).for_each(|(_, limit)| push_policy(&mut text, limit));
+        for (_, limit) in shown(self.limits) {
+            if !text.is_empty() {
+                text.push(b", ");
+            }
+            text.push(policy(limit)?.as_bytes());
+        }
         value(&text)
     }
 
@@ -387,40 +393,21 @@ fn push_number(text: &mut Short, label: &str, number: u64) {
     text.push(digits.format(number.min(LARGEST)).as_bytes());
 }
 
-/// The policy of a limit as it was when a response had it first.
-struct RenderedPolicy {
-    permits: u64,
-    interval: Millis,
-    value: Option<HeaderValue>,
+thread_local! {
+    static POLICIES: Copies<(u64, Millis), Option<HeaderValue>> = const { copies::none() };
 }
 
-/// Returns `"api";q=10;w=60`, rendered once for each rule: each response has it, and it seldom
-/// changes.
-fn policy(limit: &LimitState) -> Option<HeaderValue> {
-    let (permits, interval) = (limit.permits, limit.interval);
-    let render = || {
-        let mut text = Short::default();
-        push_policy(&mut text, limit);
-        value(&text)
-    };
-    let rendered = limit.of.draft11_policy.get_or_init(|| {
-        let value = render();
-        Arc::new(RenderedPolicy {
-            permits,
-            interval,
-            value,
-        })
-    });
-    match rendered.downcast_ref::<RenderedPolicy>() {
-        Some(same) if (same.permits, same.interval) == (permits, interval) => same.value.clone(),
-        _ => render(),
-    }
+/// Returns `"api";q=10;qu="tokens";w=60`, which each response has, and which seldom changes.
+pub(super) fn policy(limit: &LimitState) -> Option<HeaderValue> {
+    let shown = (limit.permits, limit.interval);
+    let render = || render_policy(limit);
+    copies::copy_of(&POLICIES, &limit.of, limit.permits, shown, render)
 }
 
-/// Adds `"api";q=10;qu="tokens";w=60`.
-fn push_policy(text: &mut Short, limit: &LimitState) {
-    push_name(text, &limit.of.name);
-    push_number(text, ";q=", limit.permits);
+pub(super) fn render_policy(limit: &LimitState) -> Option<HeaderValue> {
+    let mut text = Short::default();
+    push_name(&mut text, &limit.of.name);
+    push_number(&mut text, ";q=", limit.permits);
     if let Some(unit) = &limit.of.unit {
         // A word: it contains nothing to escape.
         text.push(b";qu=\"");
@@ -428,8 +415,9 @@ fn push_policy(text: &mut Short, limit: &LimitState) {
         text.push(b"\"");
     }
     if let Some(window) = whole_seconds(limit.interval) {
-        push_number(text, ";w=", window);
+        push_number(&mut text, ";w=", window);
     }
+    value(&text)
 }
 
 /// Rounds up, so that the announced time suffices.

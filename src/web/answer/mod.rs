@@ -1,6 +1,7 @@
 //! Answers: a decision as header fields, a refusal as a response, in the caller's protocol.
 
 pub(crate) mod accept;
+mod copies;
 pub(crate) mod grpc;
 pub(crate) mod headers;
 mod meaning;

@@ -1,33 +1,21 @@
 //! Refusals over HTTP. Many in a short time have the same answer, so only the first is rendered,
 //! and the others are copies of it.
 
-use std::{cell::RefCell, sync::Arc};
-
 use bytes::Bytes;
 use http::Response;
 
-use super::{DecisionKind, Fields, problem};
+use super::{
+    DecisionKind, Fields,
+    copies::{self, Copies},
+    problem,
+};
 use crate::{
     clock::Millis,
-    compiled_limit::CompiledLimit,
-    decision::{LimitState, Refusal, RefusalKind},
+    decision::{Refusal, RefusalKind},
 };
 
-/// The number of answers that a thread keeps: one in each place, which a newer answer overwrites.
-const PLACES: usize = 64;
-
 thread_local! {
-    /// One cache for each thread instead of one for each layer: that would need a lock, for which
-    /// the threads would wait in a flood.
-    static RENDERED: RefCell<[Option<Rendered>; PLACES]> =
-        const { RefCell::new([const { None }; PLACES]) };
-}
-
-/// An answer, with all that it depends on.
-struct Rendered {
-    of: Arc<CompiledLimit>,
-    shown: Shown,
-    answer: Response<Bytes>,
+    static ANSWERS: Copies<Shown, Response<Bytes>> = const { copies::none() };
 }
 
 /// The part of a refusal by one limit that its answer shows, beside what its rule says.
@@ -67,23 +55,8 @@ pub(super) fn answer(
         fields,
         as_text,
     };
-    let place = limit.of.answer_hash ^ retry_after.unwrap_or(0);
-    // While the thread ends, its cache may be gone already.
-    let copy = RENDERED.try_with(|rendered| {
-        let mut rendered = rendered.borrow_mut();
-        let place = &mut rendered[place as usize % PLACES];
-        if let Some(same) = place.as_ref().filter(|it| it.is_of(limit, shown)) {
-            return same.answer.clone();
-        }
-        let answer = render();
-        *place = Some(Rendered {
-            of: Arc::clone(&limit.of),
-            shown,
-            answer: answer.clone(),
-        });
-        answer
-    });
-    copy.unwrap_or_else(|_| render())
+    let number = retry_after.unwrap_or(0);
+    copies::copy_of(&ANSWERS, &limit.of, number, shown, render)
 }
 
 /// Builds the answer, with its header fields.
@@ -99,25 +72,20 @@ fn render(
     Response::from_parts(head, body)
 }
 
-impl Rendered {
-    fn is_of(&self, limit: &LimitState, shown: Shown) -> bool {
-        self.shown == shown && (Arc::ptr_eq(&self.of, &limit.of) || self.of.answers_like(&limit.of))
-    }
-}
-
 #[cfg(test)]
 mod tests {
-    use std::{fmt, time::Duration};
+    use std::{fmt, sync::Arc, time::Duration};
 
     use http::{HeaderMap, StatusCode};
     use proptest::{prelude::*, sample::select};
 
     use super::*;
     use crate::{
-        decision::{RefusalKind, Source},
+        compiled_limit::CompiledLimit,
+        decision::{LimitState, Source},
         limit::Limit,
         list::List,
-        web::answer::{HeaderStyle, ResetUnit},
+        web::answer::{HeaderStyle, ResetUnit, copies::PLACES, headers},
     };
 
     fn looks(answer: &Response<Bytes>) -> (StatusCode, HeaderMap, Bytes, String) {
@@ -194,7 +162,7 @@ mod tests {
 
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(64))]
-        /// A copy of an answer equals the answer rendered again.
+        /// A copy of an answer or a policy equals the same rendered again.
         #[test]
         fn a_copy_equals_a_new_rendering(cases in prop::collection::vec(cases(), 1..200)) {
             for Case(refusal, retry_after, fields, as_text) in cases {
@@ -202,8 +170,23 @@ mod tests {
                 let found = answer(&refusal, retry_after, fields, as_text);
                 let rendered = render(&refusal, retry_after, fields, as_text);
                 prop_assert_eq!(looks(&found), looks(&rendered));
+                for limit in refusal.states() {
+                    prop_assert_eq!(headers::policy(limit), headers::render_policy(limit));
+                }
             }
         }
+    }
+
+    #[test]
+    fn copies_keep_nothing_of_a_rule_that_is_gone() {
+        let wait = Duration::from_secs(1);
+        let refusal = Refusal::for_test(RefusalKind::OverLimit);
+        let refusal = refusal.with_limit("gone", Limit::per_minute(10), wait);
+        let of = Arc::downgrade(&refusal.states()[0].of);
+        let fields = Fields::new(&[HeaderStyle::Draft11]).unwrap();
+        let answer = answer(&refusal, Some(1), fields, false);
+        drop(refusal);
+        assert!(of.upgrade().is_none(), "{answer:?}");
     }
 
     #[test]

@@ -197,6 +197,9 @@ async fn the_hook_edits_refusals_and_nothing_else() {
     assert_eq!(header_of(&call, "grpc-status"), Some("8"));
     assert_eq!(header_of(&call, "x-path"), Some("/"));
     assert_eq!(seen.load(Ordering::SeqCst), 4);
+
+    drop(layer.layer(Inner::default()).call(request("a")));
+    assert_eq!(seen.load(Ordering::SeqCst), 5, "also if it is not awaited");
 }
 
 #[tokio::test]

@@ -22,12 +22,12 @@ pub(super) fn rows() -> [Row; 3] {
             needs: &[Contender::Redis],
             rounds: Rounds::ONCE,
             figures: vec![
-                figure("in Service::call, which decides", AtMost(0.0)),
-                figure("in all, the answer included", Reported),
+                figure("in Service::call, which decides and answers", Reported),
+                figure("when its future is polled", AtMost(0.0)),
             ],
             begin: Box::new(|| {
-                let [deciding, all, bare] = counted(0);
-                Box::new(Counted([deciding, all], [None, Some(bare)]))
+                let [called, polled, bare] = counted(0);
+                Box::new(Counted([called, polled], [Some(bare), None]))
             }),
         },
         Row {

@@ -35,7 +35,7 @@ type Case = (&'static str, Peer, Option<f64>, Option<f64>);
 /// A scene beside a peer, with the goals: nanoseconds, and how many times the peer's. Both peers
 /// count by GCRA, and write no fields.
 #[rustfmt::skip]
-const CASES: [Case; 29] = [
+const CASES: [Case; 27] = [
     ("by hand, extension and fields", Governor, None, None),
     ("by hand, admitted, GCRA", Governor, None, None),
     ("by hand, admitted, GCRA, without fields", Governor, None, None),
@@ -43,7 +43,6 @@ const CASES: [Case; 29] = [
     ("by hand, admitted, lease", Governor, None, None),
     ("by hand, admitted, GCRA, 100,000 keys", TowerGovernor, None, None),
     ("by hand, admitted, sliding log, 100,000 keys", TowerGovernor, None, None),
-    ("by hand, refused, decided alone", Governor, None, None),
     ("by hand, refused, without fields", Governor, None, None),
     ("by hand, refused", Governor, None, None),
     ("by hand, refused, 100,000 keys", TowerGovernor, None, None),
@@ -56,7 +55,6 @@ const CASES: [Case; 29] = [
     ("admitted, GCRA", TowerGovernor, None, None),
     ("admitted, GCRA, 100,000 keys", TowerGovernor, None, Some(1.5)),
     ("admitted, sliding log, 100,000 keys", TowerGovernor, None, Some(1.5)),
-    ("refused, GCRA, decided alone", Governor, Some(150.0), None),
     ("refused, GCRA, without fields", Governor, Some(285.0), Some(2.2)),
     ("refused, GCRA", Governor, Some(330.0), None),
     ("refused, GCRA", TowerGovernor, None, Some(0.03)),

@@ -1,0 +1,62 @@
+//! Copies of what a thread has rendered, as much of it is the same in a short time: [`copy_of`].
+
+use std::{
+    cell::RefCell,
+    ptr,
+    sync::{Arc, Weak},
+    thread::LocalKey,
+};
+
+use crate::compiled_limit::CompiledLimit;
+
+/// The number of copies that a thread keeps: one in each place, which a newer one overwrites.
+pub(super) const PLACES: usize = 64;
+
+/// The copies of one thread. A cache for all of them would need a lock, for which they would wait in
+/// a flood; and copies of one value write to one count.
+pub(super) type Copies<K, T> = RefCell<[Option<Rendered<K, T>>; PLACES]>;
+
+/// What was rendered for a limit, with all else that it depends on.
+pub(super) struct Rendered<K, T> {
+    // Weak, as a thread outlives rules: what their limits own goes with the rules.
+    of: Weak<CompiledLimit>,
+    shown: K,
+    rendered: T,
+}
+
+pub(super) const fn none<K, T>() -> Copies<K, T> {
+    RefCell::new([const { None }; PLACES])
+}
+
+/// Returns a copy of what was rendered for the same limit and the same `shown`. Values of another
+/// `number` mostly have another place.
+pub(super) fn copy_of<K: PartialEq, T: Clone>(
+    copies: &'static LocalKey<Copies<K, T>>,
+    of: &Arc<CompiledLimit>,
+    number: u64,
+    shown: K,
+    render: impl Fn() -> T,
+) -> T {
+    let place = (of.answer_hash ^ number) as usize % PLACES;
+    let mut copy = None;
+    // While the thread ends, its cache may be gone already. It is in use where the last copy of another
+    // limit is dropped, and what that owns asks again.
+    let _ = copies.try_with(|copies| {
+        let place = &mut copies.try_borrow_mut().ok()?[place];
+        let is_it = place.as_ref().is_some_and(|it| {
+            let is_same = ptr::eq(it.of.as_ptr(), Arc::as_ptr(of));
+            let is_like = |it: Arc<CompiledLimit>| it.answers_like(of);
+            it.shown == shown && (is_same || it.of.upgrade().is_some_and(is_like))
+        });
+        if !is_it {
+            *place = Some(Rendered {
+                of: Arc::downgrade(of),
+                shown,
+                rendered: render(),
+            });
+        }
+        copy = place.as_ref().map(|it| it.rendered.clone());
+        Some(())
+    });
+    copy.unwrap_or_else(render)
+}
