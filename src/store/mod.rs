@@ -89,10 +89,10 @@ use self::rule_names::RuleNames;
 use crate::{
     decision::{Decision, Refusal},
     demand::{Acquire, LimiterCharge},
-    error::{Error, ErrorKind},
-    limit::StoredLimit,
+    error::{ConfigError, Error, ErrorKind, bail},
+    limit::{Limit, RateType, StoredLimit},
     list::List,
-    name::Name,
+    name::{Counting, Name},
     observe::Observers,
     receipt::{PermitId, Receipt},
 };
@@ -172,6 +172,28 @@ pub(crate) struct About {
 }
 
 impl About {
+    /// Checks that the store can count by this limit, if it is known, in this way.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error of kind [`Rule`](crate::ConfigErrorKind::Rule) if it has the sliding log
+    /// and nothing else.
+    pub(crate) fn check(
+        &self,
+        owner: &str,
+        counting: Counting,
+        limit: Option<&Limit>,
+        bans: bool,
+    ) -> Result<(), ConfigError> {
+        let is_per_client = limit.is_some_and(|limit| limit.rate_type() == RateType::PerClient);
+        let is_plain = counting == Counting::default() && !is_per_client && !bans;
+        if self.counts_by_log_alone && !is_plain {
+            bail!(Rule: "rule {owner:?} needs what a store of your own does not have: use \
+                `Algorithm::SlidingLog`, no slots, no `ban`, and no limit per client");
+        }
+        Ok(())
+    }
+
     fn in_memory(observers: Observers) -> Self {
         Self {
             prefix: "memory".into(),

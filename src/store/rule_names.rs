@@ -1,14 +1,14 @@
-//! Refuses a rule if a different rule in use has the same name: both would count in the same
-//! limiters, by different limits.
+//! Refuses a rule, or a limit without HTTP, if a different one in use has the same name: both would
+//! count in the same limiters, by different limits.
 
 use std::{
     collections::HashMap,
     sync::{Arc, Mutex, Weak},
 };
 
-use crate::sync::lock;
+use crate::{labels::Labels, limit::LimitSource, name::Naming, sync::lock};
 
-/// The rules of all layers on a store.
+/// The rules of all layers on a store, and its limits without HTTP.
 ///
 /// Rules of one name count in one place, also those of different layers. If they differed, each
 /// would count by its own limit and, in Redis, rewrite the other's. So the second is refused while
@@ -18,12 +18,26 @@ pub(crate) struct RuleNames(Mutex<HashMap<Arc<str>, Vec<Claim>>>);
 
 #[derive(Debug)]
 struct Claim {
-    fingerprint: String,
-    /// Dropped with the layer.
+    /// How it counts: limit, algorithm, ban and names.
+    counts: String,
+    /// By what it counts; `None` if code gives any key.
+    key: Option<String>,
+    /// Dropped with the layer, or the limit without HTTP.
     holder: Weak<()>,
 }
 
-/// Claims names for a layer's rules, for as long as the layer has them.
+impl Claim {
+    fn differs(&self, counts: &str, key: Option<&str>) -> bool {
+        let same_key = self
+            .key
+            .as_deref()
+            .zip(key)
+            .is_none_or(|(one, other)| one == other);
+        self.counts != counts || !same_key
+    }
+}
+
+/// Claims names for a layer's rules, or for a limit without HTTP, for as long as it has them.
 #[derive(Debug, Default)]
 pub(crate) struct Holder {
     token: Arc<()>,
@@ -46,13 +60,23 @@ impl Holder {
 }
 
 impl RuleNames {
-    /// Records that `holder` has a rule of this name. Returns false if another holder has a
-    /// different one, other than the holder that it replaces.
-    pub(crate) fn claim(&self, name: &Arc<str>, fingerprint: String, holder: &Holder) -> bool {
+    /// Records that `holder` has a rule of these labels, counted by this limit under these names,
+    /// by this key or by any. Returns false if another holder has a different one, other than the
+    /// holder that it replaces.
+    pub(crate) fn claim(
+        &self,
+        labels: &Labels,
+        naming: &Naming,
+        limit: Option<LimitSource>,
+        key: Option<String>,
+        holder: &Holder,
+    ) -> bool {
+        let (algorithm, ban) = (naming.counting.algorithm, &labels.ban);
+        let counts = format!("{limit:?} {algorithm:?} {ban:?} {naming}");
         let mut names = lock(&self.0);
-        let claims = names.entry(Arc::clone(name)).or_default();
+        let claims = names.entry(Arc::clone(&labels.name)).or_default();
         claims.retain(|claim| claim.holder.strong_count() > 0);
-        let differs = |claim: &Claim| claim.fingerprint != fingerprint;
+        let differs = |claim: &Claim| claim.differs(&counts, key.as_deref());
         if claims
             .iter()
             .any(|claim| differs(claim) && !holder.replaces(claim))
@@ -64,7 +88,8 @@ impl RuleNames {
         let known = |claim: &Claim| claim.holder.ptr_eq(&holder) && !differs(claim);
         if !claims.iter().any(known) {
             claims.push(Claim {
-                fingerprint,
+                counts,
+                key,
                 holder,
             });
         }

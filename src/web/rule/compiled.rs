@@ -13,7 +13,7 @@ use crate::{
     error::{ConfigError, bail, config_error},
     failure_policy::FailurePolicy,
     labels::{Labels, Warning},
-    limit::{Limit, LimitSource, RateType},
+    limit::{Limit, LimitSource},
     macros::warning,
     name::{Counting, Identity, Name, Naming, check_rule_name},
     observe::{ObservedRule, Observers},
@@ -79,7 +79,7 @@ struct NamedLimit {
 /// Returns the error for two different rules of one name, which would count together.
 pub(super) fn duplicate(name: &str) -> ConfigError {
     config_error!(Duplicate: "two rules are named {name:?} and differ in limit or key: rename one \
-        of them")
+        of them (a `Limit::named` is one, too)")
 }
 
 /// Returns whether a rule that is enforced for this percentage of keys may refuse by this limiter.
@@ -94,16 +94,6 @@ fn is_enforced(percent: u8, name: &Name) -> bool {
     let place = u64::from(u32::from_be_bytes([a, b, c, d]));
     // Scales a place among 2^32 to one among a hundred.
     (place * u64::from(ALL)) >> 32 < u64::from(percent)
-}
-
-impl NamedLimit {
-    /// Returns whether a store that has the sliding log and nothing else can count it.
-    fn counts_by_log_alone(&self) -> bool {
-        let given = self.limit.as_ref().and_then(LimitSource::given);
-        let is_per_client = given.is_some_and(|limit| limit.rate_type() == RateType::PerClient);
-        let is_plain = self.naming.counting == Counting::default();
-        is_plain && !is_per_client && self.labels.ban.is_none()
-    }
 }
 
 impl CompiledRule {
@@ -135,18 +125,13 @@ impl CompiledRule {
             _ => None,
         };
         for named in &limits {
-            if about.counts_by_log_alone && !named.counts_by_log_alone() {
-                bail!(Rule: "rule {label:?} needs what a store of your own does not have: use \
-                    `Algorithm::SlidingLog`, no slots, no `ban`, and no limit per client");
-            }
-            // All that distinguishes the rule from another one of its name.
-            let (limit, naming, key, ban) = (named.limit, &named.naming, &rule.key, rule.ban);
-            let algorithm = naming.counting.algorithm;
-            let fingerprint =
-                format!("{limit:?} {closure:?} {key:?} {algorithm:?} {ban:?} {naming}");
-            let name = &named.labels.name;
-            if !about.rule_names.claim(name, fingerprint, holder) {
-                return Err(duplicate(name));
+            let (labels, naming, limit) = (&named.labels, &named.naming, named.limit);
+            let given = limit.as_ref().and_then(LimitSource::given);
+            about.check(&label, naming.counting, given, labels.ban.is_some())?;
+            let key = Some(format!("{closure:?} {:?}", rule.key));
+            let names = &about.rule_names;
+            if !names.claim(labels, naming, limit, key, holder) {
+                return Err(duplicate(&labels.name));
             }
         }
         rule.name = Some(label);
