@@ -25,7 +25,7 @@ use crate::{
 /// One limiter by its exact name: what `redisson.getRateLimiter(name)` is in Java.
 ///
 /// The limit is the stored one; set it with [`try_set_rate`](Self::try_set_rate), here or in Java.
-/// Clones are the same limiter.
+/// Clones are the same limiter. [`Keyed`](crate::Keyed) makes limiters whose limit is in the code.
 ///
 /// # Example
 ///
@@ -328,7 +328,7 @@ impl RateLimiter {
         granted(take(&self.store, acquire).await?)
     }
 
-    /// Returns the name, as given.
+    /// Returns the name in the store: as given, or as made of a key, which it shows.
     pub fn name(&self) -> &str {
         self.key().as_str()
     }
