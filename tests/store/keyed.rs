@@ -272,14 +272,14 @@ fn a_key_decides_as_its_rule() {
                 Algorithm::Gcra,
             ] {
                 for ban in [None, Some(Ban::after(2).within(SECOND).lasting(SECOND))] {
-                    runtime.block_on(decides_alike(&steps, algorithm, ban));
+                    runtime.block_on(decides_the_same(&steps, algorithm, ban));
                 }
             }
         },
     );
 }
 
-async fn decides_alike(steps: &[Step], algorithm: Algorithm, ban: Option<Ban>) {
+async fn decides_the_same(steps: &[Step], algorithm: Algorithm, ban: Option<Ban>) {
     let clock = ManualClock::new();
     let stores = [0; 2].map(|_| MemoryStore::new().clock(clock.clone()));
     let limit = Limit::new(4, SECOND);
