@@ -42,6 +42,8 @@ pub enum ErrorKind {
     Permits,
     /// A caller would wait for more permits than the limit
     AboveRate,
+    /// A caller that would wait is banned: its refusal by `try_acquire` says for how long
+    Banned,
     /// The new name cannot name a limiter
     Name,
     /// Two names of one operation are in different hash slots of a Redis Cluster
@@ -60,7 +62,7 @@ pub enum ErrorKind {
     /// answered [by an estimate](crate::MemoryStore#bounds)
     Full,
     /// The limiter's [`Algorithm`](crate::Algorithm) cannot count by this limit: `source()` has the
-    /// reason
+    /// reason. Or the limit is in the code, where a verb would change what is stored
     Limit,
 }
 
@@ -84,6 +86,7 @@ impl ErrorKind {
             ),
             Self::Permits => ("permits", "permits must be between 1 and 4294967295"),
             Self::AboveRate => ("above_rate", "more permits than the limit were asked for"),
+            Self::Banned => ("banned", "the caller is banned"),
             Self::Name => ("name", "the name cannot name a limiter"),
             Self::OtherSlot => ("other_slot", "the names are in different hash slots"),
             Self::Timeout => ("timeout", "the store did not answer in time"),
@@ -91,7 +94,7 @@ impl ErrorKind {
             Self::Rejected => ("rejected", "the store refused the request"),
             Self::Tls => ("tls", "the TLS connection to the store failed"),
             Self::Full => ("full", "the memory store is full: raise `max_limiters`"),
-            Self::Limit => ("limit", "the algorithm cannot count by this limit"),
+            Self::Limit => ("limit", "the limiter cannot have this limit"),
         }
     }
 }

@@ -91,7 +91,11 @@ pub use crate::{
     error::{ConfigError, ConfigErrorKind, Error, ErrorKind},
     failure_policy::FailurePolicy,
     limit::{Algorithm, Ban, Limit, RateType},
-    limiter::{RateLimiter, all_of::AllOf},
+    limiter::{
+        RateLimiter,
+        all_of::AllOf,
+        keyed::{Keyed, LimiterKey, RateLimiterBuilder},
+    },
     receipt::Receipt,
     store::{ExpireWhen, MemoryStore, Store, TimeToLive},
     web::{

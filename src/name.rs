@@ -62,7 +62,7 @@ impl Name {
 opaque!(Name);
 
 /// The way a rule makes a name from an identity.
-#[derive(Clone)]
+#[derive(Clone, PartialEq, Eq)]
 pub(crate) struct Naming {
     /// The name up to the identity, with its punctuation: as each name begins.
     before: Short,

@@ -15,7 +15,8 @@ use crate::error::{ConfigError, bail, config_error};
 /// Only a sliding log has an entry for each grant. Without entries, a repeated call cannot be
 /// recognised: so a call is sent once, and permits of an unacknowledged call cannot be released.
 ///
-/// [`Rule::algorithm`](crate::Rule::algorithm) and
+/// [`Rule::algorithm`](crate::Rule::algorithm),
+/// [`RateLimiterBuilder::algorithm`](crate::RateLimiterBuilder::algorithm) and
 /// [`RateLimiter::algorithm`](crate::RateLimiter::algorithm) choose it. Default:
 /// [`SlidingLog`](Self::SlidingLog).
 ///

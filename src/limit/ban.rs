@@ -108,6 +108,25 @@ impl Ban {
         Ok(())
     }
 
+    /// Checks that it can go with a lease of the same limit, if there is one, and with a limit by
+    /// the calendar.
+    pub(crate) fn check_beside(
+        &self,
+        rule: &str,
+        leases: bool,
+        by_calendar: bool,
+    ) -> Result<(), ConfigError> {
+        if leases {
+            bail!(Rule: "rule {rule:?} leases permits and bans callers: a leased permit does not \
+                reach the store, so choose one of the two");
+        }
+        if by_calendar {
+            bail!(Rule: "rule {rule:?} counts by the calendar and bans callers: give the ban to a \
+                second rule with a short interval");
+        }
+        Ok(())
+    }
+
     /// Returns in milliseconds for how long a refusal counts, how long the first ban lasts, and the
     /// longest.
     pub(crate) fn millis(&self) -> [i64; 3] {

@@ -2,29 +2,30 @@
 
 pub(crate) mod all_of;
 mod ban;
+pub(crate) mod keyed;
 mod permits;
 mod rate;
 mod take;
 mod time_to_live;
 
-use std::{iter, sync::Arc, time::Duration};
+use std::{sync::Arc, time::Duration};
 
 use self::take::take;
 use crate::{
     compiled_limit::{CompiledLimit, Limiter},
-    decision::{Decision, Grant},
+    decision::{Decision, Grant, RefusalKind},
     demand::{Acquire, LimiterCharge, MaxWait},
     error::{ConfigError, Error, ErrorKind},
-    limit::{Algorithm, Counting, Limit, LimitSource, Slots, check_lease},
+    limit::{Algorithm, Counting, Limit, Slots, check_lease},
     name::Name,
     observe::{Origin, StateChange},
-    store::{AnyStore, Op, OpResult, Store},
+    store::{AnyStore, Op, OpResult, Store, rule_names::Holder},
 };
 
 /// One limiter by its exact name: what `redisson.getRateLimiter(name)` is in Java.
 ///
 /// The limit is the stored one; set it with [`try_set_rate`](Self::try_set_rate), here or in Java.
-/// Clones are the same limiter.
+/// Clones are the same limiter. [`Keyed`](crate::Keyed) makes limiters whose limit is in the code.
 ///
 /// # Example
 ///
@@ -53,6 +54,8 @@ pub struct RateLimiter {
     /// The rule that it was reached by, and what changes it, for observers.
     rule: Option<Arc<str>>,
     origin: Origin,
+    /// Keeps the name of a limit in the code from another limit.
+    _holder: Option<Arc<Holder>>,
 }
 
 impl RateLimiter {
@@ -88,53 +91,21 @@ impl RateLimiter {
             yields: false,
             rule,
             origin: Origin::Code,
+            _holder: None,
         }
     }
 
     /// Sets how permits in use are counted. Default: [`Algorithm::SlidingLog`]. All users of a name
     /// must choose the same: see there.
+    ///
+    /// It has no effect where the limit is in the code: there
+    /// [`RateLimiterBuilder::algorithm`](crate::RateLimiterBuilder::algorithm) chooses it.
     #[must_use]
     pub fn algorithm(mut self, algorithm: Algorithm) -> Self {
-        let of = self.settings();
-        (of.counting.algorithm, of.limit) = (algorithm, LimitSource::Store);
-        self
-    }
-
-    /// Counts by a limit of the calendar, such as `Limit::monthly`. It comes from the code of each
-    /// process: the store has only what was used, so no verb sets or changes it, nor an expiry.
-    ///
-    /// # Errors
-    ///
-    /// Returns an error of kind [`Limit`](crate::ConfigErrorKind::Limit) if the limit does not go
-    /// by the calendar, or the limiter has slots, a lease or another algorithm.
-    ///
-    /// # Example
-    ///
-    /// ```
-    /// use tower_ratelimit::{Limit, MemoryStore, RateLimiter};
-    ///
-    /// # #[tokio::main(flavor = "current_thread")]
-    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
-    /// let quota = Limit::monthly(10_000).in_zone("Europe/Berlin")?;
-    /// let quota = RateLimiter::new(&MemoryStore::new(), "quota")?.calendar(quota)?;
-    /// assert!(quota.try_acquire_many(300).await?.is_allowed());
-    /// assert_eq!(quota.available_permits().await?, 9_700);
-    /// # Ok(())
-    /// # }
-    /// ```
-    #[cfg(feature = "calendar")]
-    pub fn calendar(mut self, limit: Limit) -> Result<Self, ConfigError> {
-        use crate::error::bail;
-
-        let of = &self.limiter.of;
-        limit.check_counting(self.name(), of.counting.algorithm)?;
-        let plain = of.counting.slots().is_none() && of.lease.is_none();
-        if !plain || limit.calendar().is_none() {
-            bail!(Limit: "{:?} cannot count by the limit {limit}: it takes one by the calendar, as \
-                in `Limit::monthly(10_000)`, and no algorithm, slots or lease", self.name());
+        if self.given().is_none() {
+            self.settings().counting.algorithm = algorithm;
         }
-        self.limiter.of = of.by(LimitSource::Code(limit));
-        Ok(self)
+        self
     }
 
     /// Divides the interval into this many slots, and writes one entry for all grants of a slot
@@ -171,7 +142,8 @@ impl RateLimiter {
     /// ```
     pub fn slots(mut self, slots: u32) -> Result<Self, ConfigError> {
         let may_have_log = !self.is_by_calendar();
-        let slots = Slots::try_new(slots, self.name(), may_have_log, iter::empty())?;
+        let interval = self.given().map(Limit::interval);
+        let slots = Slots::try_new(slots, self.name(), may_have_log, interval.into_iter())?;
         self.settings().counting.slots = Some(slots);
         Ok(self)
     }
@@ -189,7 +161,8 @@ impl RateLimiter {
     ///
     /// Returns an error of kind [`Limit`](crate::ConfigErrorKind::Limit) if it is not of whole
     /// milliseconds, or the algorithm is another than a [`SlidingLog`](Algorithm::SlidingLog), or
-    /// the limiter has [`slots`](Self::slots).
+    /// the limiter has [`slots`](Self::slots); of kind [`Rule`](crate::ConfigErrorKind::Rule) if
+    /// it bans.
     ///
     /// # Example
     ///
@@ -202,9 +175,12 @@ impl RateLimiter {
     /// # Ok::<_, tower_ratelimit::ConfigError>(())
     /// ```
     pub fn lease(mut self, lease: Duration) -> Result<Self, ConfigError> {
-        let counting = self.limiter.of.counting;
-        let in_slots = counting.slots().is_some();
-        check_lease(self.name(), lease, counting.algorithm, in_slots, None)?;
+        let of = &self.limiter.of;
+        let (algorithm, in_slots) = (of.counting.algorithm, of.counting.slots().is_some());
+        check_lease(self.name(), lease, algorithm, in_slots, self.given())?;
+        if let Some(ban) = &of.ban {
+            ban.check_beside(&of.name, !lease.is_zero(), false)?;
+        }
         self.settings().lease = (!lease.is_zero()).then_some(lease);
         Ok(self)
     }
@@ -338,8 +314,9 @@ impl RateLimiter {
     ///
     /// Returns the errors of [`try_acquire_for`](Self::try_acquire_for), also while it waits.
     /// Returns an error of kind [`AboveRate`](ErrorKind::AboveRate) if `permits` is more than the
-    /// limit, and of kind [`Unavailable`](ErrorKind::Unavailable) if it must wait without a tokio
-    /// runtime that has a timer.
+    /// limit, of kind [`Banned`](ErrorKind::Banned) if the caller is banned, and of kind
+    /// [`Unavailable`](ErrorKind::Unavailable) if it must wait without a tokio runtime that has a
+    /// timer.
     ///
     /// # Cancel safety
     ///
@@ -352,7 +329,7 @@ impl RateLimiter {
         granted(take(&self.store, acquire).await?)
     }
 
-    /// Returns the name, as given.
+    /// Returns the name in the store: as given, or as made of a key, which it shows.
     pub fn name(&self) -> &str {
         self.key().as_str()
     }
@@ -388,7 +365,7 @@ impl RateLimiter {
         self.limiter.of.counting.algorithm == Algorithm::Calendar
     }
 
-    /// Returns the limit, if it is in the code: one by the calendar.
+    /// Returns the limit, if it is in the code.
     fn given(&self) -> Option<&Limit> {
         self.limiter.of.limit.given()
     }
@@ -406,23 +383,33 @@ impl RateLimiter {
     }
 
     async fn manage_permits(&self, op: Op) -> Result<i64, Error> {
+        // Of a limit in the code that no store has, this is no more than an unused one.
+        let unused = self.given().map(|limit| match op {
+            Op::Available => limit.stored().rate,
+            _ => 0,
+        });
         match self.manage(op).await {
             Ok(OpResult::Number(permits)) => Ok(permits),
-            // Of a limit that no store has, this is no more than an unused one.
-            Err(error) if error.is_not_initialized() && self.given().is_some() => Ok(0),
+            Err(error) if error.is_not_initialized() => unused.ok_or(error),
             Ok(_) => Err(mismatch()),
             Err(error) => Err(error),
         }
     }
 
     async fn manage(&self, op: Op) -> Result<OpResult, Error> {
-        if self.is_by_calendar() {
-            match op {
-                Op::SetRate { .. } | Op::TrySetRate(_) => return Err(in_code()),
-                Op::Expire(..) | Op::ClearExpire => return Ok(OpResult::Changed(false)),
-                Op::Repair => return Ok(OpResult::Number(0)),
-                _ => {}
+        let by_calendar = self.is_by_calendar();
+        match op {
+            Op::SetRate { .. }
+            | Op::TrySetRate(_)
+            | Op::Expire(..)
+            | Op::ClearExpire
+            | Op::Rename(_)
+                if by_calendar || self.given().is_some() =>
+            {
+                return Err(in_code());
             }
+            Op::Repair if by_calendar => return Ok(OpResult::Number(0)),
+            _ => {}
         }
         let changes = (!op.only_reads()).then_some(op.verb());
         let managed = Arc::clone(&self.store).manage(self.limiter.clone(), op);
@@ -436,17 +423,22 @@ impl RateLimiter {
     }
 }
 
-/// Returns the grant of a wait without end, which is refused only for more than the limit.
+/// Returns the grant of a wait without end, which is refused only for more than the limit, or for
+/// a ban.
 fn granted(decision: Decision) -> Result<Grant, Error> {
     match decision {
         Decision::Allow(grant) => Ok(grant),
-        Decision::Deny(_) => Err(ErrorKind::AboveRate.into()),
+        Decision::Deny(refusal) => Err(match refusal.kind() {
+            RefusalKind::Banned => ErrorKind::Banned.into(),
+            _ => ErrorKind::AboveRate.into(),
+        }),
     }
 }
 
-/// Returns the error for a limit by the calendar where a store is to have it.
+/// Returns the error for a limit in the code where a store is to have it.
 fn in_code() -> Error {
-    let detail = "a limit by the calendar is in the code alone: give it to `RateLimiter::calendar`";
+    let detail = "it is in the code alone: `Limit::named` makes its limiters, and `delete` forgets \
+                  what is used";
     Error::new(ErrorKind::Limit).detail(detail)
 }
 

@@ -15,7 +15,9 @@ impl RateLimiter {
     ///
     /// # Errors
     ///
-    /// Returns the errors of a store that cannot be called.
+    /// Returns an error of kind [`Limit`](ErrorKind::Limit) if the algorithm cannot count by it, or
+    /// if it or the limiter's own is [in the code](crate::Keyed), and the errors of a store that
+    /// cannot be called.
     ///
     /// # Cancel safety
     ///
@@ -33,7 +35,7 @@ impl RateLimiter {
     ///
     /// # Errors
     ///
-    /// Returns the errors of a store that cannot be called.
+    /// As [`try_set_rate`](Self::try_set_rate).
     ///
     /// # Cancel safety
     ///
@@ -51,7 +53,7 @@ impl RateLimiter {
     ///
     /// # Errors
     ///
-    /// Returns the errors of a store that cannot be called.
+    /// As [`try_set_rate`](Self::try_set_rate).
     ///
     /// # Cancel safety
     ///
@@ -86,7 +88,7 @@ impl RateLimiter {
     ///
     /// # Errors
     ///
-    /// Returns the errors of a store that cannot be called.
+    /// As [`try_set_rate`](Self::try_set_rate).
     ///
     /// # Cancel safety
     ///
@@ -100,7 +102,7 @@ impl RateLimiter {
     ///
     /// # Errors
     ///
-    /// Returns the errors of a store that cannot be called.
+    /// As [`try_set_rate`](Self::try_set_rate).
     ///
     /// # Cancel safety
     ///
@@ -110,6 +112,9 @@ impl RateLimiter {
     }
 
     /// Returns the limit that is set, if there is one. Redisson: `getConfig`.
+    ///
+    /// If it is [in the code](crate::Keyed), that one, with the time for which an unused limiter
+    /// is kept.
     ///
     /// # Errors
     ///

@@ -44,12 +44,13 @@ impl RateLimiter {
     /// Redisson: `expire`.
     ///
     /// With a keep-alive time, the next acquire that takes something replaces it by that; in Redis,
-    /// only if `time` is longer than that, or less than half of it is left. By the calendar it has
-    /// no effect: what was used vanishes with its window.
+    /// only if `time` is longer than that, or less than half of it is left.
     ///
     /// # Errors
     ///
-    /// Returns the errors of a store that cannot be called.
+    /// Returns an error of kind [`Limit`](ErrorKind::Limit) if the limit is
+    /// [in the code](crate::Keyed), where it expires by itself, and the errors of a store that
+    /// cannot be called.
     ///
     /// # Cancel safety
     ///
@@ -64,7 +65,7 @@ impl RateLimiter {
     ///
     /// # Errors
     ///
-    /// Returns the errors of a store that cannot be called.
+    /// As [`expire`](Self::expire).
     ///
     /// # Cancel safety
     ///
@@ -85,7 +86,7 @@ impl RateLimiter {
     ///
     /// # Errors
     ///
-    /// Returns the errors of a store that cannot be called.
+    /// As [`expire`](Self::expire).
     ///
     /// # Cancel safety
     ///
@@ -123,7 +124,8 @@ impl RateLimiter {
     /// Returns an error of kind [`NotInitialized`](ErrorKind::NotInitialized) if there is none,
     /// [`Name`](ErrorKind::Name) if `name` cannot name a limiter,
     /// [`OtherSlot`](ErrorKind::OtherSlot) if the two names are in different hash slots of a
-    /// Cluster, and the errors of a store that cannot be called.
+    /// Cluster, [`Limit`](ErrorKind::Limit) if the limit is [in the code](crate::Keyed), and the
+    /// errors of a store that cannot be called.
     ///
     /// # Cancel safety
     ///

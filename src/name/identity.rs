@@ -8,6 +8,7 @@ use std::{
 use percent_encoding::percent_encode_byte;
 
 use super::{LONGEST_IDENTITY, Short, push_hex};
+use crate::macros::opaque;
 
 /// The bytes of a component that are not encoded. A table, as each request looks up those of its
 /// key.
@@ -22,8 +23,13 @@ const PLAIN: [bool; 256] = {
 };
 
 /// The identity of a caller: one or more components, encoded.
+// Public to the compiler alone, for the keys of limiters without HTTP.
 #[derive(Clone, Default, PartialEq, Eq, Hash)]
-pub(crate) struct Identity(Short);
+#[allow(unnameable_types)]
+pub struct Identity(Short);
+
+// It belongs to a person.
+opaque!(Identity);
 
 impl Identity {
     /// Adds a component of any bytes. All but `A-Z a-z 0-9 . _ ~ -` is percent-encoded, so that no

@@ -87,11 +87,11 @@ use std::{
 pub use self::memory::MemoryStore;
 use self::rule_names::RuleNames;
 use crate::{
-    compiled_limit::Limiter,
+    compiled_limit::{CompiledLimit, Limiter},
     decision::{Decision, Refusal},
     demand::{Acquire, LimiterCharge},
-    error::{Error, ErrorKind},
-    limit::StoredLimit,
+    error::{ConfigError, Error, ErrorKind, bail},
+    limit::{Counting, Limit, RateType, StoredLimit},
     list::List,
     name::Name,
     observe::Observers,
@@ -173,6 +173,24 @@ pub(crate) struct About {
 }
 
 impl About {
+    /// Checks that the store can count by this limit of a rule.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error of kind [`Rule`](crate::ConfigErrorKind::Rule) if it has the sliding log
+    /// and nothing else.
+    pub(crate) fn check(&self, owner: &str, of: &CompiledLimit) -> Result<(), ConfigError> {
+        let is_per_client = |limit: &Limit| limit.rate_type() == RateType::PerClient;
+        let is_plain = of.counting == Counting::default()
+            && !of.limit.given().is_some_and(is_per_client)
+            && of.ban.is_none();
+        if self.counts_by_log_alone && !is_plain {
+            bail!(Rule: "rule {owner:?} needs what a store of your own does not have: use \
+                `Algorithm::SlidingLog`, no slots, no `ban`, and no limit per client");
+        }
+        Ok(())
+    }
+
     fn in_memory(observers: Observers) -> Self {
         Self {
             prefix: "memory".into(),

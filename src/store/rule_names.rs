@@ -1,14 +1,20 @@
-//! Refuses a rule if a different rule in use has the same name: both would count in the same
-//! limiters, by different limits.
+//! Refuses a rule, or a limit without HTTP, if a different one in use has the same name: both would
+//! count in the same limiters, by different limits.
 
 use std::{
     collections::HashMap,
     sync::{Arc, Mutex, Weak},
 };
 
-use crate::sync::lock;
+use crate::{
+    compiled_limit::CompiledLimit,
+    limit::{Algorithm, Ban, LimitSource},
+    macros::opaque,
+    name::Naming,
+    sync::lock,
+};
 
-/// The rules of all layers on a store.
+/// The rules of all layers on a store, and its limits without HTTP.
 ///
 /// Rules of one name count in one place, also those of different layers. If they differed, each
 /// would count by its own limit and, in Redis, rewrite the other's. So the second is refused while
@@ -16,14 +22,27 @@ use crate::sync::lock;
 #[derive(Debug, Default)]
 pub(crate) struct RuleNames(Mutex<HashMap<Arc<str>, Vec<Claim>>>);
 
-#[derive(Debug)]
 struct Claim {
-    fingerprint: String,
-    /// Dropped with the layer.
+    counts: Counts,
+    /// By what it counts; `None` if code gives any key.
+    key: Option<String>,
+    /// Dropped with the layer, or the limit without HTTP.
     holder: Weak<()>,
 }
 
-/// Claims names for a layer's rules, for as long as the layer has them.
+opaque!(Claim);
+
+/// How a rule counts, as far as rules of its name must agree.
+type Counts = (LimitSource, Algorithm, Option<Ban>, Naming);
+
+impl Claim {
+    fn differs(&self, counts: &Counts, key: Option<&str>) -> bool {
+        let both = self.key.as_deref().zip(key);
+        self.counts != *counts || both.is_some_and(|(one, other)| one != other)
+    }
+}
+
+/// Claims names for a layer's rules, or for a limit without HTTP, for as long as it has them.
 #[derive(Debug, Default)]
 pub(crate) struct Holder {
     token: Arc<()>,
@@ -46,13 +65,20 @@ impl Holder {
 }
 
 impl RuleNames {
-    /// Records that `holder` has a rule of this name. Returns false if another holder has a
-    /// different one, other than the holder that it replaces.
-    pub(crate) fn claim(&self, name: &Arc<str>, fingerprint: String, holder: &Holder) -> bool {
+    /// Records that `holder` has this limit of a rule, under these names, by this key or by any. Returns false if another holder has a different one, other than the
+    /// holder that it replaces.
+    pub(crate) fn claim(
+        &self,
+        of: &CompiledLimit,
+        naming: &Naming,
+        key: Option<String>,
+        holder: &Holder,
+    ) -> bool {
+        let counts = (of.limit, of.counting.algorithm, of.ban, naming.clone());
         let mut names = lock(&self.0);
-        let claims = names.entry(Arc::clone(name)).or_default();
+        let claims = names.entry(Arc::clone(&of.name)).or_default();
         claims.retain(|claim| claim.holder.strong_count() > 0);
-        let differs = |claim: &Claim| claim.fingerprint != fingerprint;
+        let differs = |claim: &Claim| claim.differs(&counts, key.as_deref());
         if claims
             .iter()
             .any(|claim| differs(claim) && !holder.replaces(claim))
@@ -64,7 +90,8 @@ impl RuleNames {
         let known = |claim: &Claim| claim.holder.ptr_eq(&holder) && !differs(claim);
         if !claims.iter().any(known) {
             claims.push(Claim {
-                fingerprint,
+                counts,
+                key,
                 holder,
             });
         }

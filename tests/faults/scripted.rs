@@ -168,8 +168,8 @@ async fn what_is_no_reply_ends_the_connection_and_what_is_none_of_ours_does_not(
 #[tokio::test]
 async fn windows_that_miss_the_servers_time_twice_are_an_error() {
     let server = ScriptedServer::of([("EVALSHA", "*2\r\n:-5\r\n:1893456000000")]);
-    let quota = RateLimiter::new(&store(&server), "scripted").unwrap();
-    let quota = quota.calendar(Limit::monthly(10)).unwrap();
+    let quota = Limit::monthly(10).named("scripted");
+    let quota = quota.single(&store(&server)).unwrap();
     let error = quota.try_acquire().await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
     assert!(error.to_string().contains("unexpected reply"), "{error}");

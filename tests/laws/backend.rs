@@ -261,6 +261,24 @@ async fn what_it_cannot_count_is_an_error() {
             "{error}"
         );
     }
+    let ban = tower_ratelimit::Ban::after(9);
+    for keyed in [
+        Limit::per_hour(2).named("k").algorithm(Algorithm::Gcra),
+        Limit::per_hour(2).named("k").ban(ban),
+        per_client.named("k"),
+    ] {
+        let said = "rule \"k\" needs what a store of your own does not have";
+        mistake(keyed.keyed(&store), ConfigErrorKind::Rule, said);
+    }
+    let keyed = Limit::per_hour(2).named("k").keyed(&store).unwrap();
+    keyed
+        .of(7)
+        .try_acquire_many(2)
+        .await
+        .unwrap()
+        .assert_allowed();
+    assert!(!keyed.of(7).try_acquire().await.unwrap().is_allowed());
+    keyed.of(8).try_acquire().await.unwrap().assert_allowed();
     let limiter = RateLimiter::new(&store, "orders").unwrap();
     for limiter in [
         limiter.clone().algorithm(Algorithm::Gcra),

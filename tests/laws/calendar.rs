@@ -18,8 +18,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
 }
 
 fn quota(store: &impl Store, name: &str) -> RateLimiter {
-    let limiter = RateLimiter::new(store, name).unwrap();
-    limiter.calendar(Limit::daily(PERMITS)).unwrap()
+    Limit::daily(PERMITS).named(name).single(store).unwrap()
 }
 
 fn moved(begun: Duration, hours: i64) -> Duration {
@@ -73,8 +72,9 @@ fn in_redis_by_three_processes_whose_clocks_move() {
     let begun = SystemClock.now();
     let clocks = [0; 3].map(|_| ManualClock::starting_at(begun));
     let stores = runtime.block_on(async {
+        let prefix = unique("laws");
         let store = |clock: &ManualClock| {
-            let store = shared_redis().client_clock(clock.clone());
+            let store = shared_redis().prefix(&prefix).client_clock(clock.clone());
             store.deny_cache(Duration::ZERO).build().unwrap()
         };
         clocks.each_ref().map(store)

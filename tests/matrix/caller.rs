@@ -115,7 +115,7 @@ impl Caller {
 pub fn service(store: &RedisStore, lane: &'static Lane, counts: &Arc<Counts>) -> Http {
     let mut rules = Vec::new();
     for (place, allowed) in lane.limits().enumerate() {
-        let (limit, name) = (allowed.limit(), rule(lane, place));
+        let (limit, name) = (allowed.limit(), rule(lane, place).unwrap());
         let rule = match allowed.by_user {
             true => Rule::new(&name, limit, FromHeader::new("x-user")),
             false => Rule::new(&name, limit, Constant("all")),

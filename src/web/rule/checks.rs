@@ -30,14 +30,7 @@ impl Rule {
         self.check_lease(self.lease)?;
         if let Some(ban) = &self.ban {
             ban.check(label)?;
-            if !self.lease.is_zero() {
-                bail!(Rule: "rule {label:?} leases permits and bans callers: a leased \
-                    permit does not reach the store, so choose one of the two");
-            }
-            if self.has_calendar() {
-                bail!(Rule: "rule {label:?} counts by the calendar and bans callers: give the ban \
-                    to a second rule with a short interval");
-            }
+            ban.check_beside(label, !self.lease.is_zero(), self.has_calendar())?;
         }
         self.on_failure.check(label)?;
         let traits = self.key.as_ref().map(|key| key.check()).transpose()?;

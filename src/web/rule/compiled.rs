@@ -13,7 +13,7 @@ use crate::{
     demand::{LimiterCharge, MaxWait},
     error::{ConfigError, bail, config_error},
     failure_policy::FailurePolicy,
-    limit::{Counting, Limit, LimitSource, RateType},
+    limit::{Counting, Limit, LimitSource},
     macros::warning,
     name::{Identity, Name, Naming, check_rule_name},
     observe::{ObservedRule, Observers},
@@ -76,7 +76,7 @@ struct NamedLimit {
 /// Returns the error for two different rules of one name, which would count together.
 pub(super) fn duplicate(name: &str) -> ConfigError {
     config_error!(Duplicate: "two rules are named {name:?} and differ in limit or key: rename one \
-        of them")
+        of them (a `Limit::named` is one, too)")
 }
 
 /// Returns whether a rule that is enforced for this percentage of keys may refuse by this limiter.
@@ -91,16 +91,6 @@ fn is_enforced(percent: u8, name: &Name) -> bool {
     let place = u64::from(u32::from_be_bytes([a, b, c, d]));
     // Scales a place among 2^32 to one among a hundred.
     (place * u64::from(ALL)) >> 32 < u64::from(percent)
-}
-
-impl NamedLimit {
-    /// Returns whether a store that has the sliding log and nothing else can count it.
-    fn counts_by_log_alone(&self) -> bool {
-        let given = self.of.limit.given();
-        let is_per_client = given.is_some_and(|limit| limit.rate_type() == RateType::PerClient);
-        let is_plain = self.of.counting == Counting::default();
-        is_plain && !is_per_client && self.of.ban.is_none()
-    }
 }
 
 impl CompiledRule {
@@ -133,18 +123,11 @@ impl CompiledRule {
             _ => None,
         };
         for named in &limits {
-            if about.counts_by_log_alone && !named.counts_by_log_alone() {
-                bail!(Rule: "rule {label:?} needs what a store of your own does not have: use \
-                    `Algorithm::SlidingLog`, no slots, no `ban`, and no limit per client");
-            }
-            // All that distinguishes the rule from another one of its name.
-            let (limit, naming, key, ban) = (named.of.limit, &named.naming, &rule.key, rule.ban);
-            let algorithm = named.of.counting.algorithm;
-            let fingerprint =
-                format!("{limit:?} {closure:?} {key:?} {algorithm:?} {ban:?} {naming}");
-            let name = &named.of.name;
-            if !about.rule_names.claim(name, fingerprint, holder) {
-                return Err(duplicate(name));
+            let NamedLimit { of, naming } = named;
+            about.check(&label, of)?;
+            let key = Some(format!("{closure:?} {:?}", rule.key));
+            if !about.rule_names.claim(of, naming, key, holder) {
+                return Err(duplicate(&of.name));
             }
         }
         rule.name = Some(label);

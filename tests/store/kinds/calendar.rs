@@ -10,8 +10,7 @@ fn limit(text: &str) -> Limit {
 }
 
 fn named(store: &impl Store, name: &str, text: &str) -> RateLimiter {
-    let limiter = RateLimiter::new(store, name).unwrap();
-    limiter.calendar(limit(text)).unwrap()
+    limit(text).named(name).single(store).unwrap()
 }
 
 fn quota(store: &impl Store, text: &str) -> RateLimiter {
@@ -63,8 +62,6 @@ async fn verbs_count_what_was_used(store: impl Settles) {
     take(&limiter, 4).await;
     assert_eq!(limiter.limit().await.unwrap(), Some(limit("9/day")));
     assert_eq!(limiter.repair().await.unwrap(), 0);
-    assert!(!limiter.expire(SECOND).await.unwrap());
-    assert!(!limiter.clear_expire().await.unwrap());
     // An hour longer than its window.
     let TimeToLive::Left(left) = limiter.time_to_live().await.unwrap() else {
         panic!("it stays");
@@ -74,12 +71,9 @@ async fn verbs_count_what_was_used(store: impl Settles) {
         (left - HOUR).abs_diff(turn) < 5 * SECOND,
         "{left:?} {turn:?}"
     );
-    let renamed = limiter.rename(&unique("renamed")).await.unwrap();
-    assert_eq!((free(&renamed).await, free(&limiter).await), (5, 9));
-    assert!(renamed.delete().await.unwrap());
-    assert_eq!(free(&renamed).await, 9);
-    let missing = limiter.rename("another").await;
-    fails(missing, ErrorKind::NotInitialized);
+    assert_eq!(free(&limiter).await, 5);
+    assert!(limiter.delete().await.unwrap());
+    assert_eq!(free(&limiter).await, 9);
 }
 
 async fn lists_take_of_all_or_of_none(store: impl Settles) {
@@ -147,7 +141,7 @@ async fn a_limit_is_in_the_code_alone(store: impl Settles) {
         let set = limiter.try_set_rate(monthly).await.map(drop);
         let said = fails(set, ErrorKind::Limit).to_string();
         assert!(
-            said.contains("give it to `RateLimiter::calendar`"),
+            said.contains("it is in the code alone: `Limit::named`"),
             "{said}"
         );
         fails(limiter.set_rate(monthly).await, ErrorKind::Limit);
@@ -195,41 +189,6 @@ fn what_it_cannot_have_is_named() {
     ] {
         let error = build(rule).unwrap_err();
         assert!(error.to_string().contains(says), "{error}");
-    }
-    let limiter = || RateLimiter::new(&store, "orders").unwrap();
-    let counted = limiter().calendar(limit("5/month")).unwrap();
-    for (built, says) in [
-        (
-            limiter().calendar(Limit::per_hour(5)),
-            "cannot count by the limit 5/1h: it takes one by",
-        ),
-        (
-            limiter().calendar(limit("5/day").per_client()),
-            "for all clients together",
-        ),
-        (
-            limiter().slots(10).unwrap().calendar(limit("5/day")),
-            "no algorithm, slots or lease",
-        ),
-        (
-            limiter().lease(SECOND).unwrap().calendar(limit("5/day")),
-            "no algorithm, slots or lease",
-        ),
-        (
-            limiter()
-                .algorithm(Algorithm::Gcra)
-                .calendar(limit("5/day")),
-            "leave the algorithm and",
-        ),
-        (counted.clone().slots(10), "only a sliding log has slots"),
-        (
-            counted.lease(SECOND),
-            "a window of the calendar has no entry",
-        ),
-    ] {
-        let error = built.unwrap_err();
-        assert!(error.to_string().contains(says), "{error}");
-        assert_eq!(error.kind(), ConfigErrorKind::Limit);
     }
 }
 
@@ -296,10 +255,11 @@ async fn labels_never_fall_and_the_key_ends_with_its_window() {
 /// Zones of one deployment may differ for a while: all of them count under the newest label.
 #[tokio::test]
 async fn another_zone_reopens_nothing() {
-    let store = redis_store().build().unwrap();
     let far = ["5/day Pacific/Kiritimati", "5/day Pacific/Pago_Pago"];
-    let name = unique("quota");
-    let [ahead, behind] = far.map(|text| named(&store, &name, text));
+    let (name, prefix) = (unique("quota"), unique("far"));
+    // Two processes: one could not have both.
+    let store = || redis_store().prefix(&prefix).build().unwrap();
+    let [ahead, behind] = far.map(|text| named(&store(), &name, text));
     take(&ahead, 4).await;
     take(&behind, 1).await;
     assert!(wait(&ahead, 1).await.is_some() && wait(&behind, 1).await.is_some());

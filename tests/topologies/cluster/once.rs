@@ -18,10 +18,13 @@ fn rude() -> ScriptedServer {
 
 /// Makes a call, which fails. Returns how many scripts the node was sent.
 async fn sent(name: &str, call: impl AsyncFnOnce(RateLimiter) -> Result<(), Error>) -> usize {
+    sent_by(async |store| call(RateLimiter::new(&store, name).unwrap()).await).await
+}
+
+async fn sent_by(call: impl AsyncFnOnce(RedisStore) -> Result<(), Error>) -> usize {
     let node = rude();
     let store = patiently(RedisStore::cluster([node.url()])).build();
-    let limiter = RateLimiter::new(&store.unwrap(), name).unwrap();
-    fails(call(limiter).await, ErrorKind::Unavailable);
+    fails(call(store.unwrap()).await, ErrorKind::Unavailable);
     scripts(&node)
 }
 
@@ -41,11 +44,11 @@ async fn what_may_not_run_twice_is_sent_once() {
         let taken = async |limiter: RateLimiter| way.limiter(limiter).try_acquire().await.map(drop);
         assert_eq!(sent("{orders}", taken).await, 1, "{way:?}");
     }
-    let quota = async |limiter: RateLimiter| {
-        let limiter = limiter.calendar(Limit::monthly(9)).unwrap();
-        limiter.try_acquire().await.map(drop)
+    let quota = async |store: RedisStore| {
+        let quota = Limit::monthly(9).named("quota").single(&store).unwrap();
+        quota.try_acquire().await.map(drop)
     };
-    assert_eq!(sent("{orders}", quota).await, 1, "calendar");
+    assert_eq!(sent_by(quota).await, 1, "calendar");
 }
 
 /// A decision's ids make it safe to repeat; and the test shows that the node above would notice a
