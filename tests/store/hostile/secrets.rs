@@ -118,6 +118,11 @@ fn settings(shown: &mut Shown, store: &RedisStore) {
 
 /// Prints the results of requests and verbs for an identity that is the marker.
 async fn traces(shown: &mut Shown, store: &RedisStore) {
+    let named = Limit::per_hour(1).named("named");
+    shown.show("RateLimiterBuilder", &named);
+    let keyed = named.keyed(store).unwrap();
+    shown.show("Keyed", &keyed);
+    shown.show("RateLimiter", &keyed.of(MARKER));
     for (place, store) in [(0, store.clone()), (1, store.clone())] {
         let name = format!("{MARKER}:{place}");
         let limiter = RateLimiter::new(&store, &name).unwrap();
@@ -246,8 +251,8 @@ async fn no_debug_output_shows_a_secret() {
 
     // Traits, and what holds words and numbers of ours alone.
     let bare = "Algorithm BreakerState Clock ConnectionState Cost ErrorKind ExpireWhen FindingKind \
-                IntoRules KeyExtractor Layer OtherClient Outcome RateType RedissonReleases \
-                RefusalKind ResetUnit Severity Source Store TimeToLive";
+                IntoRules KeyExtractor Layer LimiterKey OtherClient Outcome RateType \
+                RedissonReleases RefusalKind ResetUnit Severity Source Store TimeToLive";
     let bare: Vec<_> = bare.split(' ').collect();
     let mut missing = [exported("src/lib.rs"), exported("src/web/key/mod.rs")].concat();
     missing.retain(|name| !bare.contains(&&**name) && !shown.0.contains_key(&**name));
