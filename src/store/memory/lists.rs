@@ -3,6 +3,8 @@
 
 use std::sync::MutexGuard;
 
+use smallvec::SmallVec;
+
 use super::{
     shard::{Shard, StoredLimiter},
     shared::Shared,
@@ -26,9 +28,36 @@ use crate::{
 };
 
 /// The shards of a list, with their numbers.
-type Locked<'a> = Vec<(usize, MutexGuard<'a, Shard>)>;
+type Locked<'a> = SmallVec<[(usize, MutexGuard<'a, Shard>); 4]>;
 
 impl Shared {
+    /// Grants a list of which each limiter has a place and room, as nearly all have. `None` for any
+    /// other, of which nothing is taken then.
+    pub(super) fn grant_list(&self, acquire: &Acquire) -> Option<Decision> {
+        let (now, exact) = (self.now(), acquire.wants_remaining);
+        let mut locked = self.lock_all(acquire);
+        for charge in acquire.charges() {
+            let shard = self.shard_in(&mut locked, charge.name());
+            if !shard
+                .get_mut(charge.name(), now)?
+                .has_room(charge, exact, now)
+            {
+                return None;
+            }
+        }
+        let mut answers = SmallVec::<[Answer; 4]>::new();
+        for charge in acquire.charges() {
+            let shard = self.shard_in(&mut locked, charge.name());
+            let kept = shard.get_mut(charge.name(), now)?;
+            // The same instant, and the same locks: it has room still. No two charges of a list are of
+            // one limiter by one algorithm.
+            answers.push((kept.limiter.acquire_one(charge, Terms::HERE, exact, now)).ok()?);
+            kept.keep_alive(now);
+        }
+        drop(locked);
+        Some(acquire.decision(&answers))
+    }
+
     /// Decides for callers of the same limiters; the limits of the first apply to all.
     pub(super) fn decide_list(&self, run: &[Acquire]) -> Result<Vec<Decision>, Error> {
         let Some(first) = run.first() else {
@@ -49,21 +78,25 @@ impl Shared {
 
     fn decide_locked(&self, first: &Acquire, run: &[Acquire]) -> Result<List<Answer>, Error> {
         let now = self.now();
-        // Always locked in this order, so that no two lists wait for each other. The lock of
-        // the untracked names is last.
-        let charges = first.charges();
-        let mut places: Vec<_> = charges.map(|it| self.shard_of(it.name())).collect();
-        places.sort_unstable();
-        places.dedup();
-        let locked = places
-            .into_iter()
-            .map(|place| (place, lock(&self.shards[place])));
-        let mut locked: Locked<'_> = locked.collect();
+        let mut locked = self.lock_all(first);
         if first.charges().any(|charge| charge.of().ban.is_some()) {
             self.decide_or_ban(first, run, &mut locked, now)
         } else {
             self.decide_lent(first, run, &mut locked, now)
         }
+    }
+
+    /// Locks the shards of a list: always in this order, so that no two lists wait for each other.
+    /// The lock of the untracked names is last.
+    fn lock_all(&self, acquire: &Acquire) -> Locked<'_> {
+        let charges = acquire.charges();
+        let mut places: SmallVec<[_; 4]> = charges.map(|it| self.shard_of(it.name())).collect();
+        places.sort_unstable();
+        places.dedup();
+        let locked = places
+            .into_iter()
+            .map(|place| (place, lock(&self.shards[place])));
+        locked.collect()
     }
 
     /// Decides for callers that a limit may ban.
@@ -207,5 +240,63 @@ impl Shared {
             answer.estimated = *estimated;
         }
         Ok(answers)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{sync::Arc, time::Duration};
+
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::{
+        clock::ManualClock,
+        limit::{Algorithm, LimitSource},
+        store::{Decide, guard::scripted::charge, memory::shared::stand_in},
+    };
+
+    const ALGORITHMS: [Algorithm; 3] = [
+        Algorithm::SlidingLog,
+        Algorithm::Gcra,
+        Algorithm::FixedWindow,
+    ];
+
+    /// Asks for these permits of each limiter, by a rate of its own, and a shadow as its last.
+    fn list(permits: [u32; 3], rate: u64, shadow: bool) -> Acquire {
+        let charges = ALGORITHMS.into_iter().zip(permits).enumerate();
+        let charges = charges.map(|(number, (algorithm, permits))| {
+            let limit = Limit::per_second(rate + number as u64);
+            let name = format!("limiter{number}");
+            LimiterCharge {
+                shadow: shadow && number == 2,
+                ..charge(&name, permits, LimitSource::Code(limit)).counted_by(algorithm)
+            }
+        });
+        Acquire {
+            wants_remaining: true,
+            ..Acquire::of(charges, false)
+        }
+    }
+
+    proptest! {
+        /// Also where limits change, and where a limiter has no place yet.
+        #[test]
+        fn a_list_that_is_granted_at_once_is_granted_as_any(
+            asks in prop::collection::vec(
+                (prop::array::uniform3(1u32..4), 4u64..7, any::<bool>(), 0u64..700), 1..40,
+            ),
+        ) {
+            let clock = ManualClock::new();
+            let [fast, slow] = [(); 2].map(|()| stand_in(Arc::new(clock.clone())));
+            for (permits, rate, shadow, pause) in asks {
+                let mut ask = list(permits, rate, shadow);
+                let decided = fast.decide_at_once(&mut ask).unwrap();
+                let expected = slow.decide_list(std::slice::from_ref(&ask)).unwrap();
+                prop_assert_eq!(format!("{:?}", decided.unwrap().states()),
+                    format!("{:?}", expected[0].states()));
+                clock.advance(Duration::from_millis(pause));
+            }
+        }
     }
 }

@@ -90,6 +90,16 @@ impl StoredLimiter {
         self.limiter.state.count_by(by.counting);
     }
 
+    /// Returns whether a charge has room by the algorithm and the limit that are counted by. It takes
+    /// nothing.
+    pub(super) fn has_room(&mut self, charge: &LimiterCharge, exact: bool, now: Now) -> bool {
+        if self.by.counting.algorithm != charge.of().counting.algorithm {
+            return false;
+        }
+        self.count_by(charge.of(), now);
+        self.limiter.has_room(charge, exact, now)
+    }
+
     /// Settles a grant at `keep` permits. Returns how many were credited; below zero, charged.
     pub(super) fn settle(&mut self, receipt: &Receipt, keep: u32, now: Now) -> i64 {
         let settled = self.limiter.settle(receipt, receipt.settle(), keep, now);

@@ -50,9 +50,14 @@ impl Decide for Shared {
         if acquire.max_wait.is_some() {
             return None;
         }
-        let is_alone = acquire.rest.is_empty() && acquire.first.of().ban.is_none();
-        if is_alone && let Ok(answer) = self.answer_one(acquire) {
-            return Some(Ok(acquire.decision_alone(&answer)));
+        if acquire.charges().all(|charge| charge.of().ban.is_none()) {
+            if !acquire.rest.is_empty() {
+                if let Some(granted) = self.grant_list(acquire) {
+                    return Some(Ok(granted));
+                }
+            } else if let Ok(answer) = self.answer_one(acquire) {
+                return Some(Ok(acquire.decision_alone(&answer)));
+            }
         }
         let decisions = self.acquire_all(std::slice::from_ref(acquire));
         Some(decisions.and_then(|mut one| one.pop().ok_or_else(|| ErrorKind::Full.into())))
