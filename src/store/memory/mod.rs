@@ -32,10 +32,10 @@ use crate::{
 ///
 /// # Bounds
 ///
-/// It holds up to 100 000 limiters by default. Each takes some 600 bytes, and 32 more for each
-/// grant of the last interval; expired grants are overwritten by later ones. At the bound, a new
-/// key takes the place of a limiter that a rule made and whose permits are all free again, so that
-/// no key regains a quota by being forgotten. If none is found, the newcomer is counted by an
+/// It holds up to 100 000 limiters by default. Each takes some 300 to 450 bytes, and up to 64 more
+/// for each grant of the last interval; expired grants are overwritten by later ones. At the bound,
+/// a new key takes the place of a limiter that a rule made and whose permits are all free again, so
+/// that no key regains a quota by being forgotten. If none is found, the newcomer is counted by an
 /// estimate, which it shares with others. (A store for 2 048 limiters or more is divided into up to
 /// 64 parts by the hash of the key, each with its share of the bound. So by default the first
 /// newcomers are estimated when some 94 000 places are taken, and a part looks for idle limiters
