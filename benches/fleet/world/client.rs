@@ -14,6 +14,7 @@ use super::{
 };
 use crate::{
     clock::{SteadyClock, moment},
+    compiled_limit::Limiter,
     decision::Decision,
     demand::Acquire,
     error::{Error, ErrorKind},
@@ -93,12 +94,11 @@ impl Decide for Client {
             return Some(Err(error));
         }
         acquire.identify(next_id());
-        acquire.share_limiters();
         acquire.asked_at = Some(moment());
         None
     }
 
-    async fn manage(&self, _: &Name, _: &Op) -> Result<OpResult, Error> {
+    async fn manage(&self, _: &Limiter, _: &Op) -> Result<OpResult, Error> {
         Err(ErrorKind::Rejected.into())
     }
 }

@@ -24,10 +24,10 @@ pub use self::scenario::{Broken, Scenario, Trouble};
 use self::{book::Book, network::Network};
 pub use crate::limit::Algorithm;
 use crate::{
+    compiled_limit::{CompiledLimit, Limiter},
     demand::{Acquire, LimiterCharge},
     failure_policy::FailurePolicy,
-    labels::Labels,
-    limit::{Limit, LimitSource, Slots},
+    limit::{Counting, Limit, LimitSource, Slots},
     name::Name,
     store::AnyStore,
     sync::lock,
@@ -94,9 +94,30 @@ struct Fleet {
     shared: Arc<Shared>,
     processes: Vec<Process>,
     random: SmallRng,
-    labels: Arc<Labels>,
+    of: Arc<CompiledLimit>,
     zipf: Zipf<f64>,
     next_request: f64,
+}
+
+/// Returns the limit of all keys.
+fn compiled(scenario: &Scenario) -> Arc<CompiledLimit> {
+    let Scenario {
+        limit, interval, ..
+    } = *scenario;
+    let slots = (scenario.slots > 0).then(|| {
+        let slots = Slots::try_new(scenario.slots, "fleet", true, [interval].into_iter());
+        slots.expect("slots")
+    });
+    Arc::new(CompiledLimit {
+        limit: LimitSource::Code(Limit::new(limit, interval)),
+        counting: Counting {
+            algorithm: scenario.algorithm,
+            slots,
+            calendar: None,
+        },
+        lease: scenario.lease,
+        ..CompiledLimit::of("fleet", false, false)
+    })
 }
 
 struct Shared {
@@ -113,7 +134,7 @@ impl Fleet {
             shared: Arc::new(Shared { network, book }),
             processes: Vec::new(),
             random: SmallRng::seed_from_u64(seed),
-            labels: Labels::unnamed("fleet"),
+            of: compiled(scenario),
             zipf: Zipf::new(scenario.keys as f64, scenario.zipf).expect("an exponent"),
             next_request: 0.0,
         }
@@ -212,20 +233,9 @@ impl Fleet {
     /// Asks as a rule does: `remaining` is shown, and the policy is the default, for so many
     /// processes.
     fn acquire(&self, key: u32) -> Acquire {
-        let Scenario {
-            limit, interval, ..
-        } = self.scenario;
         let name = Name::exact(&format!("fleet:{{{key}}}:limit")).expect("a name");
-        let slots = (self.scenario.slots > 0).then(|| {
-            let slots = Slots::try_new(self.scenario.slots, "fleet", true, [interval].into_iter());
-            slots.expect("slots")
-        });
-        let name = name.counted_by(self.scenario.algorithm).in_slots(slots);
-        let limit = LimitSource::Code(Limit::new(limit, interval));
-        let charge = LimiterCharge {
-            lease: self.scenario.lease,
-            ..LimiterCharge::named(name, limit, Arc::clone(&self.labels), 1)
-        };
+        let of = Arc::clone(&self.of);
+        let charge = LimiterCharge::new(Limiter { name, of }, 1);
         let policy = FailurePolicy::local(1.0 / self.scenario.processes as f64);
         Acquire {
             on_failure: Some(policy),

@@ -150,9 +150,9 @@ impl Network {
     /// Sends a call, or has it wait for those in flight.
     pub(super) fn call(&mut self, number: usize, call: Call) {
         self.activity += 1;
-        let name = call.run[0].first.name();
-        let together = name.algorithm() == Algorithm::SlidingLog
-            && name.slots().is_none()
+        let counting = call.run[0].first.of().counting;
+        let together = counting.algorithm == Algorithm::SlidingLog
+            && counting.slots().is_none()
             && self.nodes.len() == 1;
         let link = &mut self.links[number];
         if together && (link.in_flight > 0 || !link.queue.is_empty()) {

@@ -6,6 +6,7 @@ use super::{Broken, MILLI, Scenario};
 use crate::{
     algorithm::{Count, answer::Answer, answer::Verdict, call, limiter::Terms},
     clock::Now,
+    compiled_limit::Limiter,
     decision::Decision,
     demand::{Acquire, LimiterCharge},
     limit::Algorithm,
@@ -31,7 +32,7 @@ mod cost {
 /// One Redis.
 #[derive(Default)]
 pub(super) struct Node {
-    limiters: HashMap<u32, Limiter, crate::name::BuildSpread>,
+    limiters: HashMap<u32, Counted, crate::name::BuildSpread>,
     /// When it has done all that has arrived.
     free_at: u64,
     pub(super) busy: u64,
@@ -44,7 +45,7 @@ pub(super) struct Node {
     grants: u64,
 }
 
-struct Limiter {
+struct Counted {
     state: Count,
     /// The end of the slot that the last entry is of.
     slot: i64,
@@ -91,9 +92,9 @@ impl Node {
     }
 
     fn decide_one(&mut self, scenario: &Scenario, at: u64, run: &[Acquire]) -> Vec<Decision> {
-        let name = run[0].first.name();
-        let now = now_of(name, at);
-        let limiter = self.limiter(name);
+        let first = &run[0].first.limiter;
+        let now = now_of(first, at);
+        let limiter = self.limiter(first);
         let stripped;
         let mut run = run;
         if scenario.broken == Some(Broken::Lease) {
@@ -150,7 +151,7 @@ impl Node {
         match scenario.broken {
             Some(Broken::Store) if self.grants.is_multiple_of(100) => {
                 let receipt = charge.receipt();
-                let limiter = self.limiter(charge.name());
+                let limiter = self.limiter(&charge.limiter);
                 let _ = limiter.state.settle(&receipt, None, 0, now);
             }
             Some(Broken::Reply) => self.last_grant = Some((key, decision.clone())),
@@ -161,13 +162,13 @@ impl Node {
 
     /// Counts the entry that a grant adds to a log.
     fn record_entry(&mut self, charge: &LimiterCharge, scenario: &Scenario, now: Now) {
-        let name = charge.name();
-        if name.algorithm() != Algorithm::SlidingLog {
+        let counting = charge.of().counting;
+        if counting.algorithm != Algorithm::SlidingLog {
             return;
         }
-        if let Some(slots) = name.slots() {
+        if let Some(slots) = counting.slots() {
             let end = slots.end(now.score(), scenario.interval.as_millis() as i64);
-            let limiter = self.limiter(name);
+            let limiter = self.limiter(&charge.limiter);
             if std::mem::replace(&mut limiter.slot, end) == end {
                 return;
             }
@@ -178,22 +179,23 @@ impl Node {
     pub(super) fn settle(&mut self, at: u64, receipt: &Receipt, keep: u32) {
         let begins = self.works(at, cost::SETTLE);
         self.commands += 1;
-        let now = now_of(receipt.name(), begins);
+        let now = now_of(&receipt.limiter, begins);
         let taken = receipt.settle();
-        let limiter = self.limiter(receipt.name());
+        let limiter = self.limiter(&receipt.limiter);
         // A limiter without a limit has nothing to settle.
         let _ = limiter.state.settle(receipt, taken, keep, now);
     }
 
-    fn limiter(&mut self, name: &Name) -> &mut Limiter {
+    fn limiter(&mut self, of: &Limiter) -> &mut Counted {
+        let counting = of.of.counting;
         let limiter = self
             .limiters
-            .entry(key_of(name))
-            .or_insert_with(|| Limiter {
-                state: Count::new(name.algorithm()),
+            .entry(key_of(&of.name))
+            .or_insert_with(|| Counted {
+                state: Count::new(counting.algorithm),
                 slot: 0,
             });
-        limiter.state.state.count_by(name.counting());
+        limiter.state.state.count_by(counting);
         limiter
     }
 }
@@ -204,18 +206,18 @@ fn without_lead(mut acquire: Acquire) -> Acquire {
 }
 
 /// Logs count milliseconds, GCRA microseconds.
-fn now_of(name: &Name, at: u64) -> Now {
-    match name.algorithm() {
+fn now_of(limiter: &Limiter, at: u64) -> Now {
+    match limiter.of.counting.algorithm {
         Algorithm::Gcra => Now::at((at / 1000) as i64),
         _ => Now::millis((at / MILLI) as i64),
     }
 }
 
 fn cost_of(run: &[Acquire], in_batch: bool) -> u64 {
-    let name = run[0].first.name();
-    let [one, further] = match name.algorithm() {
+    let counting = run[0].first.of().counting;
+    let [one, further] = match counting.algorithm {
         Algorithm::Gcra => cost::GCRA,
-        Algorithm::SlidingLog if name.slots().is_some() => cost::SLOTS,
+        Algorithm::SlidingLog if counting.slots().is_some() => cost::SLOTS,
         Algorithm::SlidingLog if in_batch => cost::LOG_IN_BATCH,
         Algorithm::SlidingLog => cost::LOG,
         _ => cost::WINDOW,

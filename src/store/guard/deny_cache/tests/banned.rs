@@ -48,7 +48,7 @@ fn a_ban_is_told_as_one_whatever_its_call_told_first() {
     let wait = Some(Duration::from_millis(600));
     assert_eq!(refusal.retry_after, wait);
     let state = &refusal.states()[0];
-    assert!(state.banned && state.refused && Arc::ptr_eq(&state.of, &later.first.of()));
+    assert!(state.banned && state.refused && Arc::ptr_eq(&state.of, later.first.of()));
     assert_eq!((state.remaining, state.wait), (None, wait));
 }
 
