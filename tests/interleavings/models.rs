@@ -126,10 +126,10 @@ impl Process {
 
     /// Has a verb carried out, polls so often, and drops the call.
     fn changes(&self, polls: usize) {
-        let (name, op) = (name(), Op::Delete);
+        let (limiter, op) = (limiter(), Op::Delete);
         poll(polls, async {
-            let _changing = self.outermost.changing(&name, &op);
-            self.server.manage(&name, &op).await
+            let _changing = self.outermost.changing(&limiter.name, &op);
+            self.server.manage(&limiter, &op).await
         });
     }
 
@@ -300,11 +300,16 @@ fn name() -> Name {
     Name::exact("a").unwrap()
 }
 
+fn limiter() -> Limiter {
+    let (name, of) = (name(), CompiledLimit::new("a", false));
+    Limiter { name, of }
+}
+
 fn question() -> Acquire {
     Acquire {
         first: LimiterCharge {
             id: PermitId([7; 16]),
-            ..LimiterCharge::named(name(), LimitSource::Store, &CompiledLimit::unnamed("a"), 1)
+            ..LimiterCharge::new(limiter(), 1)
         },
         rest: Vec::new(),
         on_failure: None,
@@ -318,7 +323,7 @@ fn question() -> Acquire {
 fn refusal() -> Decision {
     let wait = Duration::from_secs(3600);
     let state = LimitState {
-        of: CompiledLimit::unnamed("a"),
+        of: limiter().of,
         permits: 1,
         interval: 3_600_000,
         remaining: Some(0),
