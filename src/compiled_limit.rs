@@ -48,7 +48,7 @@ pub(crate) struct CompiledLimit {
     pub(crate) charge_if: Option<ChargeIf>,
     /// The observers of its layer and its store.
     pub(crate) observers: Observers,
-    /// The handles that observers keep for the rule.
+    /// The handles that observers keep for the rule. All that share them show the same of it.
     pub(crate) kept: Arc<ObservedRule>,
     /// The warnings that were logged for the rule, each a bit.
     pub(crate) warned: Arc<Once>,
@@ -116,6 +116,7 @@ impl CompiledLimit {
         Self {
             name: name.into(),
             answer_hash: BuildSpread::new().hash_one((name, self.hidden)),
+            kept: Arc::default(),
             ..self.clone()
         }
     }
@@ -187,8 +188,7 @@ pub(crate) struct Limiter {
 }
 
 impl Limiter {
-    /// Returns whether both have one name and one algorithm. Two algorithms cannot share a name, and
-    /// a store refuses a list that tries.
+    /// Returns whether both have one name and one algorithm. Two algorithms cannot share a name.
     pub(crate) fn is_same(&self, other: &Self) -> bool {
         let [this, that] = [self, other].map(|limiter| limiter.of.counting.algorithm);
         self.name == other.name && this == that

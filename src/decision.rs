@@ -4,11 +4,11 @@ pub(crate) mod grant;
 pub(crate) mod limit_state;
 pub(crate) mod source;
 
-use std::{iter, sync::Arc, time::Duration};
+use std::{iter, time::Duration};
 
 pub use self::{grant::Grant, limit_state::LimitState, source::Source};
 
-use crate::{compiled_limit::CompiledLimit, error::Error, list::List};
+use crate::{compiled_limit::Limiter, error::Error, list::List};
 
 /// The answer to a request for permits.
 ///
@@ -193,9 +193,9 @@ impl Refusal {
         }
     }
 
-    /// Returns the state of this limit, if it had no room and has not banned the caller.
-    pub(crate) fn without_room(&mut self, of: &Arc<CompiledLimit>) -> Option<&mut LimitState> {
-        let limit = self.limits.iter_mut().find(|limit| limit.is_of(of))?;
+    /// Returns the state of this limiter, if it had no room and has not banned the caller.
+    pub(crate) fn without_room(&mut self, limiter: &Limiter) -> Option<&mut LimitState> {
+        let limit = self.limits.iter_mut().find(|limit| limit.is_of(limiter))?;
         (limit.retry_after().is_some() && !limit.banned).then_some(limit)
     }
 

@@ -170,6 +170,11 @@ impl LimiterCharge {
             None => Arc::make_mut(&mut rules).push((Arc::clone(other.of()), other.permits)),
         }
         if self.shadow == other.shadow {
+            // Only one of them may bring a limit.
+            let limit = match self.limit() {
+                LimitSource::Store => other.limit(),
+                limit => limit,
+            };
             self.permits = of_both(self.permits, other.permits);
             // A rule with a stricter policy counts the limiter while the store fails, one that is
             // charged whatever the response is, and one that bans.
@@ -177,6 +182,9 @@ impl LimiterCharge {
             if is_stricter || other.of().is_stricter_than(self.of()) {
                 self.allow_on_failure &= other.allow_on_failure;
                 self.limiter.of = other.limiter.of;
+            }
+            if self.limit() != limit {
+                self.limiter.of = self.of().by(limit);
             }
         } else if self.shadow {
             // A shadow rule must not refuse through an enforced rule on the same limiter.

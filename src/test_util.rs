@@ -168,6 +168,7 @@ impl Refusal {
 fn state(name: &str, limit: Limit, remaining: u64, wait: Option<Duration>) -> LimitState {
     LimitState {
         of: CompiledLimit::new(name, false),
+        limiter: 0,
         permits: limit.permits(),
         interval: limit.stored().interval.cast_unsigned(),
         remaining: Some(remaining),

@@ -128,6 +128,7 @@ impl Answer {
         };
         LimitState {
             of: Arc::clone(charge.of()),
+            limiter: charge.name().text().seeded_hash(),
             permits: at_least_zero(self.rate),
             interval: at_least_zero(self.interval),
             remaining: counted.then_some(at_least_zero(self.remaining)),

@@ -340,8 +340,8 @@ impl<A: Counter + ?Sized> LimiterState<A> {
 
     /// Returns whether there is room for a charge, by the stored limit. It takes nothing; where the
     /// charge would change the limit, that is not known.
-    pub(crate) fn has_room(&mut self, charge: &LimiterCharge, exact: bool, now: Now) -> bool {
-        let found = CallContext::new(self.limit, charge, Terms::HERE, exact, now);
+    pub(crate) fn has_room(&mut self, charge: &LimiterCharge, now: Now) -> bool {
+        let found = CallContext::new(self.limit, charge, Terms::HERE, false, now);
         let Ok((mut call, Changed::Nothing)) = found else {
             return false;
         };

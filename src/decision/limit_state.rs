@@ -2,12 +2,17 @@
 
 use std::{cmp, sync::Arc, time::Duration};
 
-use crate::{clock::Millis, compiled_limit::CompiledLimit};
+use crate::{
+    clock::Millis,
+    compiled_limit::{CompiledLimit, Limiter},
+};
 
 /// The state of one limit after a decision.
 #[derive(Clone, Debug)]
 pub struct LimitState {
     pub(crate) of: Arc<CompiledLimit>,
+    /// The hash of the limiter's name, as several of a list may have one limit; 0 in tests.
+    pub(crate) limiter: u64,
     pub(crate) permits: u64,
     pub(crate) interval: Millis,
     pub(crate) remaining: Option<u64>,
@@ -20,13 +25,15 @@ pub struct LimitState {
 }
 
 impl LimitState {
-    /// Returns whether it is the state of this limit.
+    /// Returns whether it is the state of this limiter.
     #[inline]
-    pub(crate) fn is_of(&self, of: &Arc<CompiledLimit>) -> bool {
-        Arc::ptr_eq(&self.of, of) || self.of.name == of.name
+    pub(crate) fn is_of(&self, limiter: &Limiter) -> bool {
+        let same_limit = Arc::ptr_eq(&self.of, &limiter.of) || self.of.name == limiter.of.name;
+        same_limit && (self.limiter == limiter.name.text().seeded_hash() || self.limiter == 0)
     }
 
-    /// Returns the rule's name; for a [`RateLimiter`](crate::RateLimiter) its own.
+    /// Returns the rule's name; that of a [`Limit::named`](crate::Limit::named), whatever the key;
+    /// for another [`RateLimiter`](crate::RateLimiter) its own.
     pub fn name(&self) -> &str {
         &self.of.name
     }

@@ -12,9 +12,9 @@ use crate::{
 impl RateLimiter {
     /// Bans the caller of this limiter for `time` from now, whatever ban it has.
     ///
-    /// The ban holds for [rules](crate::Rule::ban) and [limits](crate::RateLimiterBuilder::ban) that
-    /// ban callers, in all processes: those that know of no earlier ban learn of it with their next
-    /// call. A limiter by its exact name bans no caller itself, and neither does Java. It does not
+    /// The ban holds for [rules](crate::Rule::ban) and [limits](crate::RateLimiterBuilder::ban)
+    /// that ban callers, in all processes: those that know of no earlier ban learn of it with their
+    /// next call. A limiter by its exact name bans no caller itself, and neither does Java. It does not
     /// count as one of the bans by which later ones double.
     /// [`RateLimitLayer::limiter`](crate::RateLimitLayer::limiter) finds the limiter of a caller.
     ///

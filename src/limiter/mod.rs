@@ -141,7 +141,12 @@ impl RateLimiter {
     /// # }
     /// ```
     pub fn slots(mut self, slots: u32) -> Result<Self, ConfigError> {
-        let may_have_log = !self.is_by_calendar();
+        let algorithm = self.limiter.of.counting.algorithm;
+        let may_have_log = match self.given() {
+            Some(_) => algorithm.has_log(),
+            // Another algorithm may still be chosen.
+            None => !self.is_by_calendar(),
+        };
         let interval = self.given().map(Limit::interval);
         let slots = Slots::try_new(slots, self.name(), may_have_log, interval.into_iter())?;
         self.settings().counting.slots = Some(slots);
@@ -370,7 +375,7 @@ impl RateLimiter {
         self.limiter.of.limit.given()
     }
 
-    /// Returns the name that it has in the store, and how it is counted there.
+    /// Returns the name that it has in the store.
     fn key(&self) -> &Name {
         &self.limiter.name
     }

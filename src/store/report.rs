@@ -122,7 +122,10 @@ impl<'a> Seen<'a> {
     #[inline(always)]
     fn decided<'c>(&self, charge: &'c LimiterCharge) -> DecidedRule<'c> {
         let of = charge.of();
-        let limit = self.limits.iter().find(|limit| limit.is_of(of));
+        let limit = self
+            .limits
+            .iter()
+            .find(|limit| limit.is_of(&charge.limiter));
         DecidedRule {
             rule: of.rule(),
             result: self.result(charge, limit),

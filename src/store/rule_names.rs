@@ -65,8 +65,8 @@ impl Holder {
 }
 
 impl RuleNames {
-    /// Records that `holder` has this limit of a rule, under these names, by this key or by any. Returns false if another holder has a different one, other than the
-    /// holder that it replaces.
+    /// Records that `holder` has this limit of a rule, under these names, by this key or by any.
+    /// Returns false if another holder has a different one, other than the holder that it replaces.
     pub(crate) fn claim(
         &self,
         of: &CompiledLimit,
@@ -76,6 +76,10 @@ impl RuleNames {
     ) -> bool {
         let counts = (of.limit, of.counting.algorithm, of.ban, naming.clone());
         let mut names = lock(&self.0);
+        if names.len().is_power_of_two() {
+            // Now and then, what has no holder any more.
+            names.retain(|_, claims| claims.iter().any(|it| it.holder.strong_count() > 0));
+        }
         let claims = names.entry(Arc::clone(&of.name)).or_default();
         claims.retain(|claim| claim.holder.strong_count() > 0);
         let differs = |claim: &Claim| claim.differs(&counts, key.as_deref());

@@ -65,8 +65,8 @@ impl Outcome {
     }
 }
 
-/// Decides by the response whether a rule charges the request.
-/// Returns the closure that a limit keeps of a rule's.
+/// Returns what a limit keeps of a closure that decides by the response whether a rule charges the
+/// request.
 pub(crate) fn charge_if(counts: impl Fn(&Outcome) -> bool + Send + Sync + 'static) -> ChargeIf {
     Arc::new(move |status, grpc_status| {
         // Of a response, so that it is valid.
@@ -140,7 +140,7 @@ impl<'a> Earlier<'a> {
 
     /// Returns which layer has made the same charge, if one has.
     pub(crate) fn charged_by(&self, again: &LimiterCharge) -> Option<Pass> {
-        let rule = &again.of();
+        let rule = again.of();
         let has_charged = |pass: Pass, grant: &Grant| {
             // The cost must be the same here. That of another layer must not depend on the request.
             let is_same = |of: &CompiledLimit, permits: u32| {

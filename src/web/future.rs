@@ -217,9 +217,12 @@ fn decided<S, B, F>(
             let call = Some((inner, Request::from_parts(parts, body)));
             State::Readying { call, settling }
         }
-        Ok(Decision::Deny(refusal)) | Err(refusal) => State::Refused {
-            answer: Some(shared.refuse(refusal, &mut parts, fields)),
-        },
+        Ok(Decision::Deny(refusal)) | Err(refusal) => {
+            // It has the readiness of the service, which others may need meanwhile.
+            drop(inner);
+            let answer = Some(shared.refuse(refusal, &mut parts, fields));
+            State::Refused { answer }
+        }
     }
 }
 

@@ -324,6 +324,7 @@ fn refusal() -> Decision {
     let wait = Duration::from_secs(3600);
     let state = LimitState {
         of: limiter().of,
+        limiter: 0,
         permits: 1,
         interval: 3_600_000,
         remaining: Some(0),

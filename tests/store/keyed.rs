@@ -16,6 +16,7 @@ on_both_by_a_clock!(
     lists_take_of_all_or_of_none_and_wait,
     receipts_settle_what_was_really_used,
     a_key_that_is_refused_too_often_is_banned,
+    a_key_of_a_list_is_not_banned_for_another,
     a_new_limit_keeps_what_is_in_use,
     what_would_change_a_limit_in_the_code_is_an_error,
 );
@@ -172,6 +173,24 @@ async fn a_key_that_is_refused_too_often_is_banned(store: impl Settles, clock: M
     take(&ann, 1).await;
     ann.ban_for(MINUTE).await.unwrap();
     assert_eq!(said().await.kind(), RefusalKind::Banned);
+}
+
+/// Whether it waits, is refused by the store or from a refusal that is known.
+async fn a_key_of_a_list_is_not_banned_for_another(store: impl Settles, _: ManualClock) {
+    let ban = Ban::after(3).within(MINUTE).lasting(15 * MINUTE);
+    let logins = Limit::new(2, MINUTE).named(&unique("login")).ban(ban);
+    let logins = logins.keyed(&store).unwrap();
+    let [ann, bob] = ["ann", "bob"].map(|key| logins.of(key));
+    take(&ann, 2).await;
+    take(&bob, 1).await;
+    let both = RateLimiter::all([&ann, &bob]).unwrap();
+    for _ in 0..4 {
+        refused(both.try_acquire_for(1, SECOND).await.unwrap());
+        refused(both.try_acquire().await.unwrap());
+    }
+    assert!(ann.banned_until().await.unwrap().is_some());
+    assert_eq!(bob.banned_until().await.unwrap(), None);
+    take(&bob, 1).await;
 }
 
 /// As that of a rule, after a deploy.

@@ -113,7 +113,7 @@ impl Refusals {
         if self.kept.is_some() && decision.source() != Source::Lease {
             for charge in acquire.charges() {
                 let mut states = decision.states().iter();
-                if let Some(state) = states.find(|state| state.is_of(charge.of())) {
+                if let Some(state) = states.find(|state| state.is_of(&charge.limiter)) {
                     let limit = (state.permits, state.interval);
                     let answered = asked.as_mut().map(|asked| &mut asked.seen);
                     self.generations.saw_limit(charge.name(), limit, answered);

@@ -52,7 +52,7 @@ impl<L: StandIn> Locals<L> {
     pub(crate) fn record_decision(&self, acquire: &Acquire, decision: &Decision) {
         for charge in acquire.charges() {
             let mut states = decision.states().iter();
-            let Some(state) = states.find(|state| state.is_of(charge.of())) else {
+            let Some(state) = states.find(|state| state.is_of(&charge.limiter)) else {
                 continue;
             };
             let granted = matches!(decision, Decision::Allow(_)) && !charge.shadow;

@@ -258,6 +258,7 @@ impl Deref for WithFallback {
 pub(crate) fn spent(of: &Arc<CompiledLimit>, wait: Duration) -> LimitState {
     LimitState {
         of: Arc::clone(of),
+        limiter: 0,
         permits: 1,
         interval: u64::try_from(wait.as_millis()).unwrap(),
         remaining: Some(0),

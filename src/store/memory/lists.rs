@@ -38,10 +38,7 @@ impl Shared {
         let mut locked = self.lock_all(acquire);
         for charge in acquire.charges() {
             let shard = self.shard_in(&mut locked, charge.name());
-            if !shard
-                .get_mut(charge.name(), now)?
-                .has_room(charge, exact, now)
-            {
+            if !shard.get_mut(charge.name(), now)?.has_room(charge, now) {
                 return None;
             }
         }
@@ -49,8 +46,8 @@ impl Shared {
         for charge in acquire.charges() {
             let shard = self.shard_in(&mut locked, charge.name());
             let kept = shard.get_mut(charge.name(), now)?;
-            // The same instant, and the same locks: it has room still. No two charges of a list are of
-            // one limiter by one algorithm.
+            // The same instant, and the same locks: it has room still. No two charges of a list are
+            // of one limiter by one algorithm.
             answers.push((kept.limiter.acquire_one(charge, Terms::HERE, exact, now)).ok()?);
             kept.keep_alive(now);
         }

@@ -2,8 +2,8 @@
 
 use std::{
     collections::{BTreeSet, HashMap},
-    mem,
-    sync::Arc,
+    mem, ptr,
+    sync::{Arc, Weak},
 };
 
 use crate::{
@@ -42,8 +42,9 @@ pub(super) struct Shard {
 }
 
 pub(super) struct StoredLimiter {
-    /// The limit of the last caller. The state is of its algorithm.
-    by: Arc<CompiledLimit>,
+    /// The limit of the last caller, which need not be compared again. Weak, as a limiter outlives
+    /// rules, and what they own may hold this store.
+    by: Weak<CompiledLimit>,
     pub(super) limiter: Count,
     /// Set by a verb: the limiter stays until it is deleted.
     pub(super) lasting: bool,
@@ -58,7 +59,7 @@ impl StoredLimiter {
         limiter.state.count_by(by.counting);
         Self {
             limiter,
-            by: Arc::clone(by),
+            by: remembered(by),
             lasting: false,
             expires_at: NEVER,
             _counter: Arc::clone(counter),
@@ -73,38 +74,42 @@ impl StoredLimiter {
     /// of its own, take over nothing, and leave nothing.
     #[inline]
     pub(super) fn count_by(&mut self, by: &Arc<CompiledLimit>, now: Now) {
-        if Arc::ptr_eq(&self.by, by) {
+        if self.is_by(by) {
             return;
         }
-        if !self.by.counts_like(by) {
-            let algorithm = by.counting.algorithm;
-            if algorithm != self.by.counting.algorithm {
-                let before = mem::replace(&mut self.limiter, Count::new(algorithm));
-                self.limiter.limit = before.limit;
-                if let (Some(limit), Some(value)) = (before.limit, before.state.value(now)) {
-                    self.limiter.state.resume(&limit, value, now);
-                }
+        let algorithm = by.counting.algorithm;
+        if algorithm != self.limiter.state.kind() {
+            let before = mem::replace(&mut self.limiter, Count::new(algorithm));
+            self.limiter.limit = before.limit;
+            if let (Some(limit), Some(value)) = (before.limit, before.state.value(now)) {
+                self.limiter.state.resume(&limit, value, now);
             }
-            self.by = Arc::clone(by);
         }
         self.limiter.state.count_by(by.counting);
+        self.by = remembered(by);
     }
 
-    /// Returns whether a charge has room by the algorithm and the limit that are counted by. It takes
-    /// nothing.
-    pub(super) fn has_room(&mut self, charge: &LimiterCharge, exact: bool, now: Now) -> bool {
-        if self.by.counting.algorithm != charge.of().counting.algorithm {
+    fn is_by(&self, by: &Arc<CompiledLimit>) -> bool {
+        ptr::eq(self.by.as_ptr(), Arc::as_ptr(by))
+    }
+
+    /// Returns whether a charge has room by the algorithm and the limit that are counted by. It
+    /// takes nothing.
+    pub(super) fn has_room(&mut self, charge: &LimiterCharge, now: Now) -> bool {
+        if self.limiter.state.kind() != charge.of().counting.algorithm {
             return false;
         }
         self.count_by(charge.of(), now);
-        self.limiter.has_room(charge, exact, now)
+        self.limiter.has_room(charge, now)
     }
 
     /// Settles a grant at `keep` permits. Returns how many were credited; below zero, charged.
     pub(super) fn settle(&mut self, receipt: &Receipt, keep: u32, now: Now) -> i64 {
         let settled = self.limiter.settle(receipt, receipt.settle(), keep, now);
-        // It went by the receipt's slots.
-        self.limiter.state.count_by(self.by.counting);
+        if !self.is_by(receipt.of()) {
+            // It went by the receipt's slots.
+            self.by = Weak::new();
+        }
         let credited = settled.unwrap_or(0);
         if credited < 0 {
             self.keep_alive(now);
@@ -155,6 +160,15 @@ impl StoredLimiter {
             let end = self.limiter.state.end_of_life(&limit, now);
             self.expires_at = keep_alive.max(end);
         }
+    }
+}
+
+/// Returns the limit for the next caller to be compared with; none for that of one request alone,
+/// whose memory would be kept.
+fn remembered(by: &Arc<CompiledLimit>) -> Weak<CompiledLimit> {
+    match Arc::strong_count(by) {
+        1 => Weak::new(),
+        _ => Arc::downgrade(by),
     }
 }
 

@@ -70,7 +70,7 @@ impl Decide for Shared {
     fn strike(&self, acquire: &Acquire, refusal: &mut Refusal) {
         for charge in acquire.charges() {
             let (name, of) = (charge.name(), charge.of());
-            let (Some(ban), Some(limit)) = (of.ban, refusal.without_room(of)) else {
+            let (Some(ban), Some(limit)) = (of.ban, refusal.without_room(&charge.limiter)) else {
                 continue;
             };
             let (now, mut shard) = (self.now(), self.shard(name));

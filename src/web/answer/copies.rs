@@ -7,19 +7,20 @@ use std::{
     thread::LocalKey,
 };
 
-use crate::compiled_limit::CompiledLimit;
+use crate::{compiled_limit::CompiledLimit, observe::ObservedRule};
 
 /// The number of copies that a thread keeps: one in each place, which a newer one overwrites.
 pub(super) const PLACES: usize = 64;
 
-/// The copies of one thread. A cache for all of them would need a lock, for which they would wait in
-/// a flood; and copies of one value write to one count.
+/// The copies of one thread. A cache for all of them would need a lock, for which they would wait
+/// in a flood; and copies of one value write to one count.
 pub(super) type Copies<K, T> = RefCell<[Option<Rendered<K, T>>; PLACES]>;
 
 /// What was rendered for a limit, with all else that it depends on.
 pub(super) struct Rendered<K, T> {
-    // Weak, as a thread outlives rules: what their limits own goes with the rules.
-    of: Weak<CompiledLimit>,
+    // What all of a rule's share, also where each request has one of its own. Weak, as a thread
+    // outlives rules.
+    rule: Weak<ObservedRule>,
     shown: K,
     rendered: T,
 }
@@ -32,25 +33,24 @@ pub(super) const fn none<K, T>() -> Copies<K, T> {
 /// `number` mostly have another place.
 pub(super) fn copy_of<K: PartialEq, T: Clone>(
     copies: &'static LocalKey<Copies<K, T>>,
-    of: &Arc<CompiledLimit>,
+    of: &CompiledLimit,
     number: u64,
     shown: K,
     render: impl Fn() -> T,
 ) -> T {
     let place = (of.answer_hash ^ number) as usize % PLACES;
     let mut copy = None;
-    // While the thread ends, its cache may be gone already. It is in use where the last copy of another
-    // limit is dropped, and what that owns asks again.
+    // While the thread ends, its cache may be gone already. It is in use where the last copy of
+    // another limit is dropped, and what that owns asks again.
     let _ = copies.try_with(|copies| {
         let place = &mut copies.try_borrow_mut().ok()?[place];
-        let is_it = place.as_ref().is_some_and(|it| {
-            let is_same = ptr::eq(it.of.as_ptr(), Arc::as_ptr(of));
-            let is_like = |it: Arc<CompiledLimit>| it.answers_like(of);
-            it.shown == shown && (is_same || it.of.upgrade().is_some_and(is_like))
-        });
+        let is_same = |it: &Rendered<_, _>| ptr::eq(it.rule.as_ptr(), Arc::as_ptr(&of.kept));
+        let is_it = place
+            .as_ref()
+            .is_some_and(|it| it.shown == shown && is_same(it));
         if !is_it {
             *place = Some(Rendered {
-                of: Arc::downgrade(of),
+                rule: Arc::downgrade(&of.kept),
                 shown,
                 rendered: render(),
             });

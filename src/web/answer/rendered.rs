@@ -141,6 +141,7 @@ mod tests {
             let ((name, hidden, permits), (seconds, left, refused, enforced)) = (shown, state);
             LimitState {
                 of: CompiledLimit::new(&name, hidden),
+                limiter: 0,
                 permits,
                 interval: seconds * 1000,
                 remaining: left,

@@ -199,6 +199,23 @@ fn mistakes_in_lists_are_named() {
     assert!(!format!("{rules:?}").contains("ann"), "{rules:?}");
 }
 
+/// The stricter rule has no limit of its own: that of the other is stored.
+#[tokio::test]
+async fn one_limiter_by_two_rules_has_the_limit_that_one_of_them_brings() {
+    let shared = || Rule::shared("orders:<key>").by(FromHeader::new("x-key"));
+    let lenient = shared().or_init(Limit::per_minute(2));
+    let lenient = lenient.on_failure(FailurePolicy::Allow).named("lenient");
+    for rules in [
+        [lenient.clone(), shared().named("strict")],
+        [shared().named("strict"), lenient],
+    ] {
+        let layer = layer_of(&MemoryStore::new(), rules);
+        // One permit for each rule.
+        assert_eq!(code(&layer, request("ann")).await, 200);
+        assert_eq!(code(&layer, request("ann")).await, 429);
+    }
+}
+
 /// Two rules can name one limiter for some keys. Different algorithms cannot count it in one call:
 /// it is refused, whatever the failure policy.
 #[tokio::test]

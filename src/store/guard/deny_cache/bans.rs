@@ -166,7 +166,7 @@ impl Bans {
         for (charge, (at, found)) in each.filter(|(charge, _)| charge.of().ban.is_some()) {
             let (known, clock) = (self.get_or_make(charge), self.clock_of(charge.of()));
             let mut known = lock(&known);
-            let state = states.iter().find(|state| state.is_of(charge.of()));
+            let state = states.iter().find(|state| state.is_of(&charge.limiter));
             let left = Duration::from_millis(u64::try_from(found.left).unwrap_or(0));
             let back = Duration::from_millis(u64::try_from(found.back).unwrap_or(0));
             known.counted = RefusalCount {
@@ -266,7 +266,7 @@ impl Bans {
     ) -> List<(&'a LimiterCharge, Ban)> {
         let each = acquire.charges().filter_map(|charge| {
             let ban = charge.of().ban?;
-            refusal.without_room(charge.of())?;
+            refusal.without_room(&charge.limiter)?;
             Some((charge, ban))
         });
         each.collect()

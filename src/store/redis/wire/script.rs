@@ -78,7 +78,8 @@ pub(crate) struct CallSettings<'a> {
 }
 
 impl CallSettings<'_> {
-    /// Returns the same for bans by a limiter of this algorithm. They use the clock by which its algorithm waits.
+    /// Returns the same for bans by a limiter of this algorithm. They use the clock by
+    /// which it waits.
     pub(crate) fn for_bans(self, algorithm: Algorithm) -> Self {
         let now = self.now.filter(|_| !algorithm.waits_by_server());
         Self { now, ..self }
