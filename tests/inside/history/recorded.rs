@@ -5,6 +5,7 @@ use super::{
     steps::{given_back, steps},
     *,
 };
+use crate::clock::Now;
 
 /// All that was recorded of some limiters, and by which rules it is judged.
 #[derive(Debug)]
@@ -29,6 +30,16 @@ pub(crate) enum Counted {
     /// One of this process, that was moved by hand and showed these milliseconds: it is read before
     /// a call is sent
     ByHand(Vec<i64>),
+}
+
+impl Counted {
+    /// An instant of it. A clock of this process proves nothing about scores by others.
+    pub(crate) fn at(&self, millis: i64) -> Now {
+        match self {
+            Self::ByServer => Now::millis(millis),
+            Self::ByHand(_) => Now::millis(millis).given(),
+        }
+    }
 }
 
 impl History {

@@ -105,7 +105,8 @@ impl State {
             },
             What::Settle(receipt, keep) => {
                 let place = history.place(receipt.name());
-                let credited = self.limiters[place].settle(receipt, None, *keep, Now::millis(now));
+                let credited =
+                    self.limiters[place].settle(receipt, None, *keep, history.clock.at(now));
                 if credited.map_err(|kind| format!("{kind:?}"))? > 0 {
                     self.ages(history, event, receipt.name());
                 }
@@ -113,7 +114,7 @@ impl State {
             }
             What::Manage(name, op, outcome) => {
                 let place = history.place(name);
-                let would = manage(&mut self.limiters[place], op, now)?;
+                let would = manage(&mut self.limiters[place], op, history.clock.at(now))?;
                 if let Some(outcome) = outcome
                     && *outcome != would
                 {
@@ -189,11 +190,7 @@ impl State {
             let limiter: &mut LimiterState = all[history.place(charge.name())].take()?;
             Some((limiter, terms))
         });
-        let instant = match history.clock {
-            Counted::ByServer => Now::millis(now),
-            Counted::ByHand(_) => Now::millis(now).given(),
-        };
-        let answers = call::acquire(limiters, &run, instant);
+        let answers = call::acquire(limiters, &run, history.clock.at(now));
         let answers = answers.map_err(|kind| format!("{kind:?}"))?;
         let answers = answers.chunks(1 + first.rest.len());
         let would = acquires.iter().zip(answers);
@@ -224,7 +221,9 @@ impl State {
         // What it asked for is taken already: would there be room for the others, too?
         let mut lacks_room = |charge: &LimiterCharge| {
             let limiter = &mut after.limiters[history.place(charge.name())];
-            let left = limiter.available(Now::millis(now), charge.id).unwrap_or(0);
+            let left = limiter
+                .available(history.clock.at(now), charge.id)
+                .unwrap_or(0);
             left < i64::try_from(before).unwrap_or(i64::MAX)
         };
         if others_made_room || acquire.charges().any(&mut lacks_room) {
@@ -317,7 +316,7 @@ impl State {
     }
 }
 
-fn manage(limiter: &mut Limiter, op: &Op, now: i64) -> Result<OpResult, String> {
+fn manage(limiter: &mut Limiter, op: &Op, now: Now) -> Result<OpResult, String> {
     Ok(match op {
         Op::TrySetRate(limit) => OpResult::Changed(limiter.try_set_rate(*limit)),
         Op::SetRate {
@@ -327,12 +326,12 @@ fn manage(limiter: &mut Limiter, op: &Op, now: i64) -> Result<OpResult, String> 
         } => {
             let applies = !existing || limiter.limit.is_some();
             if applies {
-                limiter.set_rate(*limit, *keep, Now::millis(now));
+                limiter.set_rate(*limit, *keep, now);
             }
             OpResult::Changed(applies)
         }
         Op::Available => {
-            let left = limiter.available(Now::millis(now), PermitId([0; 16]));
+            let left = limiter.available(now, PermitId([0; 16]));
             OpResult::Number(left.map_err(|kind| format!("{kind:?}"))?)
         }
         Op::Inspect => OpResult::Limit(limiter.limit),
