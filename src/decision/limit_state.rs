@@ -11,7 +11,8 @@ use crate::{
 #[derive(Clone, Debug)]
 pub struct LimitState {
     pub(crate) of: Arc<CompiledLimit>,
-    /// The hash of the limiter's name, as several of a list may have one limit; 0 in tests.
+    /// The hash of the limiter's name, as several limiters of a list may have one limit; 0 where
+    /// there is no limiter, as in a decision made by hand.
     pub(crate) limiter: u64,
     pub(crate) permits: u64,
     pub(crate) interval: Millis,

@@ -14,8 +14,8 @@ impl RateLimiter {
     ///
     /// The ban holds for [rules](crate::Rule::ban) and [limits](crate::RateLimiterBuilder::ban)
     /// that ban callers, in all processes: those that know of no earlier ban learn of it with their
-    /// next call. A limiter by its exact name bans no caller itself, and neither does Java. It does not
-    /// count as one of the bans by which later ones double.
+    /// next call. A limiter by its exact name bans no caller itself, and neither does Java. It does
+    /// not count as one of the bans by which later ones double.
     /// [`RateLimitLayer::limiter`](crate::RateLimitLayer::limiter) finds the limiter of a caller.
     ///
     /// Unit: milliseconds, rounded up, at least one and at most a century.

@@ -31,8 +31,8 @@ use crate::{
 type Locked<'a> = SmallVec<[(usize, MutexGuard<'a, Shard>); 4]>;
 
 impl Shared {
-    /// Grants a list of which each limiter has a place and room, as nearly all have. `None` for any
-    /// other, of which nothing is taken then.
+    /// Grants a list if each of its limiters has a place and room, as nearly all have. Otherwise
+    /// returns `None`, and has taken nothing.
     pub(super) fn grant_list(&self, acquire: &Acquire) -> Option<Decision> {
         let (now, exact) = (self.now(), acquire.wants_remaining);
         let mut locked = self.lock_all(acquire);
