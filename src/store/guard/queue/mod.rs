@@ -157,6 +157,20 @@ impl<S: Calls> Queued<S> {
         self.inner.acquire(acquire).await
     }
 
+    /// Decides for a caller whose shared call was dropped: that call may have arrived. If the
+    /// caller's own call fails, perhaps unsent, what the first took is given back.
+    ///
+    /// # Cancel safety
+    ///
+    /// As [`acquire`](Self::acquire).
+    async fn call_again(&self, acquire: &Acquire) -> Result<Decision, Error> {
+        let decided = self.call_alone(acquire, true).await;
+        if decided.is_err() {
+            self.give_back(acquire.receipts());
+        }
+        decided
+    }
+
     /// Waits until the call of one caller may be sent. One that was sent before cannot be said to
     /// be unsent.
     ///

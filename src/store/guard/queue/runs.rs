@@ -107,7 +107,7 @@ pub(super) async fn acquire<S: Calls>(
                 return match (&mut place.reply).await {
                     Ok(reply) => reply.outcome,
                     // The runtime of the call is gone, or the call has panicked.
-                    Err(_) => Box::pin(queue.call_alone(acquire, true)).await,
+                    Err(_) => Box::pin(queue.call_again(acquire)).await,
                 };
             }
         }

@@ -3,7 +3,7 @@
 use tokio::runtime::Runtime;
 
 use super::*;
-use crate::sync::lock;
+use crate::{store::guard::breaker::Signal, sync::lock};
 
 /// A call of a limiter in flight, with so many requests and waiters behind it.
 fn behind(world: &mut World, requests: usize) -> (Caller, Vec<Caller>) {
@@ -196,5 +196,31 @@ fn callers_of_a_call_that_panics_send_for_themselves() {
     assert!(world.run(&mut [&mut *one, &mut *two]).is_empty());
     world.answer_all();
     assert_eq!(world.run(&mut [&mut *one, &mut *two]).len(), 2);
+    world.is_empty();
+}
+
+/// The breaker has opened meanwhile, so their own calls are not sent: the first may have arrived.
+#[test]
+fn callers_that_cannot_send_for_themselves_give_back_what_the_shared_call_took() {
+    let mut world = World::new();
+    let (mut first, mut others) = behind(&mut world, 2);
+    world.server.reply(0);
+    assert!(world.poll(&mut first).is_some());
+    {
+        let mut state = world.server.state();
+        (state.arrives, state.holds_limiters) = (true, false);
+        state.panics = Some(1);
+    }
+    world.settle();
+    assert_eq!(world.held(), [first.id, others[0].id, others[1].id]);
+    let name = others[0].acquire.first.name();
+    while world.server.is_closed() {
+        let pass = world.server.breakers.enter(name, Duration::ZERO);
+        pass.expect("it is closed").ends(Signal::Failed);
+    }
+    for caller in &mut others {
+        assert!(world.poll(caller).expect("decided").is_err());
+    }
+    assert_eq!(world.held(), [first.id]);
     world.is_empty();
 }
