@@ -125,6 +125,9 @@ async fn lose_nothing_in_rounds(
     spoilt: &[(usize, ErrorKind)],
     scripts: std::ops::RangeInclusive<u64>,
 ) {
+    // The server learns the script by which a caller is asked alone: a lane may have sent it, or not.
+    crowd.lose_nothing(scene, spoilt).await;
+    pause(scene).await;
     for _ in 0..3 {
         let called = crowd.lose_nothing(scene, spoilt).await;
         assert!(scripts.contains(&called), "{called} scripts");
