@@ -109,6 +109,10 @@ impl Text {
         str::from_utf8(&self.bytes).unwrap_or_default()
     }
 
+    pub(crate) fn as_bytes(&self) -> &[u8] {
+        &self.bytes
+    }
+
     /// Returns its hash, in which every bit counts as much as any other.
     pub(crate) fn seeded_hash(&self) -> u64 {
         self.hash

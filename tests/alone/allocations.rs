@@ -281,7 +281,7 @@ fn a_flood_of_made_up_keys_takes_bounded_memory() {
     let before = in_use();
     let each = (before - empty) / PLACES;
     println!("{each} bytes for each place");
-    assert!(each < 750, "{each}");
+    assert!(each < 400, "{each}");
     (PLACES..FLOOD).for_each(ask);
     assert_eq!(store.len(), PLACES);
     let more = in_use().saturating_sub(before);

@@ -6,7 +6,7 @@ use std::sync::MutexGuard;
 use smallvec::SmallVec;
 
 use super::{
-    shard::{Shard, StoredLimiter},
+    shard::{Place, Shard},
     shared::Shared,
     untracked::Untracked,
 };
@@ -29,6 +29,12 @@ use crate::{
 
 /// The shards of a list, with their numbers.
 type Locked<'a> = SmallVec<[(usize, MutexGuard<'a, Shard>); 4]>;
+
+/// A limiter that a list counts by, and whether the list has made it.
+struct Lent {
+    place: Place,
+    is_new: bool,
+}
 
 impl Shared {
     /// Grants a list if each of its limiters has a place and room, as nearly all have. Otherwise
@@ -162,10 +168,11 @@ impl Shared {
             Ok(())
         });
         let answers = all_lent.and_then(|()| self.count(first, &mut lent, run, now));
-        for (charge, kept) in first.charges().zip(lent) {
-            if let Some(kept) = kept {
-                self.shard_in(locked, charge.name())
-                    .take_back(charge.name(), kept);
+        for (charge, lent) in first.charges().zip(lent) {
+            if let Some(Lent { place, is_new }) = lent {
+                // A list that takes nothing leaves nothing: callers make up keys.
+                let keep = !is_new || !place.kept.is_idle(now);
+                self.shard_in(locked, charge.name()).take_back(place, keep);
             }
         }
         answers
@@ -178,13 +185,14 @@ impl Shared {
         shard: &mut Shard,
         charge: &LimiterCharge,
         now: Now,
-    ) -> Result<Option<StoredLimiter>, Error> {
-        let found = match shard.get_mut(charge.name(), now) {
-            Some(_) => Ok(()),
-            None => self.add(shard, &charge.limiter, now).map(drop),
+    ) -> Result<Option<Lent>, Error> {
+        let is_new = shard.get_mut(charge.name(), now).is_none();
+        let found = match is_new {
+            true => self.add(shard, &charge.limiter, now).map(drop),
+            false => Ok(()),
         };
         match found {
-            Ok(()) => Ok(shard.lend(charge.name())),
+            Ok(()) => Ok((shard.lend(charge.name())).map(|place| Lent { place, is_new })),
             Err(full)
                 if full.kind() == ErrorKind::Full
                     && Untracked::can_count(charge.limit().given()) =>
@@ -199,7 +207,7 @@ impl Shared {
     fn count(
         &self,
         first: &Acquire,
-        lent: &mut [Option<StoredLimiter>],
+        lent: &mut [Option<Lent>],
         run: &[Acquire],
         now: Now,
     ) -> Result<List<Answer>, Error> {
@@ -219,9 +227,9 @@ impl Shared {
             .zip(&mut *lent)
             .filter_map(|(charge, kept)| {
                 let limiter: &mut LimiterState = match kept {
-                    Some(kept) => {
-                        kept.count_by(charge.of(), now);
-                        &mut kept.limiter
+                    Some(Lent { place, .. }) => {
+                        place.kept.count_by(charge.of(), now);
+                        &mut place.kept.limiter
                     }
                     None => next_met.next()?,
                 };
@@ -229,7 +237,7 @@ impl Shared {
             });
         let mut answers = call::acquire(limiters, run, now)?;
         let kept = lent.iter_mut().flatten();
-        kept.for_each(|kept| kept.keep_alive(now));
+        kept.for_each(|lent| lent.place.kept.keep_alive(now));
         if let Some(untracked) = &mut untracked {
             met.iter().for_each(|estimate| untracked.keep(estimate));
         }
@@ -250,7 +258,7 @@ mod tests {
     use crate::{
         clock::ManualClock,
         limit::{Algorithm, LimitSource},
-        store::{Decide, guard::scripted::charge, memory::shared::stand_in},
+        store::{Decide, Op, guard::scripted::charge, memory::shared::stand_in},
     };
 
     const ALGORITHMS: [Algorithm; 3] = [
@@ -259,15 +267,17 @@ mod tests {
         Algorithm::FixedWindow,
     ];
 
-    /// Asks for these permits of each limiter, by a rate of its own, and a shadow as its last.
-    fn list(permits: [u32; 3], rate: u64, shadow: bool) -> Acquire {
-        let charges = ALGORITHMS.into_iter().zip(permits).enumerate();
-        let charges = charges.map(|(number, (algorithm, permits))| {
+    /// Asks for these permits of three of five limiters from `first` on, each by a rate of its own,
+    /// and a shadow as its last.
+    fn list(permits: [u32; 3], first: usize, rate: u64, shadow: bool) -> Acquire {
+        let charges = permits.into_iter().enumerate().map(|(place, permits)| {
+            let number = (first + place) % 5;
             let limit = Limit::per_second(rate + number as u64);
             let name = format!("limiter{number}");
             LimiterCharge {
-                shadow: shadow && number == 2,
-                ..charge(&name, permits, LimitSource::Code(limit)).counted_by(algorithm)
+                shadow: shadow && place == 2,
+                ..charge(&name, permits, LimitSource::Code(limit))
+                    .counted_by(ALGORITHMS[number % 3])
             }
         });
         Acquire {
@@ -287,11 +297,37 @@ mod tests {
             let clock = ManualClock::new();
             let [fast, slow] = [(); 2].map(|()| stand_in(Arc::new(clock.clone())));
             for (permits, rate, shadow, pause) in asks {
-                let mut ask = list(permits, rate, shadow);
+                let mut ask = list(permits, 0, rate, shadow);
                 let decided = fast.decide_at_once(&mut ask).unwrap();
                 let expected = slow.decide_list(std::slice::from_ref(&ask)).unwrap();
                 prop_assert_eq!(format!("{:?}", decided.unwrap().states()),
                     format!("{:?}", expected[0].states()));
+                clock.advance(Duration::from_millis(pause));
+            }
+        }
+
+        /// Callers make up keys.
+        #[test]
+        fn a_refused_list_makes_no_place_and_takes_nothing(
+            asks in prop::collection::vec(
+                (prop::array::uniform3(1u32..7), 0usize..5, 0u64..700), 1..40,
+            ),
+        ) {
+            let clock = ManualClock::new();
+            let store = stand_in(Arc::new(clock.clone()));
+            let held = |ask: &Acquire| {
+                let left = |charge: &LimiterCharge| {
+                    let left = store.manage_now(&charge.limiter, &Op::Available);
+                    left.map_err(|error| error.kind())
+                };
+                (store.len(), ask.charges().map(left).collect::<Vec<_>>())
+            };
+            for (permits, first, pause) in asks {
+                let mut ask = list(permits, first, 5, false);
+                let before = held(&ask);
+                if !store.decide_at_once(&mut ask).unwrap().unwrap().is_allowed() {
+                    prop_assert_eq!(held(&ask), before);
+                }
                 clock.advance(Duration::from_millis(pause));
             }
         }

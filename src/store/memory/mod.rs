@@ -32,7 +32,7 @@ use crate::{
 ///
 /// # Bounds
 ///
-/// It holds up to 100 000 limiters by default. Each takes some 300 to 450 bytes, and up to 64 more
+/// It holds up to 100 000 limiters by default. Each takes some 220 to 350 bytes, and up to 64 more
 /// for each grant of the last interval; expired grants are overwritten by later ones. At the bound,
 /// a new key takes the place of a limiter that a rule made and whose permits are all free again, so
 /// that no key regains a quota by being forgotten. If none is found, the newcomer is counted by an

@@ -2,9 +2,15 @@
 
 use std::{
     collections::{BTreeSet, HashMap},
+    hash::BuildHasher,
     mem, ptr,
-    sync::{Arc, Weak},
+    sync::{
+        Arc, Weak,
+        atomic::{AtomicUsize, Ordering::Relaxed},
+    },
 };
+
+use hashbrown::HashTable;
 
 use crate::{
     algorithm::{Count, answer::Verdict, ban::Record, limiter::Terms},
@@ -22,9 +28,7 @@ const SMALL: usize = 128;
 pub(super) const NEVER: i64 = i64::MAX;
 
 pub(super) struct Shard {
-    /// By the text of their names alone: as in Redis, one name is one limiter, whatever its
-    /// algorithm.
-    limiters: HashMap<Name, StoredLimiter, BuildSpread>,
+    places: HashTable<Place>,
     /// Strikes and bans, which outlive idle limiters, each with the tick at which it is forgotten.
     records: HashMap<Text, (Record, i64), BuildSpread>,
     /// The names of the records, by when these are forgotten.
@@ -37,8 +41,27 @@ pub(super) struct Shard {
     turned_away: usize,
     /// The tick before which no limiter becomes idle, unless permits are given back.
     next_idle: i64,
-    /// Counts the limiters of the store by its references: each limiter holds one.
-    counter: Arc<()>,
+    /// The number of limiters of the store, in all shards.
+    count: Arc<AtomicUsize>,
+}
+
+/// A limiter by value, under the bytes of its name alone: as in Redis, one name is one limiter,
+/// whatever its algorithm.
+pub(super) struct Place {
+    hash: u64,
+    name: Box<[u8]>,
+    pub(super) kept: StoredLimiter,
+}
+
+impl Place {
+    /// Returns the hash of a name. The shard of a name is chosen by other bits.
+    fn hash(name: &Name) -> u64 {
+        BuildSpread::new().hash_one(name.text())
+    }
+
+    fn is_of(name: &Name) -> impl Fn(&Self) -> bool {
+        |place| *place.name == *name.text().as_bytes()
+    }
 }
 
 pub(super) struct StoredLimiter {
@@ -50,11 +73,10 @@ pub(super) struct StoredLimiter {
     pub(super) lasting: bool,
     /// The tick at which it expires, or [`NEVER`].
     pub(super) expires_at: i64,
-    _counter: Arc<()>,
 }
 
 impl StoredLimiter {
-    fn new(by: &Arc<CompiledLimit>, counter: &Arc<()>) -> Self {
+    fn new(by: &Arc<CompiledLimit>) -> Self {
         let mut limiter = Count::new(by.counting.algorithm);
         limiter.state.count_by(by.counting);
         Self {
@@ -62,7 +84,6 @@ impl StoredLimiter {
             by: remembered(by),
             lasting: false,
             expires_at: NEVER,
-            _counter: Arc::clone(counter),
         }
     }
 
@@ -126,6 +147,10 @@ impl StoredLimiter {
         self.expires_at.min(full_at)
     }
 
+    pub(super) fn is_idle(&self, now: Now) -> bool {
+        self.idle_at() <= now.tick
+    }
+
     /// Takes this many permits, or as many as there are.
     pub(super) fn charge(
         &mut self,
@@ -173,27 +198,29 @@ fn remembered(by: &Arc<CompiledLimit>) -> Weak<CompiledLimit> {
 }
 
 impl Shard {
-    pub(super) fn new(most: usize, counter: &Arc<()>) -> Self {
+    pub(super) fn new(most: usize, count: &Arc<AtomicUsize>) -> Self {
         Self {
-            limiters: HashMap::default(),
+            places: HashTable::new(),
             records: HashMap::default(),
             ends: BTreeSet::new(),
             most,
             lent: 0,
             turned_away: 0,
             next_idle: i64::MIN,
-            counter: Arc::clone(counter),
+            count: Arc::clone(count),
         }
     }
 
     pub(super) fn len(&self) -> usize {
-        self.limiters.len()
+        self.places.len()
     }
 
     /// Returns the limiter, unless it has expired.
     pub(super) fn get_mut(&mut self, name: &Name, now: Now) -> Option<&mut StoredLimiter> {
-        let kept = self.limiters.get_mut(name);
-        kept.filter(|kept| kept.expires_at > now.tick)
+        let place = self
+            .places
+            .find_mut(Place::hash(name), Place::is_of(name))?;
+        (place.kept.expires_at > now.tick).then_some(&mut place.kept)
     }
 
     /// Adds a new limiter, in place of an expired one of its name. Returns `None` if there is no
@@ -208,19 +235,36 @@ impl Shard {
         if !self.has_room(can_estimate, now) {
             return None;
         }
-        let kept = StoredLimiter::new(&limiter.of, &self.counter);
-        self.put(&limiter.name, kept);
-        self.limiters.get_mut(&limiter.name)
+        Some(self.make(&limiter.name, StoredLimiter::new(&limiter.of)))
     }
 
-    /// Stores a limiter under its name, which no other has here.
-    fn put(&mut self, name: &Name, kept: StoredLimiter) {
+    /// Makes a place for a limiter. No other has its name here.
+    fn make(&mut self, name: &Name, kept: StoredLimiter) -> &mut StoredLimiter {
+        self.count.fetch_add(1, Relaxed);
+        self.put(Place {
+            hash: Place::hash(name),
+            name: name.text().as_bytes().into(),
+            kept,
+        })
+    }
+
+    fn put(&mut self, place: Place) -> &mut StoredLimiter {
         self.next_idle = i64::MIN;
-        self.limiters.insert(name.clone(), kept);
+        let added = (self.places).insert_unique(place.hash, place, |place| place.hash);
+        &mut added.into_mut().kept
+    }
+
+    fn take(&mut self, name: &Name) -> Option<Place> {
+        let found = self
+            .places
+            .find_entry(Place::hash(name), Place::is_of(name));
+        Some(found.ok()?.remove().0)
     }
 
     pub(super) fn remove(&mut self, name: &Name) -> Option<StoredLimiter> {
-        self.limiters.remove(name)
+        let place = self.take(name)?;
+        self.count.fetch_sub(1, Relaxed);
+        Some(place.kept)
     }
 
     /// Takes the record of a name out; the caller puts it back.
@@ -245,7 +289,7 @@ impl Shard {
         record: Option<(Record, i64)>,
     ) {
         self.delete(name);
-        self.put(name, kept);
+        self.make(name, kept);
         if let Some((record, end)) = record {
             self.insert_record(name, record, end);
         }
@@ -296,17 +340,20 @@ impl Shard {
         Some(record)
     }
 
-    /// Lends a limiter, which keeps its place until it is given back.
-    pub(super) fn lend(&mut self, name: &Name) -> Option<StoredLimiter> {
-        let lent = self.remove(name);
+    /// Lends a limiter, which counts as held until it is given back.
+    pub(super) fn lend(&mut self, name: &Name) -> Option<Place> {
+        let lent = self.take(name);
         self.lent += usize::from(lent.is_some());
         lent
     }
 
-    /// Takes back a limiter that was lent.
-    pub(super) fn take_back(&mut self, name: &Name, kept: StoredLimiter) {
+    /// Takes back a limiter that was lent. Without `keep` its place is free again.
+    pub(super) fn take_back(&mut self, lent: Place, keep: bool) {
         self.lent -= 1;
-        self.put(name, kept);
+        match keep {
+            true => drop(self.put(lent)),
+            false => drop(self.count.fetch_sub(1, Relaxed)),
+        }
     }
 
     /// Returns whether there is room for one more limiter. May drop idle limiters to make room.
@@ -329,13 +376,14 @@ impl Shard {
 
     /// Drops idle limiters.
     pub(super) fn forget_idle(&mut self, now: Now) {
-        let mut next = i64::MAX;
-        self.limiters.retain(|_, kept| {
-            let idle_at = kept.idle_at();
+        let (mut next, before) = (i64::MAX, self.len());
+        self.places.retain(|place| {
+            let idle_at = place.kept.idle_at();
             let is_idle = idle_at <= now.tick;
             next = if is_idle { next } else { next.min(idle_at) };
             !is_idle
         });
+        self.count.fetch_sub(before - self.len(), Relaxed);
         self.next_idle = next;
     }
 }

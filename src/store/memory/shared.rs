@@ -2,7 +2,7 @@
 
 use std::sync::{
     Arc, Mutex, MutexGuard,
-    atomic::{AtomicU64, Ordering},
+    atomic::{AtomicU64, AtomicUsize, Ordering},
 };
 
 use super::{
@@ -40,7 +40,7 @@ pub(crate) struct Shared {
     pub(super) clock: Arc<dyn Clock>,
     pub(super) listeners: Listeners,
     /// Shards and limiters hold it.
-    counter: Arc<()>,
+    count: Arc<AtomicUsize>,
 }
 
 impl Decide for Shared {
@@ -127,8 +127,8 @@ impl Shared {
         let shards = (max / LEAST_OF_A_SHARD).clamp(1, MOST_SHARDS);
         let shards = 1 << shards.ilog2();
         let most = |shard| max / shards + usize::from(shard < max % shards);
-        let counter = Arc::default();
-        let shards = (0..shards).map(|shard| Mutex::new(Shard::new(most(shard), &counter)));
+        let count = Arc::default();
+        let shards = (0..shards).map(|shard| Mutex::new(Shard::new(most(shard), &count)));
         Self {
             shards: shards.collect(),
             max,
@@ -136,12 +136,12 @@ impl Shared {
             last_id: AtomicU64::new(0),
             clock,
             listeners,
-            counter,
+            count,
         }
     }
 
     pub(crate) fn len(&self) -> usize {
-        Arc::strong_count(&self.counter) - 1 - self.shards.len()
+        self.count.load(Ordering::Relaxed)
     }
 
     pub(super) fn forget_idle(&self) {
