@@ -24,8 +24,8 @@ pub(crate) struct RuleNames(Mutex<HashMap<Arc<str>, Vec<Claim>>>);
 
 struct Claim {
     counts: Counts,
-    /// By what it counts; `None` if code gives any key.
-    key: Option<String>,
+    /// `None` if code gives any key.
+    by: Option<CountsBy>,
     /// Dropped with the layer, or the limit without HTTP.
     holder: Weak<()>,
 }
@@ -35,9 +35,25 @@ opaque!(Claim);
 /// How a rule counts, as far as rules of its name must agree.
 type Counts = (LimitSource, Algorithm, Option<Ban>, Naming);
 
+/// What tells a rule's extractor from others.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum KeyIdentity {
+    Fingerprint(u64),
+    /// Its address, where its settings cannot be compared
+    Address(usize),
+}
+
+/// What decides which limiter and which limit a request meets, while its rule is in use.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct CountsBy {
+    pub(crate) key: Option<KeyIdentity>,
+    /// The address of the closure that chooses the limit, if one does.
+    pub(crate) limit: Option<usize>,
+}
+
 impl Claim {
-    fn differs(&self, counts: &Counts, key: Option<&str>) -> bool {
-        let both = self.key.as_deref().zip(key);
+    fn differs(&self, counts: &Counts, by: Option<CountsBy>) -> bool {
+        let both = self.by.zip(by);
         self.counts != *counts || both.is_some_and(|(one, other)| one != other)
     }
 }
@@ -65,13 +81,14 @@ impl Holder {
 }
 
 impl RuleNames {
-    /// Records that `holder` has this limit of a rule, under these names, by this key or by any.
+    /// Records that `holder` has this limit of a rule, under these names, and what a request meets
+    /// it by; `None` if code gives any key.
     /// Returns false if another holder has a different one, other than the holder that it replaces.
     pub(crate) fn claim(
         &self,
         of: &CompiledLimit,
         naming: &Naming,
-        key: Option<String>,
+        by: Option<CountsBy>,
         holder: &Holder,
     ) -> bool {
         let counts = (of.limit, of.counting.algorithm, of.ban, naming.clone());
@@ -82,7 +99,7 @@ impl RuleNames {
         }
         let claims = names.entry(Arc::clone(&of.name)).or_default();
         claims.retain(|claim| claim.holder.strong_count() > 0);
-        let differs = |claim: &Claim| claim.differs(&counts, key.as_deref());
+        let differs = |claim: &Claim| claim.differs(&counts, by);
         if claims
             .iter()
             .any(|claim| differs(claim) && !holder.replaces(claim))
@@ -93,11 +110,7 @@ impl RuleNames {
         let holder = Arc::downgrade(&holder.token);
         let known = |claim: &Claim| claim.holder.ptr_eq(&holder) && !differs(claim);
         if !claims.iter().any(known) {
-            claims.push(Claim {
-                counts,
-                key,
-                holder,
-            });
+            claims.push(Claim { counts, by, holder });
         }
         true
     }

@@ -1,6 +1,6 @@
 //! The client's address behind proxies as the key.
 
-use std::{any::TypeId, fmt, net::IpAddr, sync::Arc};
+use std::{any::TypeId, net::IpAddr, sync::Arc};
 
 use http::{
     HeaderMap, HeaderName,
@@ -10,7 +10,7 @@ use http::{
 use ipnet::IpNet;
 
 use super::{
-    Key, KeyExtractor, KeyTraits, NoKey, PeerIp,
+    Key, KeyExtractor, KeyTraits, NoKey, PeerIp, fingerprint_of,
     forwarded::{self, ForwardedHeader},
     header::no_header_name,
     ip::{is_near, peer},
@@ -18,6 +18,7 @@ use super::{
 };
 use crate::{
     error::{ConfigError, bail, config_error},
+    macros::opaque,
     name::{IPV6_PREFIX, spell},
 };
 
@@ -82,7 +83,7 @@ pub struct ClientIp {
 }
 
 /// The proxies whose header is believed.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Hash)]
 enum Trust {
     Networks(Arc<[IpNet]>),
     Hops(usize),
@@ -90,7 +91,7 @@ enum Trust {
 
 type FindPeer = dyn Fn(&Parts) -> Option<IpAddr> + Send + Sync;
 
-/// A closure, and its type: clones have the same type.
+/// A closure, and its type, by which two without captured values are the same.
 #[derive(Clone)]
 struct PeerBy(TypeId, Arc<FindPeer>);
 
@@ -292,14 +293,19 @@ impl KeyExtractor for ClientIp {
         }
         Ok(KeyTraits::BOUNDED)
     }
-}
 
-// Rules are compared by this text.
-impl fmt::Debug for PeerBy {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{:?}", self.0)
+    fn fingerprint(&self) -> Option<u64> {
+        let peer = match &self.peer {
+            Some(PeerBy(_, find)) if size_of_val(&**find) > 0 => return None,
+            Some(PeerBy(of, _)) => Some(of),
+            None => None,
+        };
+        let trust = self.trust.as_ref().ok();
+        fingerprint_of((trust, self.header, &self.name, self.ipv6_prefix, peer))
     }
 }
+
+opaque!(PeerBy);
 
 /// Parses a network of proxies, or a single one.
 fn trusted_network_of(text: &str) -> Result<IpNet, ConfigError> {

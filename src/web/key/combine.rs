@@ -1,19 +1,26 @@
 //! Extractors made of others: alternatives, all of several, and requests that need no key.
 
-use std::{fmt, sync::Arc};
+use std::sync::Arc;
 
 use http::request::Parts;
 
-use super::{Key, KeyExtractor, KeyTraits, NoKey};
-use crate::{decision::Fault, error::ConfigError};
+use super::{Key, KeyExtractor, KeyTraits, NoKey, fingerprint_of};
+use crate::{decision::Fault, error::ConfigError, store::rule_names::KeyIdentity};
 
 /// An extractor of any type.
-#[derive(Clone)]
+#[derive(Clone, Debug)]
 pub(crate) struct AnyKey(Arc<dyn KeyExtractor>);
 
 impl AnyKey {
     pub(crate) fn new(extractor: impl KeyExtractor) -> Self {
         Self(Arc::new(extractor))
+    }
+
+    /// Returns what two extractors share that find the same keys, while both are in use.
+    pub(crate) fn identity(&self) -> KeyIdentity {
+        let address = || KeyIdentity::Address(Arc::as_ptr(&self.0).addr());
+        let fingerprint = self.type_fingerprint();
+        fingerprint.map_or_else(address, KeyIdentity::Fingerprint)
     }
 }
 
@@ -25,13 +32,16 @@ impl KeyExtractor for AnyKey {
     fn check(&self) -> Result<KeyTraits, ConfigError> {
         self.0.check()
     }
+
+    fn type_fingerprint(&self) -> Option<u64> {
+        self.0.type_fingerprint()
+    }
 }
 
-// Rules are compared by this.
-impl fmt::Debug for AnyKey {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0.description())
-    }
+/// Returns the fingerprint of several extractors, if each has one.
+pub(super) fn fingerprint_of_all(keys: &[AnyKey]) -> Option<u64> {
+    let each: Option<Vec<_>> = keys.iter().map(AnyKey::type_fingerprint).collect();
+    fingerprint_of(each?)
 }
 
 /// Tries several extractors in order until one finds something. Made by [`KeyExtractor::or`].
@@ -79,6 +89,10 @@ impl KeyExtractor for Or {
     fn check(&self) -> Result<KeyTraits, ConfigError> {
         KeyTraits::of_all(&self.0)
     }
+
+    fn fingerprint(&self) -> Option<u64> {
+        fingerprint_of_all(&self.0)
+    }
 }
 
 /// Does not limit requests in which an extractor finds nothing. Made by [`KeyExtractor::or_skip`].
@@ -98,6 +112,10 @@ impl<K: KeyExtractor> KeyExtractor for OrSkip<K> {
     fn check(&self) -> Result<KeyTraits, ConfigError> {
         self.0.check()
     }
+
+    fn fingerprint(&self) -> Option<u64> {
+        self.0.fingerprint()
+    }
 }
 
 macro_rules! tuple {
@@ -110,6 +128,10 @@ macro_rules! tuple {
 
             fn check(&self) -> Result<KeyTraits, ConfigError> {
                 Ok(KeyTraits::BOUNDED$(.and(self.$place.check()?))+)
+            }
+
+            fn fingerprint(&self) -> Option<u64> {
+                fingerprint_of(($(self.$place.fingerprint()?,)+))
             }
         }
     };

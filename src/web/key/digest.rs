@@ -5,7 +5,7 @@ use std::{fmt, sync::Arc};
 use hmac_sha256::HMAC;
 use http::request::Parts;
 
-use super::{Key, KeyExtractor, KeyTraits, NoKey};
+use super::{Key, KeyExtractor, KeyTraits, NoKey, fingerprint_of};
 use crate::{
     error::{ConfigError, bail},
     name::{is_word, push_hex},
@@ -108,6 +108,11 @@ impl<K: KeyExtractor> KeyExtractor for Digested<K> {
             is_secret: true,
             ..self.inner.check()?
         })
+    }
+
+    fn fingerprint(&self) -> Option<u64> {
+        // A digest stands for the secret: what is equal makes equal keys.
+        fingerprint_of((self.secret.digest(""), self.inner.fingerprint()?))
     }
 }
 

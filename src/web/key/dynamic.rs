@@ -4,7 +4,7 @@ use std::{collections::BTreeSet, sync::Mutex};
 
 use http::request::Parts;
 
-use super::{AnyKey, Key, KeyExtractor, KeyTraits, NoKey, Or};
+use super::{AnyKey, Key, KeyExtractor, KeyTraits, NoKey, Or, combine::fingerprint_of_all};
 use crate::error::ConfigError;
 use crate::sync::lock;
 
@@ -27,6 +27,10 @@ impl KeyExtractor for Vec<AnyKey> {
 
     fn check(&self) -> Result<KeyTraits, ConfigError> {
         KeyTraits::of_all(self)
+    }
+
+    fn fingerprint(&self) -> Option<u64> {
+        fingerprint_of_all(self)
     }
 }
 

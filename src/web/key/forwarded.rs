@@ -8,7 +8,7 @@
 use std::{borrow::Cow, iter, net::IpAddr, str};
 
 /// The header in which proxies record where a request came from.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum ForwardedHeader {
     /// X-Forwarded-For: addresses, each perhaps with a port, IPv6 perhaps in brackets. Without

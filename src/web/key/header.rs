@@ -2,7 +2,7 @@
 
 use http::{HeaderName, HeaderValue, header, request::Parts};
 
-use super::{Key, KeyExtractor, KeyTraits, NoKey, push_non_empty};
+use super::{Key, KeyExtractor, KeyTraits, NoKey, fingerprint_of, push_non_empty};
 use crate::{
     decision::Fault,
     error::{ConfigError, config_error},
@@ -166,6 +166,10 @@ impl KeyExtractor for FromHeader {
             is_secret: self.is_credential,
             is_bounded: false,
         })
+    }
+
+    fn fingerprint(&self) -> Option<u64> {
+        fingerprint_of((&self.header, self.longest))
     }
 }
 

@@ -41,8 +41,9 @@ pub(crate) mod mistakes;
 mod route;
 
 use std::{
-    any::{TypeId, type_name},
+    any::TypeId,
     fmt,
+    hash::{BuildHasher, BuildHasherDefault, DefaultHasher, Hash},
 };
 
 use http::request::Parts;
@@ -88,22 +89,11 @@ use crate::{
 /// }
 /// ```
 ///
-/// # `Debug` must show every setting
+/// # Settings
 ///
-/// Two extractors count as the same key if their types and their `Debug` texts are equal. So the
-/// text must show every setting that changes what is found, and nothing else, such as a counter.
-/// For a secret setting, show an identifier of it. A derived `Debug` is right if every field is a
-/// setting and shows its value.
-///
-/// - If two extractors with different settings have equal texts, their rules of one name are taken
-///   for one rule. Callers that have nothing to do with each other then share a limiter wherever
-///   the values that were found are equal.
-/// - If the text of one extractor differs each time it is built, two layers with the same rule on
-///   one store are refused as two different rules of one name.
-///
-/// [`FromParts`] and [`FromExtension::by`] hold a closure, whose text is always the same. Closures
-/// are distinguished by where they are written in the code, not by what they have captured. Give
-/// rules different names if their closures differ only in what they have captured.
+/// Rules of one name count in one place, so they must have one key. An extractor with settings
+/// offers a [`fingerprint`](Self::fingerprint) of them: by it, a layer that is built twice has the
+/// same rules, and a rule with another key is refused.
 ///
 /// ```
 /// use http::request::Parts;
@@ -119,6 +109,10 @@ use crate::{
 ///         key.push(segments.nth(self.0).ok_or(NoKey::missing("segment"))?);
 ///         Ok(())
 ///     }
+///
+///     fn fingerprint(&self) -> Option<u64> {
+///         Some(self.0 as u64)
+///     }
 /// }
 ///
 /// let store = MemoryStore::new();
@@ -129,7 +123,7 @@ use crate::{
 /// let first = layer(0)?;
 /// // The same rule once more.
 /// let same = layer(0)?;
-/// // `Debug` shows that this is another rule, and two rules of one name are refused.
+/// // Another rule: two rules of one name are refused.
 /// assert!(layer(1).is_err());
 /// # drop((first, same));
 /// # Ok::<_, tower_ratelimit::ConfigError>(())
@@ -155,12 +149,21 @@ pub trait KeyExtractor: fmt::Debug + Send + Sync + 'static {
         Ok(KeyTraits::default())
     }
 
-    /// Returns its type and settings: extractors that are equal in this find the same keys.
+    /// Identifies its settings: extractors of one type that return the same number find the same
+    /// keys.
+    ///
+    /// A hash of all settings that change what is found. `None` if they cannot be compared, as
+    /// those of a closure with captured values: then the extractor is the same as itself alone, in
+    /// clones of its rule and of its layer. Default: 0 for a type without fields, otherwise `None`.
+    fn fingerprint(&self) -> Option<u64> {
+        (size_of_val(self) == 0).then_some(0)
+    }
+
+    /// Returns the fingerprint of its type and its settings.
     #[doc(hidden)]
-    fn description(&self) -> String {
+    fn type_fingerprint(&self) -> Option<u64> {
         // The type's name alone is the same for all closures of a function.
-        let (name, id) = (type_name::<Self>(), TypeId::of::<Self>());
-        format!("{name} {id:?} {self:?}")
+        fingerprint_of((TypeId::of::<Self>(), self.fingerprint()?))
     }
 
     /// Puts a digest into keys instead of the found value: HMAC-SHA-256 under a secret.
@@ -341,9 +344,16 @@ impl KeyExtractor for Constant {
     fn check(&self) -> Result<KeyTraits, ConfigError> {
         Ok(KeyTraits::BOUNDED)
     }
+
+    fn fingerprint(&self) -> Option<u64> {
+        fingerprint_of(self.0)
+    }
 }
 
 /// Counts by what a closure returns: `FromParts(|parts: &Parts| ..)`. `None` is a missing key.
+///
+/// A closure that captures nothing is the same wherever its rule is built again; one that captures
+/// values is the same as itself alone: see [`KeyExtractor::fingerprint`].
 #[derive(Clone, Copy)]
 pub struct FromParts<F>(pub F);
 
@@ -361,6 +371,11 @@ impl<F> fmt::Debug for FromParts<F> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("FromParts(..)")
     }
+}
+
+/// Returns the fingerprint of these settings.
+fn fingerprint_of(settings: impl Hash) -> Option<u64> {
+    Some(BuildHasherDefault::<DefaultHasher>::default().hash_one(settings))
 }
 
 /// Adds one component, unless there is none or it is empty: an empty string identifies no caller.

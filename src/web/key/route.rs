@@ -2,7 +2,7 @@
 
 use http::request::Parts;
 
-use super::{Key, KeyExtractor, NoKey};
+use super::{Key, KeyExtractor, NoKey, fingerprint_of};
 use crate::web::request::{is_grpc, is_grpc_name, method_key, template};
 
 /// The key of all requests that no route serves.
@@ -73,6 +73,10 @@ impl KeyExtractor for Route {
             key.push(template.unwrap_or(UNMATCHED));
         }
         Ok(())
+    }
+
+    fn fingerprint(&self) -> Option<u64> {
+        fingerprint_of(&self.services)
     }
 }
 

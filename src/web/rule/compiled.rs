@@ -17,11 +17,14 @@ use crate::{
     macros::warning,
     name::{Identity, Name, Naming, check_rule_name},
     observe::{ObservedRule, Observers},
-    store::{AnyStore, rule_names::Holder},
+    store::{
+        AnyStore,
+        rule_names::{CountsBy, Holder},
+    },
     sync::Once,
     web::{
         answer::Fields,
-        key::{Key, NoKey, mistakes},
+        key::{AnyKey, Key, NoKey, mistakes},
         request::is_preflight,
     },
 };
@@ -118,15 +121,17 @@ impl CompiledRule {
             }
             _ => {}
         }
-        let closure = match &rule.limit {
-            LimitOf::Parts(limit) => Some(Arc::as_ptr(limit).cast::<()>()),
-            _ => None,
+        let by = CountsBy {
+            key: rule.key.as_ref().map(AnyKey::identity),
+            limit: match &rule.limit {
+                LimitOf::Parts(limit) => Some(Arc::as_ptr(limit).cast::<()>().addr()),
+                _ => None,
+            },
         };
         for named in &limits {
             let NamedLimit { of, naming } = named;
             about.check(&label, of)?;
-            let key = Some(format!("{closure:?} {:?}", rule.key));
-            if !about.rule_names.claim(of, naming, key, holder) {
+            if !about.rule_names.claim(of, naming, Some(by), holder) {
                 return Err(duplicate(&of.name));
             }
         }

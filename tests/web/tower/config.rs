@@ -2,7 +2,10 @@
 
 use super::*;
 use serde::Deserialize;
-use tower_ratelimit::{RateLimit, key::ForwardedHeader};
+use tower_ratelimit::{
+    RateLimit,
+    key::{ForwardedHeader, Key, NoKey},
+};
 
 fn otherwise(rules: impl IntoRules) -> Result<RateLimitLayer, ConfigError> {
     RateLimitLayer::builder(&MemoryStore::new())
@@ -306,6 +309,74 @@ fn different_keys_are_not_confused() {
     let path = || FromParts(|parts: &Parts| Some(parts.uri.path().to_owned()));
     let built = || Limit::per_hour(1).by(path());
     assert!(build(built(), built()).is_ok());
+}
+
+/// What cannot be compared is the same as itself alone, in clones of its rule.
+#[test]
+fn keys_are_compared_by_all_of_their_settings() {
+    #[derive(Debug)]
+    struct Silent(&'static str);
+    impl KeyExtractor for Silent {
+        fn extract(&self, _: &Parts, key: &mut Key) -> Result<(), NoKey> {
+            key.push(self.0);
+            Ok(())
+        }
+    }
+    type Named = fn(&'static str) -> Rule;
+    fn by(key: impl KeyExtractor) -> Rule {
+        Limit::per_hour(1).by(key)
+    }
+    let captured: Named = |name| {
+        by(FromParts(move |parts: &Parts| {
+            Some(parts.headers.get(name)?.as_bytes().to_vec())
+        }))
+    };
+    let peer: Named = |name| {
+        let peer = move |parts: &Parts| parts.headers.get(name)?.to_str().ok()?.parse().ok();
+        by(ClientIp::hops(1).peer(peer))
+    };
+    let silent: Named = |name| by((Silent(name), PeerIp));
+    let pointer: Named = |name| {
+        let [first, second]: [fn(&String) -> String; 2] = [String::clone, |it| it.to_uppercase()];
+        by(FromExtension::by(if name == "a" { first } else { second }))
+    };
+    let header: Named = |name| by(FromHeader::new(name));
+    let several: Named = |name| by((FromHeader::new(name), Route::default()).or_skip());
+    let first_of: Named = |name| by(FromHeader::new(name).or(PeerIp).or_shared());
+    let digest: Named = |name| {
+        let secret = Secret::new("k1", &name.repeat(32)).unwrap();
+        by(PeerIp.digest(&secret))
+    };
+    let constant: Named = |name| by(Constant(name));
+    let services: Named = |name| by(Route::services([name]));
+    let longest: Named = |name| by(FromHeader::new("x").max_len(usize::from(name.as_bytes()[0])));
+    for (name, named, is_known) in [
+        ("captured", captured, false),
+        ("peer", peer, false),
+        ("silent", silent, false),
+        ("pointer", pointer, false),
+        ("header", header, true),
+        ("several", several, true),
+        ("first of", first_of, true),
+        ("digest", digest, true),
+        ("constant", constant, true),
+        ("services", services, true),
+        ("longest", longest, true),
+    ] {
+        let store = MemoryStore::new();
+        let build = |rule: Rule| RateLimitLayer::builder(&store).otherwise(rule).build();
+        let rule = named("a");
+        let _first = build(rule.clone()).unwrap();
+        assert!(build(rule).is_ok(), "{name}");
+        assert!(build(named("b")).is_err(), "{name}");
+        assert_eq!(build(named("a")).is_ok(), is_known, "{name}");
+    }
+    let own = || by(FromExtension::<String>::key());
+    let store = MemoryStore::new();
+    let build = |rule: Rule| RateLimitLayer::builder(&store).otherwise(rule).build();
+    let _first = build(own()).unwrap();
+    assert!(build(own()).is_ok());
+    assert!(build(by(FromExtension::by(|it: &String| it.clone()))).is_err());
 }
 
 #[test]
