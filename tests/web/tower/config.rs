@@ -344,7 +344,7 @@ fn keys_are_compared_by_all_of_their_settings() {
     let several: Named = |name| by((FromHeader::new(name), Route::default()).or_skip());
     let first_of: Named = |name| by(FromHeader::new(name).or(PeerIp).or_shared());
     let digest: Named = |name| {
-        let secret = Secret::new("k1", &name.repeat(32)).unwrap();
+        let secret = Secret::new("k1", name.repeat(32)).unwrap();
         by(PeerIp.digest(&secret))
     };
     let constant: Named = |name| by(Constant(name));
