@@ -88,9 +88,9 @@ impl Acquire {
         self.charges().try_for_each(LimiterCharge::check)
     }
 
-    /// Returns the receipts of a call that is still to be sent.
+    /// Returns the receipts of its calls, which are still to be sent or may be under way.
     pub(crate) fn receipts(&self) -> List<Receipt> {
-        let made = Some(clock::moment());
+        let made = Some(self.asked_at.unwrap_or_else(clock::moment));
         self.charges()
             .map(|charge| charge.receipt_made(made))
             .collect()

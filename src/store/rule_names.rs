@@ -36,7 +36,7 @@ opaque!(Claim);
 type Counts = (LimitSource, Algorithm, Option<Ban>, Naming);
 
 /// What tells a rule's extractor from others.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum KeyIdentity {
     Fingerprint(u64),
     /// Its address, where its settings cannot be compared
@@ -81,9 +81,9 @@ impl Holder {
 }
 
 impl RuleNames {
-    /// Records that `holder` has this limit of a rule, under these names, and what a request meets
-    /// it by; `None` if code gives any key.
-    /// Returns false if another holder has a different one, other than the holder that it replaces.
+    /// Records that `holder` has this limit of a rule, under these names, and what decides which
+    /// limiter a request meets; `None` if code gives any key. Returns false if another holder has a
+    /// different one, other than the holder that it replaces.
     pub(crate) fn claim(
         &self,
         of: &CompiledLimit,

@@ -54,7 +54,7 @@ pub(super) struct Place {
 }
 
 impl Place {
-    /// Returns the hash of a name. The shard of a name is chosen by other bits.
+    /// Returns the hash of a name, spread: its shard is chosen by the hash before that.
     fn hash(name: &Name) -> u64 {
         BuildSpread::new().hash_one(name.text())
     }

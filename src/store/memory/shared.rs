@@ -39,7 +39,7 @@ pub(crate) struct Shared {
     pub(super) last_id: AtomicU64,
     pub(super) clock: Arc<dyn Clock>,
     pub(super) listeners: Listeners,
-    /// Shards and limiters hold it.
+    /// The number of limiters, which the shards change.
     count: Arc<AtomicUsize>,
 }
 

@@ -19,7 +19,7 @@ impl AnyKey {
     /// Returns what two extractors share that find the same keys, while both are in use.
     pub(crate) fn identity(&self) -> KeyIdentity {
         let address = || KeyIdentity::Address(Arc::as_ptr(&self.0).addr());
-        let fingerprint = self.type_fingerprint();
+        let fingerprint = self.0.type_fingerprint();
         fingerprint.map_or_else(address, KeyIdentity::Fingerprint)
     }
 }
@@ -33,15 +33,14 @@ impl KeyExtractor for AnyKey {
         self.0.check()
     }
 
-    fn type_fingerprint(&self) -> Option<u64> {
-        self.0.type_fingerprint()
+    fn fingerprint(&self) -> Option<u64> {
+        fingerprint_of(self.identity())
     }
 }
 
-/// Returns the fingerprint of several extractors, if each has one.
+/// Returns the fingerprint of several extractors.
 pub(super) fn fingerprint_of_all(keys: &[AnyKey]) -> Option<u64> {
-    let each: Option<Vec<_>> = keys.iter().map(AnyKey::type_fingerprint).collect();
-    fingerprint_of(each?)
+    fingerprint_of(keys.iter().map(AnyKey::identity).collect::<Vec<_>>())
 }
 
 /// Tries several extractors in order until one finds something. Made by [`KeyExtractor::or`].

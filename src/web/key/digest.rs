@@ -111,7 +111,7 @@ impl<K: KeyExtractor> KeyExtractor for Digested<K> {
     }
 
     fn fingerprint(&self) -> Option<u64> {
-        // A digest stands for the secret: what is equal makes equal keys.
+        // Equal digests mean equal secrets, and so equal keys.
         fingerprint_of((self.secret.digest(""), self.inner.fingerprint()?))
     }
 }

@@ -152,15 +152,16 @@ pub trait KeyExtractor: fmt::Debug + Send + Sync + 'static {
     /// Identifies its settings: extractors of one type that return the same number find the same
     /// keys.
     ///
-    /// A hash of all settings that change what is found. `None` if they cannot be compared, as
-    /// those of a closure with captured values: then the extractor is the same as itself alone, in
-    /// clones of its rule and of its layer. Default: 0 for a type without fields, otherwise `None`.
+    /// A hash of all settings that change what is found; of an extractor of any type that it
+    /// delegates to, the [`type_fingerprint`](Self::type_fingerprint). `None` if they cannot be
+    /// compared, as those of a closure with captured values: such an extractor equals only itself,
+    /// in clones of its rule and of its layer. Default: 0 for a type without fields, otherwise
+    /// `None`.
     fn fingerprint(&self) -> Option<u64> {
         (size_of_val(self) == 0).then_some(0)
     }
 
-    /// Returns the fingerprint of its type and its settings.
-    #[doc(hidden)]
+    /// Identifies its type and its settings.
     fn type_fingerprint(&self) -> Option<u64> {
         // The type's name alone is the same for all closures of a function.
         fingerprint_of((TypeId::of::<Self>(), self.fingerprint()?))

@@ -79,7 +79,7 @@ struct NamedLimit {
 /// Returns the error for two different rules of one name, which would count together.
 pub(super) fn duplicate(name: &str) -> ConfigError {
     config_error!(Duplicate: "two rules are named {name:?} and differ in limit or key: rename one \
-        of them (a `Limit::named` is one, too)")
+        of them, or clone it if both are to be one (a `Limit::named` is a rule, too)")
 }
 
 /// Returns whether a rule that is enforced for this percentage of keys may refuse by this limiter.

@@ -1,7 +1,8 @@
 //! Replacing the rules of a layer while it serves.
 
 use super::*;
-use tower_ratelimit::HeaderStyle;
+use http::request::Parts;
+use tower_ratelimit::{HeaderStyle, key::FromParts};
 
 fn all(permits: u64) -> Rule {
     Limit::per_minute(permits).by(PeerIp).named("all")
@@ -104,6 +105,40 @@ async fn names_go_with_the_rules() {
         .reload(Rules::new().otherwise(all(9).named("other")))
         .unwrap();
     assert!(build(3).is_ok());
+}
+
+/// A file that is read again makes the same rules, whatever its keys consist of.
+#[test]
+fn a_file_is_the_same_rules_each_time_it_is_read() {
+    let header = String::from("x-user");
+    let user =
+        FromParts(move |parts: &Parts| Some(parts.headers.get(&header)?.as_bytes().to_vec()));
+    let secret = Secret::new("k1", "s".repeat(32)).unwrap();
+    let file = RulesFile::new().key("user", user).secret(&secret);
+    for (key, by) in [
+        ("", "\"header:x-tenant or skip\""),
+        ("", "\"peer or user or shared\""),
+        ("", "[\"user\", \"route\"]"),
+        ("", "\"user or skip\""),
+        (
+            "[keys.digested]\nfrom = \"user\"\ndigest = \"k1\"",
+            "\"digested\"",
+        ),
+    ] {
+        let read = |rate: &str| {
+            let rule = format!("[rules.all]\nrate = \"{rate}\"\nby = {by}");
+            let text =
+                format!("{key}\n{rule}\n[[on]]\nroute = \"/{{*rest}}\"\nrules = [\"all\"]\n");
+            file.parse(&text).unwrap()
+        };
+        let store = MemoryStore::new();
+        let build = |rate| RateLimitLayer::builder(&store).rules(read(rate)).build();
+        let (first, second) = (build("3/1m").unwrap(), build("3/1m").unwrap());
+        first.reload(read("3/1m")).unwrap();
+        second.reload(read("3/1m")).unwrap();
+        let other = build("4/1m").unwrap_err().to_string();
+        assert!(other.contains("differ in limit or key"), "{by}: {other}");
+    }
 }
 
 #[tokio::test]

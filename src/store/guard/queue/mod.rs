@@ -38,7 +38,7 @@ pub(crate) use self::{
 use crate::{
     clock::{Clock, no_timer},
     compiled_limit::Limiter,
-    decision::{Decision, RefusalKind},
+    decision::{Decision, Grant, RefusalKind, Source},
     demand::{Acquire, LimiterCharge},
     error::Error,
     list::List,
@@ -157,15 +157,16 @@ impl<S: Calls> Queued<S> {
         self.inner.acquire(acquire).await
     }
 
-    /// Decides for a caller whose shared call was dropped: that call may have arrived. If the
-    /// caller's own call fails, perhaps unsent, what the first took is given back.
+    /// Decides for a caller whose shared call was dropped: that call may have arrived. What it took
+    /// is given back, unless the caller's own call is granted by the same id.
     ///
     /// # Cancel safety
     ///
     /// As [`acquire`](Self::acquire).
     async fn call_again(&self, acquire: &Acquire) -> Result<Decision, Error> {
         let decided = self.call_alone(acquire, true).await;
-        if decided.is_err() {
+        let by_its_id = |grant: &Grant| grant.source() == Source::Store;
+        if !matches!(&decided, Ok(Decision::Allow(grant)) if by_its_id(grant)) {
             self.give_back(acquire.receipts());
         }
         decided

@@ -199,28 +199,39 @@ fn callers_of_a_call_that_panics_send_for_themselves() {
     world.is_empty();
 }
 
-/// The breaker has opened meanwhile, so their own calls are not sent: the first may have arrived.
+/// A shared call is dropped, and arrives. Its callers' own calls are refused by the breaker, or
+/// granted out of a lease by other ids.
 #[test]
-fn callers_that_cannot_send_for_themselves_give_back_what_the_shared_call_took() {
-    let mut world = World::new();
-    let (mut first, mut others) = behind(&mut world, 2);
-    world.server.reply(0);
-    assert!(world.poll(&mut first).is_some());
-    {
-        let mut state = world.server.state();
-        (state.arrives, state.holds_limiters) = (true, false);
-        state.panics = Some(1);
+fn callers_that_are_not_granted_by_their_own_id_give_back_what_the_shared_call_took() {
+    for leases in [false, true] {
+        let mut world = World::new();
+        let (mut first, mut others) = behind(&mut world, 2);
+        world.server.reply(0);
+        assert!(world.poll(&mut first).is_some());
+        {
+            let mut state = world.server.state();
+            (state.arrives, state.holds_limiters) = (true, false);
+            state.panics = Some(1);
+        }
+        world.settle();
+        assert_eq!(world.held(), [first.id, others[0].id, others[1].id]);
+        let name = others[0].acquire.first.name().clone();
+        while !leases && world.server.is_closed() {
+            let pass = world.server.breakers.enter(&name, Duration::ZERO);
+            pass.expect("it is closed").ends(Signal::Failed);
+        }
+        for caller in &mut others {
+            let mut decided = world.poll(caller);
+            for at in world.server.open() {
+                world.server.lease(at);
+                decided = world.poll(caller);
+            }
+            assert_eq!(decided.expect("decided").is_ok(), leases);
+        }
+        let held = world.held();
+        assert!(others.iter().all(|caller| !held.contains(&caller.id)));
+        // A lease's grants have other ids.
+        assert_eq!(held.len(), if leases { 3 } else { 1 });
+        world.is_empty();
     }
-    world.settle();
-    assert_eq!(world.held(), [first.id, others[0].id, others[1].id]);
-    let name = others[0].acquire.first.name();
-    while world.server.is_closed() {
-        let pass = world.server.breakers.enter(name, Duration::ZERO);
-        pass.expect("it is closed").ends(Signal::Failed);
-    }
-    for caller in &mut others {
-        assert!(world.poll(caller).expect("decided").is_err());
-    }
-    assert_eq!(world.held(), [first.id]);
-    world.is_empty();
 }
