@@ -132,8 +132,9 @@ async fn answers_that_come_too_late_open_it() {
 #[tokio::test]
 async fn a_silent_connection_is_replaced_while_it_is_open() {
     let (_server, proxy) = Proxy::and_server();
-    let store = RedisStore::builder(proxy.url()).deadline(millis(100));
-    let (store, services) = healthy(store).await;
+    // It is open by then, also on a busy machine.
+    let store = RedisStore::builder(proxy.url()).response_timeout(secs(2));
+    let (store, services) = healthy(store.deadline(millis(100))).await;
     let before = proxy.connections();
 
     proxy.freeze();

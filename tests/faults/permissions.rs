@@ -118,7 +118,7 @@ async fn verbs(store: &RedisStore) -> Result<(), Error> {
 /// Waits until Redis answers so, for a short time: most of the runs below end in it.
 async fn soon(server: &RedisServer, ask: &[&str], answer: &str, or: &str) -> Result<(), String> {
     let holds = until(or, async || server.cli(ask) == answer);
-    let held = tokio::time::timeout(millis(500), holds).await;
+    let held = tokio::time::timeout(secs(3), holds).await;
     held.map(drop).map_err(|_| or.to_owned())
 }
 

@@ -30,6 +30,8 @@ struct Refusals {
     over: Vec<[Duration; 2]>,
     /// When the ban began, at the earliest and at the latest
     banned: Vec<[Duration; 2]>,
+    /// The longest call: what is remembered of a reply may be that much older or younger.
+    slowest: Duration,
 }
 
 impl Bans {
@@ -39,6 +41,9 @@ impl Bans {
         }
         let user = self.0.entry((answer.lane, answer.user)).or_default();
         let times = [answer.sent, answer.sent + answer.took];
+        if let Outcome::Refused(By::Store, _) | Outcome::Banned(By::Store, _) = answer.outcome {
+            user.slowest = user.slowest.max(answer.took);
+        }
         match answer.outcome {
             Outcome::Refused(By::Store | By::Cache, _) => user.over.push(times),
             Outcome::Refused(By::Policy, _) => user.over.push([times[0], times[1] + UNDER_WAY]),
@@ -57,9 +62,10 @@ impl Bans {
     ///
     /// If a caller was banned that had not been refused often enough.
     pub fn check(&self, skew: Duration) -> usize {
-        for (user, Refusals { over, banned }) in &self.0 {
+        for (user, refusals) in &self.0 {
+            let Refusals { over, banned, .. } = refusals;
             for &[first, last] in banned {
-                let reach = BANNED + SLACK + skew;
+                let reach = BANNED + SLACK + skew + refusals.slowest;
                 let counts = |times: &&[Duration; 2]| {
                     times[1] + reach >= first && times[0] <= last + SLACK + skew
                 };

@@ -73,9 +73,10 @@ async fn row_19_a_script_of_another_client_that_does_not_end() {
 async fn row_20_a_server_that_pauses_writers() {
     let mut scene = Scene::begin("row 20, pause").await;
     for _ in 0..2 {
-        let paused = scene.server.cli(&["CLIENT", "PAUSE", "1000", "WRITE"]);
+        let paused = scene.server.cli(&["CLIENT", "PAUSE", "120000", "WRITE"]);
         assert_eq!(paused, "OK");
         scene.load.met_policy(5).await;
+        assert_eq!(scene.server.cli(&["CLIENT", "UNPAUSE"]), "OK");
         scene.healed().await;
     }
     scene.judge(EXACT).await;

@@ -208,7 +208,7 @@ async fn a_known_ban_outlasts_an_outage_and_a_process_bans_by_itself() {
 #[tokio::test]
 async fn a_ban_ends_by_the_servers_clock() {
     for way in Way::ALL {
-        let short = Ban::after(1).within(MINUTE).lasting(millis(300));
+        let short = Ban::after(1).within(MINUTE).lasting(SECOND);
         let prefix = unique("bans");
         let store = || patient(RedisServer::shared().url()).prefix(&prefix);
         let process = Process::new(store(), way.rule(rule(3, 1)).ban(short));

@@ -264,7 +264,7 @@ async fn a_silent_master_costs_its_own_slots_only() {
     // The masters beside it reply within this time, even on a busy machine.
     let deadline = secs(2);
     let store = RedisStore::cluster(cluster.urls()).deadline(deadline);
-    let store = store.build().unwrap();
+    let store = store.response_timeout(deadline).build().unwrap();
     let limiters = one_each(&store, &cluster).await;
     for limiter in &limiters {
         // More permits than a test takes.

@@ -202,6 +202,7 @@ async fn a_waiter_counts_once(store: impl Settles, clock: ManualClock) {
     clock.advance(secs(6));
     // It waits for the rest, and is granted in the end.
     let passes = async {
+        until("it waits", async || clock.sleepers() > 0).await;
         loop {
             tokio::time::sleep(millis(5)).await;
             clock.advance(millis(100));
