@@ -170,9 +170,13 @@ impl Shared {
         let answers = all_lent.and_then(|()| self.count(first, &mut lent, run, now));
         for (charge, lent) in first.charges().zip(lent) {
             if let Some(Lent { place, is_new }) = lent {
+                let shard = self.shard_in(locked, charge.name());
                 // A list that takes nothing leaves nothing: callers make up keys.
-                let keep = !is_new || !place.kept.is_idle(now);
-                self.shard_in(locked, charge.name()).take_back(place, keep);
+                if is_new && place.kept.is_idle(now) {
+                    shard.free_lent();
+                } else {
+                    shard.take_back(place);
+                }
             }
         }
         answers
@@ -187,9 +191,10 @@ impl Shared {
         now: Now,
     ) -> Result<Option<Lent>, Error> {
         let is_new = shard.get_mut(charge.name(), now).is_none();
-        let found = match is_new {
-            true => self.add(shard, &charge.limiter, now).map(drop),
-            false => Ok(()),
+        let found = if is_new {
+            self.add(shard, &charge.limiter, now).map(drop)
+        } else {
+            Ok(())
         };
         match found {
             Ok(()) => Ok((shard.lend(charge.name())).map(|place| Lent { place, is_new })),

@@ -347,13 +347,16 @@ impl Shard {
         lent
     }
 
-    /// Takes back a limiter that was lent. Without `keep` its place is free again.
-    pub(super) fn take_back(&mut self, lent: Place, keep: bool) {
+    /// Takes back a limiter that was lent.
+    pub(super) fn take_back(&mut self, lent: Place) {
         self.lent -= 1;
-        match keep {
-            true => drop(self.put(lent)),
-            false => drop(self.count.fetch_sub(1, Relaxed)),
-        }
+        self.put(lent);
+    }
+
+    /// Frees the place of a limiter that was lent and is dropped.
+    pub(super) fn free_lent(&mut self) {
+        self.lent -= 1;
+        self.count.fetch_sub(1, Relaxed);
     }
 
     /// Returns whether there is room for one more limiter. May drop idle limiters to make room.
