@@ -1,10 +1,11 @@
 //! Checks bans by what callers were answered: a banned caller was refused before, as often as its
 //! rule says.
 //!
-//! The refusals of all processes count, wherever they were answered from. A ban that begins with a
-//! request was filled by it, or by another of the same call. When a ban began follows from the
-//! wait. A call that was answered by the failure policy may be under way: a server that paused
-//! carries it out later, and its refusal counts.
+//! The refusals of all processes count, wherever they were answered from. When a ban began follows
+//! from the wait. A request that was under way then may have filled it, or have been refused before:
+//! of a call that arrives twice, the caller gets the second answer. A call that was answered by the
+//! failure policy may be under way: a server that paused carries it out later, and its refusal
+//! counts.
 
 use crate::scene::*;
 use std::collections::BTreeMap;
@@ -28,6 +29,8 @@ pub struct Bans(BTreeMap<(usize, usize), Refusals>);
 struct Refusals {
     /// When asked for, and when answered
     over: Vec<[Duration; 2]>,
+    /// The same of those that were banned by a ban that began meanwhile
+    met: Vec<[Duration; 2]>,
     /// When the ban began, at the earliest and at the latest
     banned: Vec<[Duration; 2]>,
     /// The longest call: what is remembered of a reply may be that much older or younger.
@@ -47,10 +50,14 @@ impl Bans {
         match answer.outcome {
             Outcome::Refused(By::Store | By::Cache, _) => user.over.push(times),
             Outcome::Refused(By::Policy, _) => user.over.push([times[0], times[1] + UNDER_WAY]),
-            Outcome::Banned(_, wait) => {
+            Outcome::Banned(by, wait) => {
                 let since =
                     |time: Duration| (time + wait.unwrap_or_default()).saturating_sub(BANNED);
-                user.banned.push(times.map(since));
+                let began = times.map(since);
+                if by == By::Store && times[0] <= began[1] + SLACK {
+                    user.met.push(times);
+                }
+                user.banned.push(began);
             }
             _ => {}
         }
@@ -63,13 +70,17 @@ impl Bans {
     /// If a caller was banned that had not been refused often enough.
     pub fn check(&self, skew: Duration) -> usize {
         for (user, refusals) in &self.0 {
-            let Refusals { over, banned, .. } = refusals;
+            let Refusals {
+                over, met, banned, ..
+            } = refusals;
             for &[first, last] in banned {
                 let reach = BANNED + SLACK + skew + refusals.slowest;
                 let counts = |times: &&[Duration; 2]| {
                     times[1] + reach >= first && times[0] <= last + SLACK + skew
                 };
-                let strikes = over.iter().filter(counts).count() + 1;
+                // One that filled it need not have been seen.
+                let filled = met.iter().filter(counts).count().max(1);
+                let strikes = over.iter().filter(counts).count() + filled;
                 assert!(
                     strikes >= STRIKES as usize,
                     "O3: banned at {first:?} after {strikes} refusals: {user:?}"
@@ -112,6 +123,9 @@ mod tests {
 
     const BANNED: (u64, Outcome) = (1100, Outcome::Banned(By::Store, Some(super::BANNED)));
 
+    /// It is sent 10 ms after that ban began.
+    const MET: (u64, Outcome) = (1110, Outcome::Banned(By::Store, Some(millis(690))));
+
     #[test]
     fn the_last_of_the_refusals_is_a_ban() {
         let answers = refused(STRIKES - 1).chain([BANNED]);
@@ -125,10 +139,17 @@ mod tests {
             |at: u64| (1..STRIKES).map(move |_| (at, Outcome::Refused(By::Policy, None)));
         let answers = by_policy(50).chain([BANNED]);
         assert_eq!(bans(answers).check(Duration::ZERO), 1, "refused later");
+        let answers = refused(STRIKES - 2).chain([BANNED; 2]);
+        assert_eq!(bans(answers).check(Duration::ZERO), 2, "delivered twice");
         for (bans, words) in [
             // It comes too early, or for what is forgotten.
             (bans(refused(STRIKES - 2).chain([BANNED])), "1.1s after 19"),
             (bans(refused(STRIKES).chain([late(9000)])), "9s after 1"),
+            // A request that is sent later fills none.
+            (
+                bans(refused(STRIKES - 2).chain([BANNED, MET])),
+                "1.1s after 19",
+            ),
             // Calls that are sent after it, and such as are no longer under way, do not count.
             (bans(by_policy(1200).chain([BANNED])), "1.1s after 1"),
             (bans(by_policy(50).chain([late(4000)])), "4s after 1"),
