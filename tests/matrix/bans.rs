@@ -2,10 +2,10 @@
 //! rule says.
 //!
 //! The refusals of all processes count, wherever they were answered from. When a ban began follows
-//! from the wait. A request that was under way then may have filled it, or have been refused before:
-//! of a call that arrives twice, the caller gets the second answer. A call that was answered by the
-//! failure policy may be under way: a server that paused carries it out later, and its refusal
-//! counts.
+//! from the wait. A request that was under way then may have filled it, or have been refused
+//! before: of a call that arrives twice, the caller gets the second answer. A call that was
+//! answered by the failure policy may be under way: a server that paused carries it out later, and
+//! its refusal counts.
 
 use crate::scene::*;
 use std::collections::BTreeMap;
@@ -123,8 +123,11 @@ mod tests {
 
     const BANNED: (u64, Outcome) = (1100, Outcome::Banned(By::Store, Some(super::BANNED)));
 
-    /// It is sent 10 ms after that ban began.
-    const MET: (u64, Outcome) = (1110, Outcome::Banned(By::Store, Some(millis(690))));
+    /// It is answered from memory as soon as that ban is known.
+    const KNOWN: (u64, Outcome) = (1102, Outcome::Banned(By::Cache, Some(millis(699))));
+
+    /// A ban of 700 ms that begins at 400 has half a second behind it.
+    const MET: (u64, Outcome) = (900, Outcome::Banned(By::Store, Some(millis(200))));
 
     #[test]
     fn the_last_of_the_refusals_is_a_ban() {
@@ -135,6 +138,10 @@ mod tests {
     #[test]
     fn a_ban_without_its_refusals_is_found() {
         let late = |at: u64| (at, BANNED.1);
+        let earlier = || {
+            let refused = refused(STRIKES - 1).map(|(_, outcome)| (300, outcome));
+            refused.chain([late(400)])
+        };
         let by_policy =
             |at: u64| (1..STRIKES).map(move |_| (at, Outcome::Refused(By::Policy, None)));
         let answers = by_policy(50).chain([BANNED]);
@@ -145,10 +152,18 @@ mod tests {
             // It comes too early, or for what is forgotten.
             (bans(refused(STRIKES - 2).chain([BANNED])), "1.1s after 19"),
             (bans(refused(STRIKES).chain([late(9000)])), "9s after 1"),
-            // A request that is sent later fills none.
+            // What an earlier ban refuses fills none, and neither does what memory refuses.
             (
-                bans(refused(STRIKES - 2).chain([BANNED, MET])),
+                bans(refused(STRIKES - 2).chain([BANNED, KNOWN])),
                 "1.1s after 19",
+            ),
+            (
+                bans(
+                    earlier()
+                        .chain(refused(STRIKES - 2))
+                        .chain([MET, late(1200)]),
+                ),
+                "1.2s after 19",
             ),
             // Calls that are sent after it, and such as are no longer under way, do not count.
             (bans(by_policy(1200).chain([BANNED])), "1.1s after 1"),

@@ -125,7 +125,7 @@ async fn lose_nothing_in_rounds(
     spoilt: &[(usize, ErrorKind)],
     scripts: std::ops::RangeInclusive<u64>,
 ) {
-    // The server learns the script of a caller that is asked alone: no lane may have sent it yet.
+    // First the server learns the script of a caller that is asked alone: perhaps no lane sent it.
     crowd.lose_nothing(scene, spoilt).await;
     pause(scene).await;
     for _ in 0..3 {

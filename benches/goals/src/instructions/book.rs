@@ -32,7 +32,7 @@ pub(crate) struct Compared {
 
 pub(crate) fn read() -> Result<Book, String> {
     let text = fs::read_to_string(FILE).map_err(|error| format!("{FILE}: {error}"))?;
-    parse(&text).map_err(|line| format!("{FILE}: what is {line:?}? --write makes another"))
+    parse(&text).map_err(|line| format!("{FILE}: what is {line:?}? --write writes all lines again"))
 }
 
 pub(crate) fn write(counts: &Counts) -> Result<(), String> {
