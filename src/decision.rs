@@ -1,14 +1,16 @@
 //! The answer of a store to a request: a [`Decision`] is a [`Grant`] or a [`Refusal`].
 
 pub(crate) mod grant;
+pub(crate) mod ledger;
 pub(crate) mod limit_state;
 pub(crate) mod source;
 
 use std::{iter, time::Duration};
 
+pub(crate) use self::grant::Charges;
 pub use self::{grant::Grant, limit_state::LimitState, source::Source};
 
-use crate::{compiled_limit::Limiter, error::Error, list::List};
+use crate::{charge::Charge, compiled_limit::Limiter, error::Error};
 
 /// The answer to a request for permits.
 ///
@@ -73,15 +75,24 @@ impl Decision {
     /// Returns the limits that applied, the one closest to exhaustion first.
     ///
     /// Empty if no store answered: see [`source`](Self::source).
-    pub fn limits(&self) -> impl ExactSizeIterator<Item = LimitState> {
-        self.states().iter().cloned()
+    pub fn limits(&self) -> impl ExactSizeIterator<Item = LimitState<'_>> {
+        let granted = self.is_allowed();
+        let charges = self.charges().iter();
+        charges.map(move |charge| LimitState { charge, granted })
     }
 
-    pub(crate) fn states(&self) -> &[LimitState] {
+    /// Returns its charges, that of the limit closest to exhaustion first.
+    pub(crate) fn charges(&self) -> &[Charge] {
         match self {
-            Self::Allow(grant) => grant.states(),
-            Self::Deny(refusal) => refusal.states(),
+            Self::Allow(grant) => grant.charges(),
+            Self::Deny(refusal) => &refusal.charges,
         }
+    }
+
+    /// Returns the answer to a charge of its request, if its store gave one.
+    pub(crate) fn answer_to(&self, charge: &Charge) -> Option<&Charge> {
+        let mut charges = self.charges().iter();
+        charges.find(|answered| answered.limiter.name == charge.limiter.name)
     }
 
     /// Returns the grants of the layers that let the request pass, the innermost first.
@@ -106,7 +117,8 @@ impl Decision {
 #[derive(Clone, Debug)]
 pub struct Refusal {
     pub(crate) kind: RefusalKind,
-    pub(crate) limits: List<LimitState>,
+    /// That of the limit closest to exhaustion first.
+    pub(crate) charges: Charges,
     pub(crate) retry_after: Option<Duration>,
     pub(crate) source: Source,
     pub(crate) cause: Cause,
@@ -163,12 +175,10 @@ impl Refusal {
     }
 
     /// Returns the limits that applied, the one closest to exhaustion first.
-    pub fn limits(&self) -> impl ExactSizeIterator<Item = LimitState> {
-        self.states().iter().cloned()
-    }
-
-    pub(crate) fn states(&self) -> &[LimitState] {
-        &self.limits
+    pub fn limits(&self) -> impl ExactSizeIterator<Item = LimitState<'_>> {
+        let granted = false;
+        let charges = self.charges.iter();
+        charges.map(move |charge| LimitState { charge, granted })
     }
 
     /// Returns what the request lacks, if the kind is [`MissingKey`](RefusalKind::MissingKey), or
@@ -193,10 +203,12 @@ impl Refusal {
         }
     }
 
-    /// Returns the state of this limiter, if it had no room and has not banned the caller.
-    pub(crate) fn without_room(&mut self, limiter: &Limiter) -> Option<&mut LimitState> {
-        let limit = self.limits.iter_mut().find(|limit| limit.is_of(limiter))?;
-        (limit.retry_after().is_some() && !limit.banned).then_some(limit)
+    /// Returns the charge of this limiter, if it had no room and has not banned the caller.
+    pub(crate) fn without_room(&mut self, limiter: &Limiter) -> Option<&mut Charge> {
+        let mut charges = self.charges.iter_mut();
+        let charge = charges.find(|charge| charge.limiter.name == limiter.name)?;
+        let standing = &charge.standing;
+        (standing.retry_after().is_some() && !standing.banned).then_some(charge)
     }
 
     /// Returns the same refusal with another wait, for a caller behind others.
@@ -211,7 +223,7 @@ impl Refusal {
     fn new(kind: RefusalKind, source: Source) -> Self {
         Self {
             kind,
-            limits: List::new(),
+            charges: Charges::default(),
             retry_after: None,
             source,
             cause: Cause::Nothing,
@@ -223,7 +235,7 @@ impl Refusal {
     /// Returns the refusal by limits that have no room for so long; without a wait, for more than
     /// they ever allow.
     pub(crate) fn by_limits(
-        limits: List<LimitState>,
+        charges: Charges,
         retry_after: Option<Duration>,
         source: Source,
     ) -> Self {
@@ -232,17 +244,17 @@ impl Refusal {
             None => RefusalKind::AboveRate,
         };
         Self {
-            limits,
+            charges,
             retry_after,
             ..Self::new(kind, source)
         }
     }
 
     /// Returns the refusal of a caller that these limits ban for so long.
-    pub(crate) fn banned(limits: List<LimitState>, wait: Duration, source: Source) -> Self {
+    pub(crate) fn banned(charges: Charges, wait: Duration, source: Source) -> Self {
         Self {
             kind: RefusalKind::Banned,
-            ..Self::by_limits(limits, Some(wait), source)
+            ..Self::by_limits(charges, Some(wait), source)
         }
     }
 

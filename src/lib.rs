@@ -20,6 +20,7 @@
 )]
 
 mod algorithm;
+mod charge;
 mod clock;
 mod compiled_limit;
 mod decision;
@@ -36,7 +37,6 @@ mod list;
 mod macros;
 mod name;
 pub mod observe;
-mod receipt;
 #[cfg(feature = "replay")]
 pub mod replay;
 mod store;
@@ -96,7 +96,6 @@ pub use crate::{
         all_of::AllOf,
         keyed::{Keyed, LimiterKey, RateLimiterBuilder},
     },
-    receipt::Receipt,
     store::{ExpireWhen, MemoryStore, Store, TimeToLive},
     web::{
         answer::{HeaderStyle, ResetUnit},

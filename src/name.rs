@@ -42,6 +42,12 @@ impl Name {
         Ok(Self(name.into()))
     }
 
+    /// Returns the name of no limiter, for a decision made by hand.
+    #[cfg(any(test, feature = "test-util"))]
+    pub(crate) fn of_nothing(text: &str) -> Self {
+        Self(text.into())
+    }
+
     /// Returns the text, which may hold an identity: keep it out of logs.
     pub fn as_str(&self) -> &str {
         self.0.as_str()

@@ -1,17 +1,18 @@
 //! Support for the user's tests: a store on a clock that is moved by hand, and assertions whose
 //! failures show the decision.
 
-use std::{fmt, time::Duration};
+use std::{fmt, sync::Arc, time::Duration};
 
 use http::Response;
 
 use crate::{
+    charge::{Charge, Standing},
     clock::ManualClock,
-    compiled_limit::CompiledLimit,
-    decision::{Decision, Fault, Grant, LimitState, Missing, Refusal, RefusalKind, Source},
+    compiled_limit::{CompiledLimit, Limiter},
+    decision::{Charges, Decision, Fault, Grant, Missing, Refusal, RefusalKind, Source},
     error::ErrorKind,
     limit::Limit,
-    list::List,
+    name::Name,
     store::MemoryStore,
 };
 
@@ -98,16 +99,16 @@ impl Grant {
     /// ```
     #[must_use]
     pub fn for_test() -> Self {
-        Self::new(List::new(), List::new(), Source::Store)
+        Self::new(Charges::default(), Source::Store)
     }
 
     /// Adds a limit that applied, and its permits left.
     #[must_use]
     pub fn with_limit(self, name: &str, limit: Limit, remaining: u64) -> Self {
-        let mut limits: List<_> = self.limits().collect();
-        limits.push(state(name, limit, remaining, None));
-        limits.sort_by(LimitState::by_tightness);
-        Self::new(limits, List::new(), Source::Store)
+        let mut charges = self.into_charges();
+        charges.push(charge(name, limit, remaining, None));
+        charges.sort_by(Charge::by_tightness);
+        Self::new(charges, Source::Store)
     }
 }
 
@@ -150,7 +151,7 @@ impl Refusal {
             RefusalKind::Unavailable => Self::unavailable(ErrorKind::Unavailable.into()),
             kind => Self {
                 kind,
-                ..Self::by_limits(List::new(), None, Source::Store)
+                ..Self::by_limits(Charges::default(), None, Source::Store)
             },
         }
     }
@@ -158,25 +159,35 @@ impl Refusal {
     /// Adds a limit that had no room, and the wait until it has; the refusal's is the longest.
     #[must_use]
     pub fn with_limit(mut self, name: &str, limit: Limit, wait: Duration) -> Self {
-        self.limits.push(state(name, limit, 0, Some(wait)));
-        self.limits.sort_by(LimitState::by_tightness);
+        self.charges.push(charge(name, limit, 0, Some(wait)));
+        self.charges.sort_by(Charge::by_tightness);
         self.retry_after = self.retry_after.max(Some(wait));
         self
     }
 }
 
-fn state(name: &str, limit: Limit, remaining: u64, wait: Option<Duration>) -> LimitState {
-    LimitState {
-        of: CompiledLimit::new(name, false),
-        limiter: 0,
+fn charge(name: &str, limit: Limit, remaining: u64, wait: Option<Duration>) -> Charge {
+    let standing = Standing {
         permits: limit.permits(),
         interval: limit.stored().interval.cast_unsigned(),
         remaining: Some(remaining),
         wait,
         reset_after: limit.interval(),
         refused: wait.is_some(),
-        shadow: false,
         banned: false,
+        granted: false,
+    };
+    Charge::by_hand(CompiledLimit::new(name, false), standing)
+}
+
+impl Charge {
+    /// Returns the charge of a rule's limit that stands like this, which took nothing.
+    pub(crate) fn by_hand(of: Arc<CompiledLimit>, standing: Standing) -> Self {
+        let name = Name::of_nothing(&of.name);
+        Self {
+            standing,
+            ..Self::new(Limiter { name, of }, 0)
+        }
     }
 }
 
@@ -367,15 +378,14 @@ mod tests {
 
     const MINUTE: Duration = Duration::from_secs(60);
 
-    fn limit(remaining: Option<u64>) -> List<LimitState> {
-        List::from([LimitState {
-            remaining,
-            ..state("login", Limit::per_minute(5), 0, None)
-        }])
+    fn limit(remaining: Option<u64>) -> Charges {
+        let mut charge = charge("login", Limit::per_minute(5), 0, None);
+        charge.standing.remaining = remaining;
+        Charges::one(charge)
     }
 
     fn allowed(remaining: Option<u64>) -> Decision {
-        Decision::Allow(Grant::new(limit(remaining), List::new(), Source::Store))
+        Decision::Allow(Grant::new(limit(remaining), Source::Store))
     }
 
     fn refused() -> Decision {

@@ -1,15 +1,14 @@
 //! The result of counting one charge, before it becomes a decision: [`Answer`].
 
-use std::{sync::Arc, time::Duration};
+use std::{mem, time::Duration};
 
 use crate::{
+    charge::{Charge, PermitId, Settled, Standing, Taken},
     clock::Now,
-    decision::{Decision, Grant, LimitState, Refusal, Source},
-    demand::{Acquire, LimiterCharge},
+    decision::{Charges, Decision, Grant, Refusal, Source},
+    demand::Acquire,
     limit::Counting,
     limit::{Algorithm, StoredLimit, at_least_zero},
-    list::List,
-    receipt::{Receipt, Settled, Taken},
 };
 
 /// The result of counting one charge by its algorithm, in any store, apart from the other charges
@@ -92,14 +91,11 @@ impl Answer {
         }
     }
 
-    /// Returns the receipt of a grant by this limiter.
-    fn receipt(&self, charge: &LimiterCharge) -> Receipt {
-        let Counting {
-            algorithm, slots, ..
-        } = charge.of().counting;
-        let taken = match algorithm {
+    /// Returns the mark of a grant that it is the answer to, if it has no entry of its own.
+    fn mark(&self, counting: Counting) -> Option<Taken> {
+        match counting.algorithm {
             _ if self.estimated => Some(Taken::Estimate),
-            Algorithm::SlidingLog => slots.map(|slots| {
+            Algorithm::SlidingLog => counting.slots.map(|slots| {
                 let interval = self.now.ticks(self.interval);
                 Taken::Slot(slots.end(self.now.score(), interval))
             }),
@@ -109,16 +105,19 @@ impl Answer {
                 Some(Taken::Window(last))
             }
             Algorithm::Gcra | Algorithm::Calendar => self.taken,
-        };
-        Receipt {
-            interval: Duration::from_millis(at_least_zero(self.interval)),
-            taken: taken.map(|taken| (taken, Settled::default())),
-            ..charge.receipt_made(None)
         }
     }
 
-    /// Returns the limit as this answer leaves it.
-    pub(crate) fn state(&self, charge: &LimiterCharge, counted: bool) -> LimitState {
+    fn source(&self) -> Source {
+        match self.estimated {
+            true => Source::Estimate,
+            false => Source::Store,
+        }
+    }
+
+    /// Returns how the limit stands after it.
+    #[inline]
+    pub(crate) fn standing(&self, counted: bool) -> Standing {
         let refused = self.verdict != Verdict::Granted || self.banned;
         let wait = match refused {
             true => {
@@ -126,77 +125,149 @@ impl Answer {
             }
             false => (counted && self.next > 0).then(|| self.now.until_from_score(self.next)),
         };
-        LimitState {
-            of: Arc::clone(charge.of()),
-            limiter: charge.name().text().seeded_hash(),
+        Standing {
             permits: at_least_zero(self.rate),
             interval: at_least_zero(self.interval),
             remaining: counted.then_some(at_least_zero(self.remaining)),
             wait,
             reset_after: self.now.until_from_score(self.reset),
             refused,
-            shadow: charge.shadow,
             banned: self.banned,
+            granted: false,
         }
     }
 }
 
-impl Acquire {
-    /// Returns the decision on a single charge.
-    #[inline]
-    pub(crate) fn decision_alone(&self, answer: &Answer) -> Decision {
-        let charge = &self.first;
-        let above_rate = answer.verdict == Verdict::AboveRate && !charge.shadow;
-        let counted = self.wants_remaining || answer.verdict == Verdict::Refused;
-        let limits = List::from([answer.state(charge, counted && !above_rate)]);
-        if answer.verdict == Verdict::Granted {
-            let receipts = List::from([answer.receipt(charge)]);
-            return Decision::Allow(Grant::new(limits, receipts, Source::Store));
-        }
-        if charge.shadow {
-            return Decision::Allow(Grant::new(limits, List::new(), Source::Store));
-        }
-        let wait = (!above_rate).then(|| answer.now.until(answer.wait));
-        Decision::Deny(Refusal::by_limits(limits, wait, Source::Store))
-    }
+/// What the answers to the charges of a request come to.
+struct Judged {
+    source: Source,
+    banned: bool,
+    /// The wait of a refusal, unless waiting does not help; `None` for a grant.
+    refused: Option<Option<Duration>>,
+}
 
+impl Acquire {
     /// Returns what the answers to its charges, one for each, come to.
     pub(crate) fn decision(&self, answers: &[Answer]) -> Decision {
-        let answered = || self.charges().zip(answers);
-        let (mut above_rate, mut refused, mut wait) = (false, false, Duration::ZERO);
-        let mut banned = false;
-        for (_, answer) in answered().filter(|(charge, _)| !charge.shadow) {
+        let mut charges = self.charges.clone();
+        judge(&mut charges, self.wants_remaining, answers).decision(charges)
+    }
+
+    /// Returns the same with its charges themselves, answered in place: it is used up.
+    #[inline]
+    pub(crate) fn decided(&mut self, answers: &[Answer]) -> Decision {
+        let judged = judge(&mut self.charges, self.wants_remaining, answers);
+        judged.decision(mem::take(&mut self.charges))
+    }
+
+    /// Returns the decision on the one charge of a request, with this id, that a store answers in
+    /// place: then it is used up. `None` if it has several, or the store has no answer.
+    #[inline]
+    pub(crate) fn decided_alone(
+        &mut self,
+        id: PermitId,
+        answer: impl FnOnce(&Charge) -> Option<Answer>,
+    ) -> Option<Decision> {
+        let [charge] = &mut *self.charges else {
+            return None;
+        };
+        charge.id = id;
+        let answer = answer(charge)?;
+        let judged = charge.judge_alone(&answer, self.wants_remaining);
+        Some(judged.decision(mem::take(&mut self.charges)))
+    }
+}
+
+impl Judged {
+    #[inline]
+    fn decision(self, charges: Charges) -> Decision {
+        match self.refused {
+            None => Decision::Allow(Grant::new(charges, self.source)),
+            Some(Some(wait)) if self.banned => {
+                Decision::Deny(Refusal::banned(charges, wait, self.source))
+            }
+            Some(wait) => Decision::Deny(Refusal::by_limits(charges, wait, self.source)),
+        }
+    }
+}
+
+/// Answers charges in place.
+#[inline]
+fn judge(charges: &mut [Charge], wants_remaining: bool, answers: &[Answer]) -> Judged {
+    if let ([charge], [answer]) = (&mut *charges, answers)
+        && !answer.banned
+    {
+        // One limit is the usual case.
+        return charge.judge_alone(answer, wants_remaining);
+    }
+    let (mut above_rate, mut refused, mut banned) = (false, false, false);
+    let (mut wait, mut source) = (Duration::ZERO, Source::Store);
+    for (charge, answer) in charges.iter().zip(answers) {
+        if answer.estimated {
+            source = answer.source();
+        }
+        if !charge.shadow {
             above_rate |= answer.verdict == Verdict::AboveRate;
             refused |= answer.verdict == Verdict::Refused;
             banned |= answer.banned;
             wait = answer.now.until(answer.wait).max(wait);
         }
-        let mut limits = List::with_capacity(answers.len());
-        for (charge, answer) in answered() {
-            let counted = self.wants_remaining || answer.verdict == Verdict::Refused;
-            limits.push(answer.state(charge, counted && !above_rate && !banned));
+    }
+    let is_granted = !(above_rate || refused || banned);
+    for (charge, answer) in charges.iter_mut().zip(answers) {
+        if is_granted && answer.verdict == Verdict::Granted {
+            charge.grant(answer, wants_remaining);
+            continue;
         }
-        if limits.len() > 1 {
-            limits.sort_by(LimitState::by_tightness);
-        }
-        let source = match answers.iter().any(|answer| answer.estimated) {
-            true => Source::Estimate,
-            false => Source::Store,
-        };
-        if banned {
-            // What else it asks for makes no difference.
-            for limit in &mut limits {
-                limit.refused &= limit.wait.is_some();
+        let counted = wants_remaining || answer.verdict == Verdict::Refused;
+        charge.standing = answer.standing(counted && !above_rate && !banned);
+        // What else a banned caller asks for makes no difference.
+        charge.standing.refused &= !banned || charge.standing.wait.is_some();
+    }
+    if charges.len() > 1 {
+        charges.sort_by(Charge::by_tightness);
+    }
+    let wait = (banned || !above_rate).then_some(wait);
+    Judged {
+        source,
+        banned,
+        refused: (!is_granted).then_some(wait),
+    }
+}
+
+impl Charge {
+    #[inline]
+    fn judge_alone(&mut self, answer: &Answer, wants_remaining: bool) -> Judged {
+        let refused = match answer.verdict {
+            Verdict::Granted => {
+                self.grant(answer, wants_remaining);
+                None
             }
-            return Decision::Deny(Refusal::banned(limits, wait, source));
+            _ if self.shadow => {
+                let counts = wants_remaining || answer.verdict == Verdict::Refused;
+                self.standing = answer.standing(counts);
+                None
+            }
+            verdict => {
+                let counts = verdict == Verdict::Refused;
+                self.standing = answer.standing(counts);
+                Some(counts.then(|| answer.now.until(answer.wait)))
+            }
+        };
+        Judged {
+            source: answer.source(),
+            banned: false,
+            refused,
         }
-        if !above_rate && !refused {
-            let taken = answered().filter(|(_, answer)| answer.verdict == Verdict::Granted);
-            let mut receipts = List::with_capacity(answers.len());
-            receipts.extend(taken.map(|(charge, answer)| answer.receipt(charge)));
-            return Decision::Allow(Grant::new(limits, receipts, source));
+    }
+
+    /// Keeps the answer to a charge that is granted.
+    #[inline]
+    fn grant(&mut self, answer: &Answer, counted: bool) {
+        self.standing = answer.standing(counted);
+        self.standing.granted = true;
+        if let Some(mark) = answer.mark(self.of().counting) {
+            self.taken = Some((mark, Settled::default()));
         }
-        let wait = (!above_rate).then_some(wait);
-        Decision::Deny(Refusal::by_limits(limits, wait, source))
     }
 }

@@ -4,11 +4,11 @@
 
 use super::answer::{Answer, Changed, Verdict};
 use crate::{
+    charge::{Charge, PermitId},
     clock::Now,
-    demand::{Acquire, LimiterCharge},
+    demand::Acquire,
     limit::{Ban, StoredLimit},
     list::List,
-    receipt::PermitId,
 };
 
 /// The refusals and the ban of the caller of one limiter.
@@ -240,7 +240,7 @@ impl Outcome {
 
     /// Returns whether this answer is a refusal that counts. A caller that waits is asked for
     /// again, so only its last refusal counts.
-    fn strikes(&self, caller: &Acquire, charge: &LimiterCharge, answer: &Answer) -> bool {
+    fn strikes(&self, caller: &Acquire, charge: &Charge, answer: &Answer) -> bool {
         let is_last = caller.max_wait.is_none() || charge.shadow && self.is_granted;
         answer.verdict == Verdict::Refused && !self.is_above_rate && is_last
     }

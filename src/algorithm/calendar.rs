@@ -5,6 +5,7 @@ use super::{
     limiter::{CallContext, Counter, GiveBack, Needs},
 };
 use crate::{
+    charge::Taken,
     clock::Now,
     error::ErrorKind,
     limit::Counting,
@@ -12,7 +13,6 @@ use crate::{
         self, StoredLimit,
         calendar::{LINGERS, Window},
     },
-    receipt::Taken,
 };
 
 /// The permits used of one limiter, and under which label. The limit is not part of it.

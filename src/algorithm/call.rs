@@ -6,12 +6,7 @@ use super::{
     answer::{Answer, Changed, Verdict},
     limiter::{CallContext, LimiterState, Needs, Terms},
 };
-use crate::{
-    clock::Now,
-    demand::{Acquire, LimiterCharge},
-    error::ErrorKind,
-    list::List,
-};
+use crate::{charge::Charge, clock::Now, demand::Acquire, error::ErrorKind, list::List};
 
 /// Takes permits for each caller, in the order in which they came, or finds when they will be free.
 ///
@@ -26,7 +21,7 @@ pub(crate) fn acquire<'a>(
 ) -> Result<List<Answer>, ErrorKind> {
     let first = run.iter().flat_map(Acquire::charges);
     let exact = run.iter().any(|caller| caller.wants_remaining);
-    let mut txns = List::with_capacity(run.first().map_or(0, |caller| 1 + caller.rest.len()));
+    let mut txns = List::with_capacity(run.first().map_or(0, |caller| caller.charges.len()));
     for ((limiter, terms), first) in limiters.zip(first) {
         txns.push(Txn::new(limiter, first, terms, exact, now)?);
     }
@@ -168,7 +163,7 @@ impl<'a> Txn<'a> {
     /// Finds the limit in force; changes nothing.
     fn new(
         limiter: &'a mut LimiterState,
-        first: &LimiterCharge,
+        first: &Charge,
         terms: Terms,
         exact: bool,
         now: Now,
@@ -189,7 +184,7 @@ impl<'a> Txn<'a> {
         self.answer.changed != Changed::Nothing
     }
 
-    fn first_answer(&self, charge: &LimiterCharge) -> Answer {
+    fn first_answer(&self, charge: &Charge) -> Answer {
         let verdict = if self.is_possible(charge) {
             Verdict::Granted
         } else {
@@ -199,7 +194,7 @@ impl<'a> Txn<'a> {
     }
 
     /// Puts the limit in force and counts what is left, exactly enough for these charges.
-    fn begin<'c>(&mut self, charges: impl Iterator<Item = &'c LimiterCharge>) {
+    fn begin<'c>(&mut self, charges: impl Iterator<Item = &'c Charge>) {
         let wanted = charges
             .filter(|charge| self.is_possible(charge) || self.holds(charge))
             .map(|charge| i64::from(charge.permits))
@@ -208,19 +203,19 @@ impl<'a> Txn<'a> {
         self.answer.remaining = self.limiter.state.begin(&self.call, wanted);
     }
 
-    fn is_possible(&self, charge: &LimiterCharge) -> bool {
+    fn is_possible(&self, charge: &Charge) -> bool {
         i64::from(charge.permits) <= self.call.limit.rate
     }
 
-    fn has_room(&self, charge: &LimiterCharge) -> bool {
+    fn has_room(&self, charge: &Charge) -> bool {
         self.answer.remaining >= i64::from(charge.permits)
     }
 
-    fn holds(&self, charge: &LimiterCharge) -> bool {
+    fn holds(&self, charge: &Charge) -> bool {
         self.resendable && self.limiter.state.holds(charge)
     }
 
-    fn take(&mut self, charge: &LimiterCharge) {
+    fn take(&mut self, charge: &Charge) {
         self.limiter.state.take(charge, self.call.score_of(charge));
         self.taken += i64::from(charge.permits);
         self.answer.remaining -= i64::from(charge.permits);

@@ -7,10 +7,10 @@ use super::{
     limiter::{CallContext, Counter, GiveBack, Needs},
 };
 use crate::{
+    charge::Taken,
     clock::Now,
     error::ErrorKind,
     limit::{self, StoredLimit},
-    receipt::Taken,
 };
 
 /// By how much the end of one window may seem to differ between two calls, in ms: Redis returns the
@@ -191,10 +191,10 @@ mod tests {
             call::acquire,
             limiter::{LimiterState, Terms},
         },
-        demand::{Acquire, LimiterCharge},
+        charge::{Charge, PermitId},
+        demand::Acquire,
         limit::{Limit, LimitSource},
         list::List,
-        receipt::PermitId,
     };
 
     type Limiter = LimiterState<FixedWindow>;
@@ -233,8 +233,8 @@ mod tests {
         end: i64,
         now: i64,
     ) -> Result<i64, ErrorKind> {
-        let charge = LimiterCharge::plain(limit, permits, ID);
-        let receipt = charge.counted_by(limit::Algorithm::FixedWindow).receipt();
+        let charge = Charge::plain(limit, permits, ID);
+        let receipt = charge.counted_by(limit::Algorithm::FixedWindow).to_send();
         limiter.settle(&receipt, Some(Taken::Window(end)), keep, at(now))
     }
 
@@ -244,7 +244,7 @@ mod tests {
             rewrite: false,
             ..Terms::HERE
         };
-        let charge = |permits: &u32| LimiterCharge::plain(LimitSource::Store, *permits, ID);
+        let charge = |permits: &u32| Charge::plain(LimitSource::Store, *permits, ID);
         let caller = |permits| Acquire::of([charge(permits)], true);
         let callers: Vec<_> = permits.iter().map(caller).collect();
         let limiters = std::iter::once((limiter as &mut LimiterState, terms));

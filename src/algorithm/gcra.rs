@@ -13,10 +13,10 @@ use super::{
     limiter::{CallContext, Counter, GiveBack, Needs},
 };
 use crate::{
+    charge::{Taken, Tat},
     clock::Now,
     error::ErrorKind,
     limit::{self, StoredLimit},
-    receipt::{Taken, Tat},
 };
 
 /// The value at which the sum of what was given back wraps around to zero.

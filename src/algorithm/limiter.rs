@@ -5,12 +5,11 @@ use std::fmt::Debug;
 
 use super::answer::{Answer, Changed, Verdict};
 use crate::{
+    charge::{Charge, PermitId, Taken},
     clock::Now,
-    demand::LimiterCharge,
     error::ErrorKind,
     limit::Counting,
     limit::{self, Limit, LimitSource, StoredLimit, ahead_of},
-    receipt::{PermitId, Receipt, Taken},
 };
 
 /// The permits of one limiter that are in use, as one algorithm counts them.
@@ -37,12 +36,12 @@ pub(crate) trait Counter: Debug + Send {
 
     /// Returns whether the log has the entry of this charge already. False where grants have no
     /// entries.
-    fn holds(&self, _charge: &LimiterCharge) -> bool {
+    fn holds(&self, _charge: &Charge) -> bool {
         false
     }
 
     /// Records a grant of the call, as made at `score`, if each grant has an entry.
-    fn take(&mut self, _charge: &LimiterCharge, _score: i64) {}
+    fn take(&mut self, _charge: &Charge, _score: i64) {}
 
     /// Ends a call, which took `taken` permits: stores `answer.remaining`, fills in the times of
     /// `answer`, and sets `wait` in `needs`, which ascend.
@@ -56,7 +55,7 @@ pub(crate) trait Counter: Debug + Send {
     fn acquire_one(
         &mut self,
         stored: &mut Option<StoredLimit>,
-        charge: &LimiterCharge,
+        charge: &Charge,
         terms: Terms,
         exact: bool,
         now: Now,
@@ -217,7 +216,7 @@ impl CallContext {
     /// makes of the stored limit.
     pub(super) fn new(
         stored: Option<StoredLimit>,
-        first: &LimiterCharge,
+        first: &Charge,
         terms: Terms,
         exact: bool,
         now: Now,
@@ -264,7 +263,7 @@ impl CallContext {
     }
 
     /// Returns the score of a grant: now, or later for permits that are taken ahead.
-    pub(super) fn score_of(&self, charge: &LimiterCharge) -> i64 {
+    pub(super) fn score_of(&self, charge: &Charge) -> i64 {
         let now = self.now.score();
         if charge.lead == 0 {
             return now;
@@ -304,7 +303,7 @@ impl Needs {
 pub(crate) struct GiveBack<'g> {
     /// There may be none any more.
     pub(crate) limit: Option<StoredLimit>,
-    pub(crate) grant: &'g Receipt,
+    pub(crate) grant: &'g Charge,
     pub(crate) taken: Option<Taken>,
     pub(crate) permits: u32,
     pub(crate) now: Now,
@@ -329,7 +328,7 @@ impl<A: Counter + ?Sized> LimiterState<A> {
     /// Takes permits for one caller of this limiter alone.
     pub(crate) fn acquire_one(
         &mut self,
-        charge: &LimiterCharge,
+        charge: &Charge,
         terms: Terms,
         exact: bool,
         now: Now,
@@ -340,7 +339,7 @@ impl<A: Counter + ?Sized> LimiterState<A> {
 
     /// Returns whether there is room for a charge, by the stored limit. It takes nothing; where the
     /// charge would change the limit, that is not known.
-    pub(crate) fn has_room(&mut self, charge: &LimiterCharge, now: Now) -> bool {
+    pub(crate) fn has_room(&mut self, charge: &Charge, now: Now) -> bool {
         let found = CallContext::new(self.limit, charge, Terms::HERE, false, now);
         let Ok((mut call, Changed::Nothing)) = found else {
             return false;
@@ -403,7 +402,7 @@ impl<A: Counter + ?Sized> LimiterState<A> {
     /// which has no entry, there is nothing to give back.
     pub(crate) fn settle(
         &mut self,
-        receipt: &Receipt,
+        receipt: &Charge,
         taken: Option<Taken>,
         keep: u32,
         now: Now,

@@ -24,7 +24,7 @@ use self::{
     limiter::{LimiterState, Terms},
     sliding_log::SlidingLog,
 };
-use crate::{clock::Now, demand::LimiterCharge, error::ErrorKind, limit::Algorithm};
+use crate::{charge::Charge, clock::Now, error::ErrorKind, limit::Algorithm};
 
 /// A limiter by value, counted by one of the algorithms.
 #[derive(Debug)]
@@ -52,7 +52,7 @@ impl Count {
     #[inline]
     pub(crate) fn acquire_one(
         &mut self,
-        charge: &LimiterCharge,
+        charge: &Charge,
         terms: Terms,
         exact: bool,
         now: Now,

@@ -14,11 +14,10 @@ use super::{
     limiter::Terms,
 };
 use crate::{
+    charge::{Charge, PermitId},
     clock::{Clock, ManualClock, Now},
-    demand::LimiterCharge,
     limit::Counting,
     limit::{Algorithm, Limit, LimitSource, Slots},
-    receipt::PermitId,
 };
 
 const MS: u64 = 1_000_000;
@@ -81,7 +80,7 @@ impl Subject {
         let mut id = [0; 16];
         id[8..].copy_from_slice(&self.last_id.to_be_bytes());
         let exact = self.last_id.is_multiple_of(2);
-        let charge = LimiterCharge::plain(LimitSource::Code(self.limit), permits, PermitId(id));
+        let charge = Charge::plain(LimitSource::Code(self.limit), permits, PermitId(id));
         let now = Now::by(&self.clock);
         let answer = self.limiter.acquire_one(&charge, Terms::HERE, exact, now);
         let answer = answer.unwrap();

@@ -10,12 +10,11 @@ use super::{
     limiter::{CallContext, Counter, GiveBack, Needs},
 };
 use crate::{
+    charge::{Charge, Taken},
     clock::{Now, TICKS},
-    demand::LimiterCharge,
     error::ErrorKind,
     limit::Counting,
     limit::{self, StoredLimit, ahead_of},
-    receipt::Taken,
 };
 
 /// The number of expired entries that an acquire may remove beyond those it needs, if the permits
@@ -60,13 +59,13 @@ impl Counter for SlidingLog {
         }
     }
 
-    fn holds(&self, charge: &LimiterCharge) -> bool {
+    fn holds(&self, charge: &Charge) -> bool {
         self.log.holds(charge.id, charge.permits)
     }
 
     #[inline(always)]
-    fn take(&mut self, charge: &LimiterCharge, score: i64) {
-        let LimiterCharge { permits, id, .. } = *charge;
+    fn take(&mut self, charge: &Charge, score: i64) {
+        let Charge { permits, id, .. } = *charge;
         if self.bucket.is_some() {
             self.add_to_bucket(permits, id);
         } else {
@@ -344,7 +343,7 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::{algorithm::limiter::LimiterState, limit::Limit, receipt::PermitId};
+    use crate::{algorithm::limiter::LimiterState, charge::PermitId, limit::Limit};
 
     type Limiter = LimiterState<SlidingLog>;
 

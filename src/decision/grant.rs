@@ -1,18 +1,25 @@
-//! The grant of a request, by which its charge is corrected: [`Grant`].
+//! The grant of a request, by which its charges are corrected: [`Grant`]; and the place of
+//! charges: [`Charges`].
 
 use std::{
-    iter, slice,
+    iter,
+    ops::{Deref, DerefMut},
+    slice,
     sync::{
         Arc,
         atomic::{AtomicU64, Ordering},
     },
 };
 
-use super::{limit_state::LimitState, source::Source};
+use super::{
+    ledger::{CorrectedBy, Correction, Ledger},
+    limit_state::LimitState,
+    source::Source,
+};
 use crate::{
+    charge::{Charge, TakenFrom},
     list::List,
     macros::opaque,
-    receipt::{CorrectedBy, Correction, Ledger, Receipt},
 };
 
 /// The grant of a request: the state of its limits, and the permits that it took.
@@ -35,8 +42,8 @@ use crate::{
 /// one's, and [`layers`](Self::layers) has the others. A number is meant for all passes through the
 /// innermost.
 ///
-/// The grant of a [`RateLimiter`](crate::RateLimiter) belongs to no response: it is settled by its
-/// [receipts](Self::receipts).
+/// The grant of a [`RateLimiter`](crate::RateLimiter) belongs to no response: the limiter
+/// [settles](crate::RateLimiter::settle) it.
 ///
 /// Cloning is cheap: clones are the same grant.
 ///
@@ -57,18 +64,10 @@ use crate::{
 /// ```
 #[derive(Clone, Debug)]
 pub struct Grant {
-    given: Arc<Given>,
+    charges: Charges,
+    source: Source,
     /// The one rule that it is narrowed to.
     rule: Option<Arc<str>>,
-}
-
-/// The content of a grant.
-#[derive(Clone, Debug)]
-struct Given {
-    limits: List<LimitState>,
-    receipts: List<Receipt>,
-    source: Source,
-    admitted: Option<Admitted>,
 }
 
 /// A request that a layer let pass by the grant.
@@ -99,22 +98,28 @@ impl Grant {
     /// Returns the limits that applied, the one closest to exhaustion first.
     ///
     /// Empty if no store answered: see [`source`](Self::source).
-    pub fn limits(&self) -> impl ExactSizeIterator<Item = LimitState> {
-        self.states().iter().cloned()
+    pub fn limits(&self) -> impl ExactSizeIterator<Item = LimitState<'_>> {
+        let granted = true;
+        let charges = self.charges().iter();
+        charges.map(move |charge| LimitState { charge, granted })
     }
 
-    pub(crate) fn states(&self) -> &[LimitState] {
-        self.of_rule(&self.given.limits, LimitState::name)
+    /// Returns its charges, also those of shadow rules that had no room.
+    pub(crate) fn charges(&self) -> &[Charge] {
+        let all = &self.charges;
+        let Some(rule) = &self.rule else { return all };
+        let of_rule = all.iter().find(|it| it.of().name == *rule);
+        of_rule.map_or(&[], slice::from_ref)
     }
 
-    /// Returns what was taken, one receipt per limiter.
-    pub fn receipts(&self) -> &[Receipt] {
-        self.of_rule(&self.given.receipts, rule_of)
+    /// Returns those of its charges that took permits.
+    pub(crate) fn taken(&self) -> impl Iterator<Item = &Charge> {
+        self.charges().iter().filter(|charge| charge.took())
     }
 
     /// Returns where the decision was made.
     pub fn source(&self) -> Source {
-        self.given.source
+        self.source
     }
 
     /// Charges `permits` in all, whatever was taken or charged before.
@@ -159,8 +164,8 @@ impl Grant {
     pub fn rule(&self, name: &str) -> Option<Self> {
         self.layers().find_map(|grant| {
             grant.has_charged(name).then(|| Self {
-                given: Arc::clone(&grant.given),
                 rule: Some(name.into()),
+                ..grant.clone()
             })
         })
     }
@@ -177,33 +182,26 @@ impl Grant {
     }
 
     fn layer(&self) -> Option<LayerId> {
-        self.given.admitted.as_ref().map(|admitted| admitted.layer)
+        self.charges.admitted().map(|admitted| admitted.layer)
     }
 
     pub(crate) fn outer(&self) -> Option<&Self> {
-        self.given.admitted.as_ref()?.outer.as_ref()
-    }
-
-    /// Returns the part of the rule that it is narrowed to, or else all.
-    fn of_rule<'a, T>(&self, all: &'a [T], name: impl Fn(&T) -> &str) -> &'a [T] {
-        let Some(rule) = &self.rule else { return all };
-        let of_rule = all.iter().find(|it| *name(it) == **rule);
-        of_rule.map_or(&[], slice::from_ref)
+        self.charges.admitted()?.outer.as_ref()
     }
 
     fn has_charged(&self, rule: &str) -> bool {
-        self.receipts().iter().any(|it| rule_of(it) == rule)
+        self.taken().any(|charge| *charge.of().name == *rule)
     }
 
     fn correct_by_handler(&self, charge: impl Fn(u32) -> u32) -> bool {
         let rule = self.rule.as_deref();
-        let correction = |receipt: &Receipt, (by, permits): Correction| {
+        let correction = |it: &Charge, (by, permits): Correction| {
             // The handler adds to what was taken or set by itself, whatever others have set.
             let before = match by {
                 CorrectedBy::Handler => permits,
-                _ => receipt.permits,
+                _ => it.permits,
             };
-            let is_meant = rule.is_none_or(|rule| rule_of(receipt) == rule);
+            let is_meant = rule.is_none_or(|rule| *it.of().name == *rule);
             is_meant.then(|| charge(before))
         };
         let meant = self.layers().filter(|grant| match rule {
@@ -217,27 +215,25 @@ impl Grant {
         counts
     }
 
-    pub(crate) fn new(limits: List<LimitState>, receipts: List<Receipt>, source: Source) -> Self {
+    /// `charges` has that of the limit closest to exhaustion first.
+    pub(crate) fn new(charges: Charges, source: Source) -> Self {
+        let rule = None;
         Self {
-            given: Arc::new(Given {
-                limits,
-                receipts,
-                source,
-                admitted: None,
-            }),
-            rule: None,
+            charges,
+            source,
+            rule,
         }
     }
 
     /// Returns a grant that took nothing.
     pub(crate) fn by_policy() -> Self {
-        Self::new(List::new(), List::new(), Source::FailurePolicy)
+        Self::new(Charges::default(), Source::FailurePolicy)
     }
 
     /// Returns the grant as that of a request which this layer lets pass, inside the layer of
     /// `outer`.
     pub(crate) fn admitted(mut self, layer: LayerId, store: usize, outer: Option<Self>) -> Self {
-        Arc::make_mut(&mut self.given).admitted = Some(Admitted {
+        self.charges.admit(Admitted {
             layer,
             store,
             ledger: Ledger::default(),
@@ -249,47 +245,122 @@ impl Grant {
     /// Returns the layer that let the request pass and the address of its store, until the response
     /// is over.
     pub(crate) fn given_by(&self) -> Option<(LayerId, usize)> {
-        let admitted = self.given.admitted.as_ref()?;
+        let admitted = self.charges.admitted()?;
         let is_open = admitted.ledger.is_open();
         is_open.then_some((admitted.layer, admitted.store))
     }
 
-    /// Corrects the charge of those receipts for which `permits` returns a number. See
+    /// Corrects those charges for which `permits` returns a number. See
     /// [`Ledger::correct`].
     pub(crate) fn correct(
         &self,
         by: CorrectedBy,
-        permits: impl Fn(&Receipt, Correction) -> Option<u32>,
+        permits: impl Fn(&Charge, Correction) -> Option<u32>,
     ) -> bool {
-        let Given {
-            receipts, admitted, ..
-        } = &*self.given;
-        let admitted = admitted.as_ref();
-        admitted.is_some_and(|admitted| admitted.ledger.correct(receipts, by, permits))
+        let admitted = self.charges.admitted();
+        admitted.is_some_and(|admitted| admitted.ledger.correct(&self.charges, by, permits))
     }
 
     /// Ends the corrections of its charge. See [`Ledger::close`].
     pub(crate) fn close(&self) -> Option<Vec<Correction>> {
-        self.given.admitted.as_ref()?.ledger.close()
+        self.charges.admitted()?.ledger.close()
     }
 
-    /// Returns the limits, to change them. The grant is copied if it is shared already.
-    pub(crate) fn limits_mut(&mut self) -> &mut [LimitState] {
-        &mut Arc::make_mut(&mut self.given).limits
+    /// Returns the charges, to change them. The grant is copied if it is shared already.
+    pub(crate) fn charges_mut(&mut self) -> &mut [Charge] {
+        &mut self.charges
     }
 
-    /// Returns the receipts, to record where else permits were taken. The grant is copied if it is
-    /// shared already.
-    pub(crate) fn receipts_mut(&mut self) -> &mut [Receipt] {
-        &mut Arc::make_mut(&mut self.given).receipts
+    /// Returns the charges alone, as those of no layer.
+    pub(crate) fn into_charges(mut self) -> Charges {
+        if let Some(held) = self
+            .charges
+            .0
+            .as_mut()
+            .filter(|held| held.admitted.is_some())
+        {
+            Arc::make_mut(held).admitted = None;
+        }
+        self.charges
     }
 
-    /// Returns the receipts alone, to give them back.
-    pub(crate) fn into_receipts(self) -> List<Receipt> {
-        Arc::unwrap_or_clone(self.given).receipts
+    /// Returns it as made by a share of the limits in this process.
+    pub(crate) fn by_share(self) -> Self {
+        let mut charges = self.into_charges();
+        for charge in charges.iter_mut() {
+            charge.taken_from = TakenFrom::Local;
+        }
+        Self::new(charges, Source::Local)
     }
 }
 
-fn rule_of(receipt: &Receipt) -> &str {
-    &receipt.of().name
+/// The charges of a request, each of another limiter: what its plan asks for, a store answers in
+/// place, and its grant or refusal keeps until the response is over.
+///
+/// Copies share them until one of them is changed.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Charges(Option<Arc<Held>>);
+
+#[derive(Clone, Debug, Default)]
+struct Held {
+    charges: List<Charge>,
+    admitted: Option<Admitted>,
+}
+
+impl Charges {
+    pub(crate) fn one(charge: Charge) -> Self {
+        let charges = List::from([charge]);
+        let admitted = None;
+        Self(Some(Arc::new(Held { charges, admitted })))
+    }
+
+    pub(crate) fn push(&mut self, charge: Charge) {
+        match &mut self.0 {
+            None => *self = Self::one(charge),
+            Some(held) => Arc::make_mut(held).charges.push(charge),
+        }
+    }
+
+    /// Reserves room for so many in all, once there is one.
+    pub(crate) fn reserve(&mut self, all: usize) {
+        if let Some(held) = &mut self.0 {
+            let held = &mut Arc::make_mut(held).charges;
+            held.reserve_exact(all.saturating_sub(held.len()));
+        }
+    }
+
+    /// Returns the request that a layer let pass by them.
+    fn admitted(&self) -> Option<&Admitted> {
+        self.0.as_ref()?.admitted.as_ref()
+    }
+
+    fn admit(&mut self, admitted: Admitted) {
+        let held = self.0.get_or_insert_default();
+        Arc::make_mut(held).admitted = Some(admitted);
+    }
+}
+
+impl Deref for Charges {
+    type Target = [Charge];
+
+    fn deref(&self) -> &[Charge] {
+        self.0.as_ref().map_or(&[], |held| &held.charges)
+    }
+}
+
+impl DerefMut for Charges {
+    fn deref_mut(&mut self) -> &mut [Charge] {
+        match &mut self.0 {
+            None => &mut [],
+            Some(held) => &mut Arc::make_mut(held).charges,
+        }
+    }
+}
+
+impl FromIterator<Charge> for Charges {
+    fn from_iter<I: IntoIterator<Item = Charge>>(charges: I) -> Self {
+        let charges = List::from_iter(charges);
+        let admitted = None;
+        Self((!charges.is_empty()).then(|| Arc::new(Held { charges, admitted })))
+    }
 }

@@ -57,7 +57,7 @@ pub enum Algorithm {
     /// Worst case: twice the limit within one interval, around the end of a window.
     /// Grants have no entries. So an acquire is never sent twice: a call whose connection is lost
     /// is an error, and the permits it may have taken are in use until the window ends, and so are
-    /// those of a call dropped in flight. A [`Receipt`](crate::Receipt) releases within its window,
+    /// those of a call dropped in flight. A [`Grant`](crate::Grant) is released within its window,
     /// once; after that it has no effect.
     FixedWindow,
     /// A token bucket, stored as one small number, the theoretical arrival time: permits return one
@@ -94,7 +94,7 @@ pub enum Algorithm {
     /// is lost meet their failure policy, where those of a sliding log are sent again. Behind a
     /// network that often cuts connections these may be many. Permits of an unanswered call are in
     /// use until their time has passed, an interval later at the latest. A
-    /// [`Receipt`](crate::Receipt) releases once, the part of its permits that still lies ahead; if
+    /// [`Grant`](crate::Grant) is released once: the part of its permits that still lies ahead; if
     /// other receipts were released meanwhile, it may be less, never more.
     Gcra,
     /// Counts by windows of the calendar. Only limits such as `Limit::monthly` (feature `calendar`)
@@ -103,7 +103,7 @@ pub enum Algorithm {
     /// Worst case: twice the limit around the end of a window. The clock of the server decides,
     /// also with [`client_clock`](crate::RedisStoreBuilder::client_clock). Grants have no entries,
     /// so an acquire is never sent twice, as with [`FixedWindow`](Self::FixedWindow). A
-    /// [`Receipt`](crate::Receipt) settles within its window, once. This is not a format of
+    /// [`Grant`](crate::Grant) is settled within its window, once. This is not a format of
     /// Redisson's: no Java peer can share it.
     Calendar,
 }

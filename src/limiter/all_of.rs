@@ -172,10 +172,8 @@ impl AllOf {
     ///
     /// As [`RateLimiter::give_back`].
     pub fn give_back(&self, grant: &Grant) {
-        for receipt in grant.receipts() {
-            for limiter in &self.limiters {
-                limiter.give_back(receipt);
-            }
+        for limiter in &self.limiters {
+            limiter.give_back(grant);
         }
     }
 
@@ -194,12 +192,7 @@ impl AllOf {
             return Err(ErrorKind::Permits.into());
         }
         let each = self.limiters.iter().zip(permits);
-        let mut each = each.map(|(limiter, permits)| limiter.charge(*permits));
-        let first = each.next().ok_or(ErrorKind::Permits)??;
-        Ok(Acquire::new(
-            first,
-            each.collect::<Result<_, _>>()?,
-            max_wait,
-        ))
+        let charges = each.map(|(limiter, permits)| limiter.charge(*permits));
+        Ok(Acquire::new(charges.collect::<Result<_, _>>()?, max_wait))
     }
 }

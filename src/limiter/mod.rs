@@ -12,9 +12,10 @@ use std::{sync::Arc, time::Duration};
 
 use self::take::take;
 use crate::{
+    charge::Charge,
     compiled_limit::{CompiledLimit, Limiter},
-    decision::{Decision, Grant, RefusalKind},
-    demand::{Acquire, LimiterCharge, MaxWait},
+    decision::{Charges, Decision, Grant, RefusalKind},
+    demand::{Acquire, MaxWait},
     error::{ConfigError, Error, ErrorKind},
     limit::{Algorithm, Counting, Limit, Slots, check_lease},
     name::Name,
@@ -120,7 +121,7 @@ impl RateLimiter {
     ///
     /// Worst case: a grant cannot be distinguished from others. So an acquire is never sent twice:
     /// a call whose connection is lost is an error, and what it, or a call dropped under way, may
-    /// have taken is in use until it expires. A [`Receipt`](crate::Receipt) can be used once.
+    /// have taken is in use until it expires. A [`Grant`](crate::Grant) can be given back once.
     ///
     /// # Errors
     ///
@@ -349,17 +350,17 @@ impl RateLimiter {
     }
 
     fn ask(&self, permits: u32, max_wait: Option<MaxWait>) -> Result<Acquire, Error> {
-        Ok(Acquire::new(self.charge(permits)?, Vec::new(), max_wait))
+        Ok(Acquire::new(Charges::one(self.charge(permits)?), max_wait))
     }
 
-    pub(crate) fn charge(&self, permits: u32) -> Result<LimiterCharge, Error> {
+    pub(crate) fn charge(&self, permits: u32) -> Result<Charge, Error> {
         if permits == 0 {
             return Err(ErrorKind::Permits.into());
         }
         if self.is_by_calendar() && self.given().is_none() {
             return Err(in_code());
         }
-        Ok(LimiterCharge::new(self.limiter.clone(), permits))
+        Ok(Charge::new(self.limiter.clone(), permits))
     }
 
     fn settings(&mut self) -> &mut CompiledLimit {

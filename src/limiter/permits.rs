@@ -2,9 +2,9 @@
 
 use super::RateLimiter;
 use crate::{
+    decision::Grant,
     error::{Error, ErrorKind},
     limit::at_least_zero,
-    receipt::Receipt,
     store::Op,
 };
 
@@ -12,12 +12,12 @@ impl RateLimiter {
     /// Gives back, whole, what a grant took: exactly its permits, and only while they are in use.
     ///
     /// Returns at once; a store in Redis learns of it in the background. Giving back twice has no
-    /// further effect. Receipts of other limiters have no effect here, and neither have those of
-    /// an [`Algorithm::FixedWindow`](crate::Algorithm::FixedWindow) that has ended, or of a slot
-    /// that has expired. With [`Algorithm::Gcra`](crate::Algorithm::Gcra), what still lies ahead is
+    /// further effect. Grants of other limiters have no effect here, and neither have those of an
+    /// [`Algorithm::FixedWindow`](crate::Algorithm::FixedWindow) that has ended, or of a slot that
+    /// has expired. With [`Algorithm::Gcra`](crate::Algorithm::Gcra), what still lies ahead is
     /// given back.
-    pub fn give_back(&self, receipt: &Receipt) {
-        self.settle(receipt, 0);
+    pub fn give_back(&self, grant: &Grant) {
+        self.settle(grant, 0);
     }
 
     /// Settles a grant at what was really used: `permits` in all, whatever it took.
@@ -28,9 +28,9 @@ impl RateLimiter {
     /// algorithm. With [`Algorithm::Gcra`](crate::Algorithm::Gcra) it counts up to the whole limit.
     /// A limiter that was deleted meanwhile owes nothing.
     ///
-    /// Returns at once; a store in Redis learns of it in the background. A receipt is settled once:
-    /// of several settlements with different permits any may count. Receipts of other limiters have
-    /// no effect here.
+    /// Returns at once; a store in Redis learns of it in the background. A grant is settled once:
+    /// of several settlements with different permits any may count. Of a grant by several limiters,
+    /// this one settles its part; it has no effect on others.
     ///
     /// # Example
     ///
@@ -44,18 +44,16 @@ impl RateLimiter {
     ///
     /// // Reserve what it may take, settle what it took.
     /// if let Decision::Allow(grant) = tokens.try_acquire_many(200).await? {
-    ///     for receipt in grant.receipts() {
-    ///         tokens.settle(receipt, 37);
-    ///     }
+    ///     tokens.settle(&grant, 37);
     /// }
     /// assert_eq!(tokens.available_permits().await?, 963);
     /// # Ok(())
     /// # }
     /// ```
-    pub fn settle(&self, receipt: &Receipt, permits: u32) {
-        if receipt.name() == self.key() {
-            receipt.report(permits);
-            self.store.settle(receipt.clone(), permits);
+    pub fn settle(&self, grant: &Grant, permits: u32) {
+        for charge in grant.taken().filter(|charge| charge.name() == self.key()) {
+            charge.report(permits);
+            self.store.settle(charge.clone(), permits);
         }
     }
 
@@ -64,7 +62,7 @@ impl RateLimiter {
     /// With an [`Algorithm::FixedWindow`](crate::Algorithm::FixedWindow) these are of the present
     /// window; with [`Algorithm::Gcra`](crate::Algorithm::Gcra) they are the last ones.
     ///
-    /// With a [`Receipt`], use [`give_back`](Self::give_back): it gives back exactly what was
+    /// With a [`Grant`], use [`give_back`](Self::give_back): it gives back exactly what was
     /// taken, and is safe to repeat.
     ///
     /// # Errors

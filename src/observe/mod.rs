@@ -107,7 +107,8 @@ pub struct Decided<'a> {
     pub error: Option<ErrorKind>,
     /// How long it took, of a request that may wait for permits; `None` for others.
     pub waited: Option<Duration>,
-    /// The rules that the request met. A [`RateLimiter`](crate::RateLimiter) is one without a name.
+    /// The rules that the request met, in no set order. A [`RateLimiter`](crate::RateLimiter) is
+    /// one without a name.
     pub rules: &'a [DecidedRule<'a>],
 }
 

@@ -10,9 +10,9 @@ use std::{collections::VecDeque, mem};
 use super::time::SECOND;
 use crate::{
     algorithm::{Count, answer::Verdict, limiter::Terms},
+    charge::Charge,
     clock::{Now, TICKS},
     compiled_limit::{CompiledLimit, Limiter},
-    demand::LimiterCharge,
     limit::{Algorithm, Counting, Limit, LimitSource},
     list::List,
     name::Name,
@@ -27,7 +27,7 @@ pub(super) type Way = (Algorithm, Limit);
 /// A limit, and what it did.
 pub(super) struct Run {
     way: Way,
-    charge: LimiterCharge,
+    charge: Charge,
     /// That of the limit, in microseconds.
     interval: i64,
     /// The largest numbers of requests in one interval, by caller; none in a pass that verifies.
@@ -110,7 +110,7 @@ impl Pass {
         let of = of.into();
         self.runs.push(Run {
             way,
-            charge: LimiterCharge::new(Limiter { name, of }, 1),
+            charge: Charge::new(Limiter { name, of }, 1),
             interval,
             peaks: Vec::new(),
             touched: 0,

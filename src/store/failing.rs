@@ -8,6 +8,7 @@ use super::{
     stack::{Guards, remote},
 };
 use crate::{
+    charge::Charge,
     clock::{Clock, SteadyClock},
     compiled_limit::Limiter,
     decision::Decision,
@@ -15,7 +16,6 @@ use crate::{
     error::{Error, ErrorKind},
     list::List,
     observe::Observers,
-    receipt::Receipt,
 };
 
 /// Returns a store whose calls all fail like this.
@@ -51,5 +51,5 @@ impl Calls for Failing {
         Err(self.0.into())
     }
 
-    fn settle(&self, _: Receipt, _: u32) {}
+    fn settle(&self, _: Charge, _: u32) {}
 }

@@ -87,15 +87,15 @@ use std::{
 pub use self::memory::MemoryStore;
 use self::rule_names::RuleNames;
 use crate::{
+    charge::{Charge, PermitId},
     compiled_limit::{CompiledLimit, Limiter},
     decision::{Decision, Refusal},
-    demand::{Acquire, LimiterCharge},
+    demand::Acquire,
     error::{ConfigError, Error, ErrorKind, bail},
     limit::{Counting, Limit, RateType, StoredLimit},
     list::List,
     name::Name,
     observe::Observers,
-    receipt::{PermitId, Receipt},
 };
 
 /// Keeps limiters: a [`MemoryStore`] or a [`RedisStore`](crate::RedisStore).
@@ -146,7 +146,7 @@ pub(crate) trait AnyStore: Send + Sync {
     fn manage(self: Arc<Self>, limiter: Limiter, op: Op) -> Managing;
 
     /// Settles what an acquire took: see [`Calls::settle`].
-    fn settle(&self, receipt: Receipt, keep: u32);
+    fn settle(&self, receipt: Charge, keep: u32);
 
     /// Returns the store's prefix, address, rule names and observers.
     fn about(&self) -> &About;
@@ -280,7 +280,7 @@ pub(crate) trait Calls: Send + Sync + 'static {
     ///
     /// Returns at once. One that is lost costs at most one interval, or what was to be charged. A
     /// receipt is settled once.
-    fn settle(&self, receipt: Receipt, keep: u32);
+    fn settle(&self, receipt: Charge, keep: u32);
 }
 
 /// Returns bytes that no process has used before, also after a fork or a restored snapshot: they
@@ -363,7 +363,7 @@ pub(crate) trait StandIn: Decide {
     /// # Errors
     ///
     /// Those of a charge by this store.
-    fn begin_with(&self, charge: &LimiterCharge, past: Vec<(i64, u32)>) -> Result<(), Error>;
+    fn begin_with(&self, charge: &Charge, past: Vec<(i64, u32)>) -> Result<(), Error>;
 }
 
 /// The verbs that do not take permits.

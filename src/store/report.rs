@@ -6,9 +6,10 @@ use std::{
 };
 
 use crate::{
+    charge::{Charge, Standing},
     clock,
-    decision::{Decision, LimitState, RefusalKind, Source},
-    demand::{Acquire, LimiterCharge},
+    decision::{Decision, RefusalKind, Source},
+    demand::Acquire,
     error::{Error, ErrorKind},
     observe::{CallerSpan, Decided, DecidedRule, RequestResult, RuleResult, StateChange},
 };
@@ -25,7 +26,7 @@ pub(super) struct Undecided {
 
 impl Undecided {
     pub(super) fn new(acquire: Acquire) -> Self {
-        let waits = acquire.max_wait.is_some() && !acquire.first.of().observers.is_empty();
+        let waits = acquire.max_wait.is_some() && !acquire.first().of().observers.is_empty();
         if waits {
             report_wait(&acquire, None);
         }
@@ -39,14 +40,14 @@ impl Undecided {
 
     /// Reports to the observers and the caller's span that it has ended.
     fn ends(&self, seen: &Seen<'_>) {
-        if self.acquire.first.of().observers.is_empty() && self.span.is_none() {
+        if self.acquire.first().of().observers.is_empty() && self.span.is_none() {
             return;
         }
         let waited = self.since.map(|since| clock::moment() - since);
         if waited.is_some() {
             report_wait(&self.acquire, waited);
         }
-        report(&self.acquire, seen, waited, self.span.as_ref());
+        report(&self.acquire.charges, seen, waited, self.span.as_ref());
     }
 
     pub(super) fn decided(&mut self, decision: &Result<Decision, Error>) {
@@ -62,32 +63,32 @@ impl Drop for Undecided {
                 result: RequestResult::Cancelled,
                 source: Source::None,
                 error: None,
-                limits: &[],
+                charges: &[],
             });
         }
     }
 }
 
-/// Reports an acquire that was decided at once, to its observers and the caller's span.
+/// Returns whether observers or the caller's span see a request.
 #[inline]
-pub(super) fn at_once(acquire: &Acquire, decision: &Result<Decision, Error>) {
-    let span = CallerSpan::current();
-    if !acquire.first.of().observers.is_empty() || span.is_some() {
-        at_once_observed(acquire, decision, span.as_ref());
-    }
+pub(super) fn is_seen(acquire: &Acquire) -> bool {
+    !acquire.first().of().observers.is_empty() || CallerSpan::current().is_some()
 }
 
+/// Reports a request that was decided at once, to its observers and the caller's span.
 #[inline(never)]
-fn at_once_observed(
-    acquire: &Acquire,
-    decision: &Result<Decision, Error>,
-    span: Option<&CallerSpan>,
-) {
-    report(acquire, &Seen::of(decision), None, span);
+pub(super) fn at_once(acquire: &Acquire, decision: &Result<Decision, Error>) {
+    // What answers the charges themselves has left them in its decision.
+    let charges = match decision {
+        Ok(decision) if acquire.charges.is_empty() => decision.charges(),
+        _ => &acquire.charges[..],
+    };
+    let (seen, span) = (Seen::of(decision), CallerSpan::current());
+    report(charges, &seen, None, span.as_ref());
 }
 
 fn report_wait(acquire: &Acquire, ended: Option<Duration>) {
-    let of = acquire.first.of();
+    let of = acquire.first().of();
     let rule = of.rule();
     of.observers.changed(&StateChange::Waiting { rule, ended });
 }
@@ -97,7 +98,7 @@ struct Seen<'a> {
     result: RequestResult,
     source: Source,
     error: Option<ErrorKind>,
-    limits: &'a [LimitState],
+    charges: &'a [Charge],
 }
 
 impl<'a> Seen<'a> {
@@ -115,17 +116,15 @@ impl<'a> Seen<'a> {
             result,
             source: decision.map_or(Source::None, Decision::source),
             error,
-            limits: decision.map_or(&[], Decision::states),
+            charges: decision.map_or(&[], Decision::charges),
         }
     }
 
     #[inline(always)]
-    fn decided<'c>(&self, charge: &'c LimiterCharge) -> DecidedRule<'c> {
+    fn decided<'c>(&self, charge: &'c Charge) -> DecidedRule<'c> {
         let of = charge.of();
-        let limit = self
-            .limits
-            .iter()
-            .find(|limit| limit.is_of(&charge.limiter));
+        let answered = |it: &&Charge| it.limiter.name == charge.limiter.name;
+        let limit = self.charges.iter().find(answered).map(|it| &it.standing);
         DecidedRule {
             rule: of.rule(),
             result: self.result(charge, limit),
@@ -143,7 +142,7 @@ impl<'a> Seen<'a> {
     }
 
     #[inline(always)]
-    fn result(&self, charge: &LimiterCharge, limit: Option<&LimitState>) -> RuleResult {
+    fn result(&self, charge: &Charge, limit: Option<&Standing>) -> RuleResult {
         let is_refused = limit.is_some_and(|limit| limit.refused);
         match self.result {
             RequestResult::Cancelled => RuleResult::Cancelled,
@@ -179,7 +178,13 @@ impl From<RefusalKind> for RequestResult {
 }
 
 #[inline]
-fn report(acquire: &Acquire, seen: &Seen<'_>, waited: Option<Duration>, span: Option<&CallerSpan>) {
+fn report(
+    charges: &[Charge],
+    seen: &Seen<'_>,
+    waited: Option<Duration>,
+    span: Option<&CallerSpan>,
+) {
+    let Some(first) = charges.first() else { return };
     let send = |rules: &[DecidedRule<'_>]| {
         let decided = Decided {
             result: seen.result,
@@ -188,17 +193,17 @@ fn report(acquire: &Acquire, seen: &Seen<'_>, waited: Option<Duration>, span: Op
             waited,
             rules,
         };
-        acquire.first.of().observers.decided(&decided);
+        first.of().observers.decided(&decided);
         if let Some(span) = span {
             span.decided(&decided);
         }
     };
     // One rule is the usual case, and is not copied into a list.
-    match acquire.rest.is_empty() {
-        true => send(slice::from_ref(&seen.decided(&acquire.first))),
-        false => send(
-            &acquire
-                .charges()
+    match charges {
+        [only] => send(slice::from_ref(&seen.decided(only))),
+        _ => send(
+            &charges
+                .iter()
                 .map(|it| seen.decided(it))
                 .collect::<Vec<_>>(),
         ),

@@ -36,8 +36,8 @@ use super::{
 };
 #[cfg(feature = "_guards")]
 use crate::{
+    charge::Charge,
     clock::check_timer,
-    demand::LimiterCharge,
     error::ErrorKind,
     limit::at_least_zero,
     store::{OpResult, TimeToLive},
@@ -50,7 +50,6 @@ use crate::{
     error::Error,
     name::Name,
     observe::{Observers, StateChange},
-    receipt::Receipt,
     sync::OnDrop,
 };
 
@@ -144,6 +143,7 @@ impl<S: Decide> InMemory<S> {
 
 impl<S: Decide> AnyStore for InMemory<S> {
     fn decide_at_once(&self, acquire: &mut Acquire) -> Option<Result<Decision, Error>> {
+        let seen = report::is_seen(acquire);
         // A decision is large: it is changed in place.
         let mut decision = self.store.decide_at_once(acquire);
         self.report_limiters();
@@ -151,7 +151,9 @@ impl<S: Decide> AnyStore for InMemory<S> {
             if let Err(error) = decided {
                 *decided = self.answer_error(acquire, error.clone());
             }
-            report::at_once(acquire, decided);
+            if seen {
+                report::at_once(acquire, decided);
+            }
         }
         decision
     }
@@ -178,7 +180,7 @@ impl<S: Decide> AnyStore for InMemory<S> {
         })
     }
 
-    fn settle(&self, receipt: Receipt, keep: u32) {
+    fn settle(&self, receipt: Charge, keep: u32) {
         self.queue.settle(receipt, keep);
     }
 
@@ -311,7 +313,7 @@ impl<S: Decide> Remote<S> {
             return;
         }
         for charge in acquire.charges() {
-            self.settle(charge.receipt_made(acquire.asked_at), 0);
+            self.settle(charge.made(acquire.asked_at), 0);
         }
     }
 }
@@ -319,8 +321,9 @@ impl<S: Decide> Remote<S> {
 #[cfg(feature = "_guards")]
 impl<S: Decide> AnyStore for Remote<S> {
     fn decide_at_once(&self, acquire: &mut Acquire) -> Option<Result<Decision, Error>> {
+        let seen = report::is_seen(acquire);
         let decision = self.decide_unsent(acquire);
-        if let Some(decision) = &decision {
+        if let Some(decision) = decision.as_ref().filter(|_| seen) {
             report::at_once(acquire, decision);
         }
         decision
@@ -343,12 +346,12 @@ impl<S: Decide> AnyStore for Remote<S> {
                     self.outermost.report_count(self.refusals.count(), refusals);
                 }
                 Err(error) if Late::of(error) == Some(Late::Unsent) => {
-                    let observers = &acquire.first.of().observers;
+                    let observers = &acquire.first().of().observers;
                     observers.changed(&StateChange::Overload);
                 }
                 Err(error) if error.kind() == ErrorKind::NotInitialized => {
                     // Of several, it is not known which.
-                    let names = acquire.charges().map(LimiterCharge::name);
+                    let names = acquire.charges().map(Charge::name);
                     names.for_each(|name| self.outermost.listeners.changed(name));
                 }
                 Err(_) => {}
@@ -389,7 +392,7 @@ impl<S: Decide> AnyStore for Remote<S> {
         })
     }
 
-    fn settle(&self, receipt: Receipt, keep: u32) {
+    fn settle(&self, receipt: Charge, keep: u32) {
         if let Some(receipt) = self.fallback.locals.settle(receipt, keep) {
             self.refusals.settles(&receipt);
             self.queue.settle(receipt, keep);

@@ -13,11 +13,10 @@ use super::{
     request::has_trailers,
 };
 use crate::{
+    charge::Charge,
     compiled_limit::{ChargeIf, CompiledLimit},
-    decision::{Grant, LimitState, grant::LayerId},
-    demand::LimiterCharge,
+    decision::{Grant, grant::LayerId, ledger::CorrectedBy},
     macros::opaque,
-    receipt::{CorrectedBy, Receipt},
     store::AnyStore,
 };
 
@@ -132,14 +131,13 @@ impl<'a> Earlier<'a> {
     /// whatever key.
     pub(crate) fn has_met(&self, has: impl Fn(&CompiledLimit) -> bool) -> bool {
         self.of_this_layer().any(|grant| {
-            let mut receipts = grant.receipts().iter();
-            grant.states().iter().any(|limit| has(&limit.of))
-                || receipts.any(|receipt| receipt.is_of(|of, _| has(of)))
+            let mut charges = grant.charges().iter();
+            charges.any(|charge| has(charge.of()) || charge.is_of(|of, _| has(of)))
         })
     }
 
     /// Returns which layer has made the same charge, if one has.
-    pub(crate) fn charged_by(&self, again: &LimiterCharge) -> Option<Pass> {
+    pub(crate) fn charged_by(&self, again: &Charge) -> Option<Pass> {
         let rule = again.of();
         let has_charged = |pass: Pass, grant: &Grant| {
             // The cost must be the same here. That of another layer must not depend on the request.
@@ -158,11 +156,12 @@ impl<'a> Earlier<'a> {
                     }
             };
             // A shadow rule without room has taken nothing.
-            let is_tried =
-                |limit: &LimitState| limit.shadow && limit.refused && limit.of.name == rule.name;
-            let mut receipts = grant.receipts().iter();
-            receipts.any(|it| it.limiter.is_same(&again.limiter) && it.is_of(is_same))
-                || pass == Pass::SameLayer && again.shadow && grant.states().iter().any(is_tried)
+            let is_tried = |it: &Charge| it.shadow && !it.took() && it.of().name == rule.name;
+            let same_layer = pass == Pass::SameLayer && again.shadow;
+            grant.charges().iter().any(|it| match it.took() {
+                true => it.limiter.is_same(&again.limiter) && it.is_of(is_same),
+                false => same_layer && is_tried(it),
+            })
         };
         let mut open = self.open();
         let found = open.find(|(pass, grant)| has_charged(*pass, grant));
@@ -190,8 +189,8 @@ impl SettleOnDrop {
                 grant.correct(CorrectedBy::Cost, |_, _| Some(permits));
             }
         }
-        let mut receipts = self.grant.receipts().iter();
-        if !receipts.any(|receipt| receipt.of().charge_if.is_some()) {
+        let mut taken = self.grant.taken();
+        if !taken.any(|charge| charge.of().charge_if.is_some()) {
             return;
         }
         let grpc_status = head.headers.get(GRPC_STATUS).map(code);
@@ -213,13 +212,13 @@ impl SettleOnDrop {
     }
 
     fn apply_charge_if(&self, status: StatusCode, grpc_status: Option<u32>) {
-        for of in self.grant.receipts().iter().map(Receipt::of) {
+        for of in self.grant.taken().map(Charge::of) {
             // The user's code runs without the lock, and not while something is dropped.
             let charge_if = of.charge_if.as_ref();
             if charge_if.is_some_and(|counts| !counts(status.as_u16(), grpc_status)) {
                 // No two rules of a request share their limit.
-                self.grant.correct(CorrectedBy::Rule, |receipt, _| {
-                    Arc::ptr_eq(receipt.of(), of).then_some(0)
+                self.grant.correct(CorrectedBy::Rule, |charge, _| {
+                    Arc::ptr_eq(charge.of(), of).then_some(0)
                 });
             }
         }
@@ -232,10 +231,10 @@ impl Drop for SettleOnDrop {
         let Some(corrections) = grant.close() else {
             return;
         };
-        for (receipt, (_, permits)) in grant.receipts().iter().zip(corrections) {
-            if permits != receipt.permits {
-                receipt.report(permits);
-                store.settle(receipt.clone(), permits);
+        for (charge, (_, permits)) in grant.charges().iter().zip(corrections) {
+            if charge.took() && permits != charge.permits {
+                charge.report(permits);
+                store.settle(charge.clone(), permits);
             }
         }
     }

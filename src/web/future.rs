@@ -82,8 +82,10 @@ impl LayerState {
     /// Puts a grant where handlers and inner layers look for it, and logs which shadow rules would
     /// have refused the request.
     pub(super) fn admit(&self, grant: Grant, request: &mut Parts, fields: Fields) -> SettleOnDrop {
-        let limits = grant.states().iter();
-        for limit in limits.filter(|limit| limit.shadow && limit.refused) {
+        for limit in grant
+            .limits()
+            .filter(|limit| limit.is_shadow() && limit.is_refused())
+        {
             detail!(
                 rule = limit.name(),
                 "a request passes that this rule would refuse if it were enforced"
@@ -134,7 +136,7 @@ fn add_grant(settling: &mut SettleOnDrop, head: &mut response::Parts) {
     settling.read_head(head);
     let grant = &settling.grant;
     if let Some(fields) = &settling.fields {
-        fields.write(grant.states(), DecisionKind::Granted, head);
+        fields.write(grant.charges(), DecisionKind::Granted, head);
     }
     // The decision of an inner layer leads to this one.
     if settling.in_response && head.extensions.get::<Decision>().is_none() {

@@ -114,8 +114,10 @@ async fn spend(rule: &Rule, store: &impl Store) {
     }
 }
 
-/// The allocations of an answer that is a copy of an earlier one: the rest of a refusal has none.
-const ANSWER: usize = 3;
+/// The one allocation of the charges of a request, which its grant or refusal keeps.
+const CHARGES: usize = 1;
+/// Those of a refusal's answer that is a copy of an earlier one, and of its charges.
+const REFUSAL: usize = 3 + CHARGES;
 const REFUSING: Limit = Limit::per_day(1);
 const ADMITTING: Limit = Limit::per_day(1_000_000);
 
@@ -133,7 +135,7 @@ fn redis_with(set: impl FnOnce(RedisStoreBuilder) -> RedisStoreBuilder) -> Redis
 }
 
 #[test]
-fn a_cached_refusal_allocates_only_its_answer() {
+fn a_cached_refusal_allocates_only_its_charges_and_its_answer() {
     let _alone = ALONE.blocking_lock();
     runtime().block_on(async {
         let rules = [
@@ -148,7 +150,7 @@ fn a_cached_refusal_allocates_only_its_answer() {
             let store = redis();
             spend(&rule, &store).await;
             let counts = counted(rule, &store, StatusCode::TOO_MANY_REQUESTS, Source::Cache).await;
-            assert_eq!((counts.head, counts.inner), (ANSWER, None), "{counts:?}");
+            assert_eq!((counts.head, counts.inner), (REFUSAL, None), "{counts:?}");
         }
         // The metrics of a rule are looked up once, as is what the page shows of it.
         let recorded = PrometheusBuilder::new().install_recorder().unwrap();
@@ -157,7 +159,7 @@ fn a_cached_refusal_allocates_only_its_answer() {
         let rule = REFUSING.by(PeerIp).named("metered");
         spend(&rule, &store).await;
         let counts = counted(rule, &store, StatusCode::TOO_MANY_REQUESTS, Source::Cache).await;
-        assert_eq!((counts.head, counts.inner), (ANSWER, None), "{counts:?}");
+        assert_eq!((counts.head, counts.inner), (REFUSAL, None), "{counts:?}");
         let metric = "ratelimit_rule_requests_total{rule=\"metered\",result=\"deny\"}";
         assert!(recorded.render().contains(metric));
         // A name that is too long to stand in place: so what is counted is there to be counted.
@@ -165,7 +167,7 @@ fn a_cached_refusal_allocates_only_its_answer() {
         let store = redis();
         spend(&rule, &store).await;
         let counts = counted(rule, &store, StatusCode::TOO_MANY_REQUESTS, Source::Cache).await;
-        let of_name = counts.head - ANSWER;
+        let of_name = counts.head - REFUSAL;
         assert!((1..=4).contains(&of_name), "{counts:?}");
     });
 }
@@ -174,21 +176,20 @@ fn a_cached_refusal_allocates_only_its_answer() {
 fn a_decision_in_memory_allocates_only_its_result() {
     let _alone = ALONE.blocking_lock();
     runtime().block_on(async {
-        // A grant is shared by all that report it, and so it is on the heap.
-        for (limit, is_allowed, expected) in [(REFUSING, false, 0), (ADMITTING, true, 1)] {
+        for (limit, is_allowed) in [(REFUSING, false), (ADMITTING, true)] {
             let limiter = RateLimiter::new(&MemoryStore::new(), "orders").unwrap();
             limiter.try_set_rate(limit).await.unwrap();
             let _ = limiter.try_acquire().await.unwrap();
-            assert_eq!(least_of_a_call(&limiter, is_allowed).await, expected);
+            assert_eq!(least_of_a_call(&limiter, is_allowed).await, CHARGES);
         }
 
         let store = MemoryStore::new();
         let rule = REFUSING.by(FromHeader::new("x-user"));
         spend(&rule, &store).await;
         let counts = counted(rule, &store, StatusCode::TOO_MANY_REQUESTS, Source::Store).await;
-        assert_eq!((counts.head, counts.inner), (ANSWER, None), "{counts:?}");
+        assert_eq!((counts.head, counts.inner), (REFUSAL, None), "{counts:?}");
 
-        // The grant, and its place in the extensions, whose table has room for it. Nothing is left
+        // The charges, and the grant's place in the extensions, whose table has room for it. Nothing is left
         // in the response, which has its two fields: their map, and the text of one.
         let rule = ADMITTING.by(FromHeader::new("x-user"));
         let counts = counted(rule, &MemoryStore::new(), StatusCode::OK, Source::Store).await;
@@ -217,11 +218,15 @@ fn a_decision_without_a_hanging_server_allocates_only_its_result() {
         let (unavailable, policy) = (StatusCode::SERVICE_UNAVAILABLE, Source::FailurePolicy);
         let counts = counted(deny, &store, unavailable, policy).await;
         // This answer is rendered each time.
-        assert_eq!((counts.head, counts.inner), (4, None), "{counts:?}");
-        // As in memory.
+        assert_eq!(
+            (counts.head, counts.inner),
+            (4 + CHARGES, None),
+            "{counts:?}"
+        );
+        // As in memory, and a grant without charges.
         let allow = rule.on_failure(FailurePolicy::Allow);
         let counts = counted(allow, &store, StatusCode::OK, policy).await;
-        assert_eq!(counts.inner, Some(2), "{counts:?}");
+        assert_eq!(counts.inner, Some(2 + CHARGES), "{counts:?}");
     });
 }
 

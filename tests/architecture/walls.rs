@@ -6,6 +6,7 @@ use crate::source::{File, Names, Source};
 
 /// Plain values, which import nothing but each other.
 const VALUES: [&str; 13] = [
+    "charge",
     "clock",
     "decision",
     "demand",
@@ -17,7 +18,6 @@ const VALUES: [&str; 13] = [
     "macros",
     "name",
     "observe",
-    "receipt",
     "sync",
 ];
 

@@ -58,10 +58,10 @@ impl Scene {
     }
 
     /// Returns a limiter of a hundred permits, and the receipt for ten that are taken.
-    async fn ten_taken(&self, interval: Duration) -> (RateLimiter, Receipt) {
+    async fn ten_taken(&self, interval: Duration) -> (RateLimiter, Grant) {
         let limiter = self.known(Limit::new(100, interval)).await;
-        let receipt = take_by_redis(&limiter, 10).await.receipts()[0].clone();
-        (limiter, receipt)
+        let grant = take_by_redis(&limiter, 10).await;
+        (limiter, grant)
     }
 
     /// Loses the next reply; the calls are counted from now on.
@@ -215,17 +215,17 @@ async fn a_call_like_any_other_whose_reply_was_lost_is_not_resent() {
 async fn a_receipt_like_any_other_whose_reply_was_lost_is_not_resent() {
     let scene = Scene::new();
     for ((way, limiter), lost) in scene.undistinguished().await.iter().zip(1..) {
-        let mut receipts = Vec::new();
+        let mut grants = Vec::new();
         for permits in [1, 2, 6] {
-            receipts.extend(take_by_redis(limiter, permits).await.receipts().to_vec());
+            grants.push(take_by_redis(limiter, permits).await);
         }
         // So that the server knows the script.
-        limiter.give_back(&receipts[0]);
+        limiter.give_back(&grants[0]);
         scene.store.close().await;
         assert_eq!(free(limiter).await, 2, "{way}");
 
         scene.cut_reply();
-        limiter.give_back(&receipts[1]);
+        limiter.give_back(&grants[1]);
         // Those that are to be sent again are waited for, too.
         scene.store.close().await;
         assert_eq!(scene.server.scripts_called(), 1, "{way}");
@@ -238,9 +238,9 @@ async fn a_receipt_like_any_other_whose_reply_was_lost_is_not_resent() {
 async fn a_settlement_whose_reply_was_lost_is_sent_again_and_counts_once() {
     let scene = Scene::new();
     for (kept, left) in [(0, 100), (3, 97), (25, 75), (250, -150)] {
-        let (limiter, receipt) = scene.ten_taken(HOUR).await;
+        let (limiter, grant) = scene.ten_taken(HOUR).await;
         let cut = scene.cut_reply();
-        limiter.settle(&receipt, kept);
+        limiter.settle(&grant, kept);
         scene.store.close().await;
         assert_eq!(scene.proxy.replies_cut(), cut, "settled at {kept}");
         let value = format!("{{{}}}:value", limiter.name());
@@ -255,9 +255,9 @@ async fn a_settlement_whose_reply_was_lost_is_sent_again_and_counts_once() {
 async fn a_settlement_that_is_delivered_twice_counts_once() {
     let scene = Scene::doubled();
     for (kept, left) in [(0, 100), (3, 97), (25, 75)] {
-        let (limiter, receipt) = scene.ten_taken(HOUR).await;
+        let (limiter, grant) = scene.ten_taken(HOUR).await;
         let doubled = scene.proxy.doubled();
-        limiter.settle(&receipt, kept);
+        limiter.settle(&grant, kept);
         scene.store.close().await;
         assert!(scene.proxy.doubled() > doubled, "settled at {kept}");
         assert_eq!(free(&limiter).await, left, "settled at {kept}");
@@ -268,12 +268,12 @@ async fn a_settlement_that_is_delivered_twice_counts_once() {
 async fn a_charge_is_kept_while_redis_is_away() {
     let scene = Scene::new();
     // So that the script is known.
-    let (limiter, receipt) = scene.ten_taken(HOUR).await;
-    limiter.settle(&receipt, 3);
+    let (limiter, grant) = scene.ten_taken(HOUR).await;
+    limiter.settle(&grant, 3);
     scene.store.close().await;
-    let (limiter, receipt) = scene.ten_taken(HOUR).await;
+    let (limiter, grant) = scene.ten_taken(HOUR).await;
     scene.part();
-    limiter.settle(&receipt, 30);
+    limiter.settle(&grant, 30);
     let closing = tokio::time::timeout(millis(50), scene.store.close());
     assert!(closing.await.is_err(), "nothing was sent yet");
     scene.proxy.refuse(false);
@@ -288,10 +288,10 @@ async fn a_charge_is_kept_while_redis_is_away() {
 #[tokio::test]
 async fn a_charge_is_not_sent_again_later_than_its_interval() {
     let scene = Scene::new();
-    let (limiter, receipt) = scene.ten_taken(millis(1500)).await;
+    let (limiter, grant) = scene.ten_taken(millis(1500)).await;
     scene.part();
-    limiter.settle(&receipt, 30);
-    limiter.settle(&receipt, 2);
+    limiter.settle(&grant, 30);
+    limiter.settle(&grant, 2);
     let store = &scene.store;
     until("it is lost", async || store.lost_charges() == 1).await;
     scene.proxy.refuse(false);

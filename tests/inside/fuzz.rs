@@ -10,12 +10,12 @@ use super::wire::{
     sliding_log,
 };
 use crate::{
+    charge::{Charge, PermitId},
     compiled_limit::CompiledLimit,
-    demand::{Acquire, LimiterCharge},
+    demand::Acquire,
     error::{Error, ErrorKind},
     limit::{Algorithm, Limit, LimitSource, Slots},
     name::Name,
-    receipt::PermitId,
 };
 
 /// Numbers at which arithmetic ends are made likely, and small ones, which mean something.
@@ -90,9 +90,9 @@ fn acquire(algorithm: Algorithm, slots: Option<Slots>, limiters: usize) -> Acqui
     let of = CompiledLimit::unnamed("fuzz");
     let charge = |number: usize| {
         let name = Name::exact(&format!("{{fuzz}}:{number}")).unwrap();
-        let charge = LimiterCharge {
+        let charge = Charge {
             id: PermitId([7; 16]),
-            ..LimiterCharge::named(name, limit, &of, 1)
+            ..Charge::named(name, limit, &of, 1)
         };
         charge.counted(|of| (of.counting.algorithm, of.counting.slots) = (algorithm, slots))
     };
@@ -244,8 +244,8 @@ proptest! {
         let mut acquire = acquire(Algorithm::Gcra, None, 1);
         // A permit in each microsecond, or a few.
         let limit = if dense { Limit::per_second(1_000_000) } else { Limit::per_minute(5) };
-        acquire.first = acquire.first.by(LimitSource::Code(limit));
-        let lone = Lone::new(&acquire.first).unwrap();
+        acquire.charges[0] = acquire.first().clone().by(LimitSource::Code(limit));
+        let lone = Lone::new(acquire.first()).unwrap();
         if let Ok(Some(answer)) = lone.answer(&reply) {
             let allowed = acquire.decision(&[answer]).is_allowed();
             prop_assert_eq!(allowed, matches!(&reply, Value::BulkString(bytes) if bytes.len() == 24));

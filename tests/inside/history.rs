@@ -48,15 +48,15 @@ use self::{
 };
 use super::{RedisStore, RedisStoreBuilder, support};
 use crate::{
+    charge::{Charge, PermitId},
     clock::{Clock, ManualClock},
-    decision::{Decision, LimitState, Source},
-    demand::{Acquire, LimiterCharge, MaxWait},
+    decision::{Charges, Decision, Grant, Source},
+    demand::{Acquire, MaxWait},
     error::Error,
     failure_policy::FailurePolicy,
     limit::Limit,
     limiter::RateLimiter,
     name::Name,
-    receipt::{PermitId, Receipt},
     store::{Op, OpResult, sealed::Sealed},
 };
 use support::{
@@ -128,7 +128,7 @@ struct World {
     clock: Option<ManualClock>,
     handles: Vec<Handle>,
     /// Receipts that are not settled yet.
-    receipts: Mutex<Vec<Receipt>>,
+    receipts: Mutex<Vec<Charge>>,
     limits: [Limit; 3],
     /// How often one was set.
     changes: AtomicU64,
@@ -247,7 +247,8 @@ impl World {
             // As a layer asks.
             62..70 => {
                 let store = store.handle().0;
-                let mut acquire = Acquire::new(limiter.charge(permits).unwrap(), Vec::new(), None);
+                let mut acquire =
+                    Acquire::new(Charges::one(limiter.charge(permits).unwrap()), None);
                 acquire.on_failure = Some(FailurePolicy::Allow);
                 let decided = match store.decide_at_once(&mut acquire) {
                     Some(decision) => decision,
@@ -290,7 +291,7 @@ impl World {
             }
         };
         if let Some(Decision::Allow(grant)) = answer {
-            let receipts = grant.receipts().iter().cloned();
+            let receipts = grant.taken().cloned();
             self.receipts.lock().unwrap().extend(receipts);
         }
     }
@@ -318,7 +319,8 @@ impl World {
         };
         let mut limiters = limiters.iter();
         let limiter = limiters.find(|limiter| limiter.name() == receipt.name().as_str())?;
-        limiter.settle(&receipt, [0, 0, 0, 1, 5][random.place(5)]);
+        let grant = Grant::new(Charges::one(receipt), Source::Store);
+        limiter.settle(&grant, [0, 0, 0, 1, 5][random.place(5)]);
         Some(limiter)
     }
 

@@ -19,15 +19,15 @@ use loom::{
 };
 
 use crate::{
+    charge::{Charge, PermitId, Standing},
     clock::ManualClock,
     compiled_limit::{CompiledLimit, Limiter},
-    decision::{Decision, Grant, LimitState, Refusal, Source},
-    demand::{Acquire, LimiterCharge},
+    decision::{Charges, Decision, Grant, Refusal, Source},
+    demand::Acquire,
     error::Error,
     limit::LimitSource,
     list::List,
     name::Name,
-    receipt::{PermitId, Receipt},
     store::{
         About, Calls, Decide, Listener, Listeners, Op, OpResult,
         guard::{
@@ -84,7 +84,7 @@ impl Calls for Server {
         true
     }
 
-    fn settle(&self, _: Receipt, _: u32) {}
+    fn settle(&self, _: Charge, _: u32) {}
 }
 
 /// A process with its cache, and the question that all ask.
@@ -307,11 +307,10 @@ fn limiter() -> Limiter {
 
 fn question() -> Acquire {
     Acquire {
-        first: LimiterCharge {
+        charges: Charges::one(Charge {
             id: PermitId([7; 16]),
-            ..LimiterCharge::new(limiter(), 1)
-        },
-        rest: Vec::new(),
+            ..Charge::new(limiter(), 1)
+        }),
         on_failure: None,
         wants_remaining: true,
         max_wait: None,
@@ -322,33 +321,26 @@ fn question() -> Acquire {
 
 fn refusal() -> Decision {
     let wait = Duration::from_secs(3600);
-    let state = LimitState {
-        of: limiter().of,
-        limiter: 0,
+    let standing = Standing {
         permits: 1,
         interval: 3_600_000,
         remaining: Some(0),
-        banned: false,
+        wait: Some(wait),
         reset_after: wait,
         refused: true,
-        wait: Some(wait),
-        shadow: false,
+        banned: false,
+        granted: false,
     };
-    Decision::Deny(Refusal::by_limits(
-        List::from([state]),
-        Some(wait),
-        Source::Store,
-    ))
+    let charge = Charge {
+        standing,
+        ..Charge::new(limiter(), 1)
+    };
+    let charges = Charges::one(charge);
+    Decision::Deny(Refusal::by_limits(charges, Some(wait), Source::Store))
 }
 
 fn grant() -> Decision {
-    let receipt = question()
-        .first
-        .receipt()
-        .granted(Duration::from_secs(3600));
-    Decision::Allow(Grant::new(
-        List::new(),
-        List::from([receipt]),
-        Source::Store,
-    ))
+    let mut charge = question().first().clone();
+    (charge.standing.interval, charge.standing.granted) = (3_600_000, true);
+    Decision::Allow(Grant::new(Charges::one(charge), Source::Store))
 }

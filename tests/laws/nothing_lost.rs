@@ -72,7 +72,7 @@ fn law<S: Store>(
                 Step::GiveBack(permits) => {
                     let decision = limiter.try_acquire_many(permits).await.unwrap();
                     if let Decision::Allow(grant) = decision {
-                        limiter.give_back(&grant.receipts()[0]);
+                        limiter.give_back(&grant);
                     }
                 }
                 Step::Count => drop(free(&limiter).await),

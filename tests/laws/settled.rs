@@ -64,22 +64,22 @@ fn law<S: Settles>(world: &World<S>, kind: Way, (limit, steps): Input) {
         let limiter = world.limiter_of(kind, limit).await;
         let mut books = Books::of(limit);
         let mut kept: Vec<Grant> = Vec::new();
-        let mut grants: Vec<(usize, usize, Receipt)> = Vec::new();
+        let mut grants: Vec<(usize, usize, u32, tower_ratelimit::Grant)> = Vec::new();
         for (Request { pause, permits }, settled) in steps {
             world.advance(pause);
             let now = world.now();
             if let Some((which, keep)) = settled.filter(|_| !grants.is_empty()) {
-                // Once, as receipts are.
-                let (place, charge, receipt) = grants.remove(which.index(grants.len()));
+                // Once.
+                let (place, charge, taken, grant) = grants.remove(which.index(grants.len()));
                 // Of GCRA only the pace is checked, which more charges would hide.
                 let keep = match kind {
-                    Way::Gcra => keep.min(receipt.permits()),
+                    Way::Gcra => keep.min(taken),
                     _ => keep,
                 };
-                limiter.settle(&receipt, keep);
+                limiter.settle(&grant, keep);
                 world.store.settled().await;
-                kept[place].permits = keep.min(receipt.permits());
-                match keep.checked_sub(receipt.permits()) {
+                kept[place].permits = keep.min(taken);
+                match keep.checked_sub(taken) {
                     Some(more) => books.charges.push((now, more.into())),
                     None => books.charges[charge].1 = keep.into(),
                 }
@@ -97,7 +97,7 @@ fn law<S: Settles>(world: &World<S>, kind: Way, (limit, steps): Input) {
                 assert_eq!(wait_of(&decision), expected, "{:?}", books.charges);
             }
             if let Decision::Allow(grant) = decision {
-                grants.push((kept.len(), books.charges.len(), grant.receipts()[0].clone()));
+                grants.push((kept.len(), books.charges.len(), permits, grant));
                 books.charges.push((now, permits.into()));
                 kept.push(world.grant(permits));
             }
@@ -134,7 +134,7 @@ fn what_is_given_back_at_once_is_all_there_again() {
                 for permits in 1..=u32::try_from(all).unwrap() {
                     let grant = take(&limiter, permits).await;
                     assert_eq!(free(&limiter).await, all - u64::from(permits));
-                    limiter.give_back(&grant.receipts()[0]);
+                    limiter.give_back(&grant);
                     assert_eq!(free(&limiter).await, all);
                 }
             });

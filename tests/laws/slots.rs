@@ -118,16 +118,15 @@ impl<'a, S: Store> Shared<'a, S> {
         let Decision::Allow(grant) = limiter.try_acquire_many(step.permits).await.unwrap() else {
             return;
         };
-        let receipt: &Receipt = &grant.receipts()[0];
         let permits = match step.fate {
             Fate::Kept => step.permits,
             Fate::GivenBack => {
-                limiter.give_back(receipt);
+                limiter.give_back(&grant);
                 0
             }
             // More than was granted is debt, and no grant.
             Fate::Settled(keep) => {
-                limiter.settle(receipt, keep);
+                limiter.settle(&grant, keep);
                 keep.min(step.permits)
             }
         };

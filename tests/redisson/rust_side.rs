@@ -6,7 +6,7 @@ use redis::{RedisError, Value};
 use tokio::runtime::Runtime;
 use tower_ratelimit::{
     Decision, Error, ErrorKind, ExpireWhen, Limit, LimitState, ManualClock, RateLimiter, RateType,
-    Receipt, RedisStore, RefusalKind, TimeToLive,
+    RedisStore, RefusalKind, TimeToLive,
 };
 
 use super::{
@@ -22,7 +22,7 @@ pub struct RustSide {
     store: RedisStore,
     limiters: HashMap<String, RateLimiter>,
     /// Of the last grant
-    receipt: Option<Receipt>,
+    grant: Option<Grant>,
 }
 
 impl RustSide {
@@ -36,7 +36,7 @@ impl RustSide {
             clock,
             store,
             limiters: HashMap::new(),
-            receipt: None,
+            grant: None,
         }
     }
 
@@ -47,9 +47,9 @@ impl RustSide {
             .entry(names[on].clone())
             .or_insert_with(|| RateLimiter::new(&self.store, &names[on]).unwrap())
             .clone();
-        let outcome =
-            self.runtime
-                .block_on(perform(&limiter, &names[1 - on], op, &mut self.receipt));
+        let outcome = self
+            .runtime
+            .block_on(perform(&limiter, &names[1 - on], op, &mut self.grant));
         // Names are used by one case.
         self.limiters.retain(|name, _| names.contains(name));
         outcome.unwrap_or_else(|error| failed(&error))
@@ -67,21 +67,21 @@ async fn perform(
     limiter: &RateLimiter,
     to: &str,
     op: &Op,
-    receipt: &mut Option<Receipt>,
+    grant: &mut Option<Grant>,
 ) -> Result<Outcome, Error> {
     let reply = match op {
         Op::Acquire(permits) => {
             let permits = u32::try_from(*permits).expect("a case asks Rust for no negative number");
             let decision = limiter.try_acquire_many(permits).await?;
-            if let Decision::Allow(grant) = &decision {
-                *receipt = grant.receipts().first().cloned();
+            if let Decision::Allow(taken) = &decision {
+                *grant = Some(taken.clone());
             }
             return Ok(decided(&decision));
         }
         Op::Settle(keep) => {
             let keep = u32::try_from(*keep).expect("no grant is settled below zero");
-            if let Some(receipt) = receipt {
-                limiter.settle(receipt, keep);
+            if let Some(grant) = grant {
+                limiter.settle(grant, keep);
             }
             Reply::Done
         }

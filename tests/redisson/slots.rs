@@ -11,7 +11,7 @@ use proptest::{
     test_runner::{Config, RngAlgorithm, TestRng, TestRunner},
 };
 use tokio::runtime::Runtime;
-use tower_ratelimit::{Decision, ManualClock, RateLimiter, Receipt, RedisStore};
+use tower_ratelimit::{Decision, ManualClock, RateLimiter, RedisStore};
 
 use super::{
     oracle::{self, JavaClock, Oracle, Request},
@@ -93,7 +93,7 @@ struct Play<'a> {
     interval: i64,
     grants: Vec<Grant>,
     /// Receipts with the place of their grant.
-    receipts: HashMap<usize, Receipt>,
+    taken: HashMap<usize, tower_ratelimit::Grant>,
     tally: &'a mut Tally,
 }
 
@@ -160,18 +160,17 @@ impl Play<'_> {
                 if width > 1 {
                     self.count("granted in slots");
                 }
-                self.receipts
-                    .insert(self.grants.len(), grant.receipts()[0].clone());
+                self.taken.insert(self.grants.len(), grant);
                 self.note(permits.into(), end + self.interval);
             }
-            Step::GiveBack(which) if !self.receipts.is_empty() => {
-                let mut places: Vec<_> = self.receipts.keys().copied().collect();
+            Step::GiveBack(which) if !self.taken.is_empty() => {
+                let mut places: Vec<_> = self.taken.keys().copied().collect();
                 places.sort_unstable();
                 let place = *which.get(&places);
-                let receipt = self.receipts.remove(&place).unwrap();
+                let taken = self.taken.remove(&place).unwrap();
                 let limiter = RateLimiter::new(self.store, &self.name).unwrap();
                 self.runtime.block_on(async {
-                    limiter.give_back(&receipt);
+                    limiter.give_back(&taken);
                     self.store.close().await;
                 });
                 self.grants[place].permits = 0;
@@ -236,7 +235,7 @@ fn java_shares_a_limit_that_is_noted_in_slots() {
                 rate: history.rate,
                 interval: history.interval,
                 grants: Vec::new(),
-                receipts: HashMap::new(),
+                taken: HashMap::new(),
             };
             play(beginning, &history.steps);
             Ok(())

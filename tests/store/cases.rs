@@ -173,7 +173,7 @@ async fn play(what: &str, world: &mut World, case: &Case) {
         })
         .collect();
     world.build_layers(&tiers);
-    let mut receipts = Vec::new();
+    let mut grants = Vec::new();
     for (number, step) in case.steps.iter().enumerate() {
         let what = format!("{what}: step {}, at {:?}", number + 1, step.at);
         if let Some(at) = step.at {
@@ -198,11 +198,11 @@ async fn play(what: &str, world: &mut World, case: &Case) {
             "{what}: a result of no take"
         );
         if let Some((which, keep)) = step.settle {
-            limiter.settle(&receipts[which], keep);
+            limiter.settle(&grants[which], keep);
             world.settled().await;
         }
         match step.take {
-            Some(permits) => receipts.extend(take(&what, world, limiter, step, permits).await),
+            Some(permits) => grants.extend(take(&what, world, limiter, step, permits).await),
             None => count(&what, limiter, step).await,
         }
         change(&what, limiter, step, case.per_client).await;
@@ -237,7 +237,7 @@ async fn take(
     limiter: &RateLimiter,
     step: &Step,
     permits: u32,
-) -> Vec<Receipt> {
+) -> Vec<Grant> {
     let decision = if step.by.is_none() && step.tier.is_none() && !step.shared {
         let taken = match step.within {
             Some(time) => limiter.try_acquire_for(permits, millis(time)).await,
@@ -269,7 +269,7 @@ async fn take(
     assert!(by_store, "{what}: {decision:?}");
     assert_decision(what, &decision, step);
     match decision {
-        Decision::Allow(grant) => grant.receipts().to_vec(),
+        Decision::Allow(grant) => vec![grant],
         Decision::Deny(_) => Vec::new(),
     }
 }

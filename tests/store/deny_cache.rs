@@ -169,7 +169,7 @@ async fn an_extra_charge_has_waiters_asked_for_again() {
     let waits = tokio::spawn(async move { waiter.acquire().await });
     until("it waits", async || clock.sleepers() > 0).await;
     let before = server.scripts_called();
-    limiter.settle(&grant.receipts()[0], 2);
+    limiter.settle(&grant, 2);
     store.close().await;
     // That of the settlement, and the waiter's.
     until("it asks again", async || {

@@ -14,7 +14,7 @@ on_both_by_a_clock!(
     an_unused_key_is_whole_and_nothing_is_stored,
     permits_are_waited_for_in_order,
     lists_take_of_all_or_of_none_and_wait,
-    receipts_settle_what_was_really_used,
+    grants_are_settled_at_what_was_really_used,
     a_key_that_is_refused_too_often_is_banned,
     a_key_of_a_list_is_not_banned_for_another,
     a_new_limit_keeps_what_is_in_use,
@@ -129,18 +129,15 @@ async fn lists_take_of_all_or_of_none_and_wait(store: impl Settles, clock: Manua
     );
 }
 
-async fn receipts_settle_what_was_really_used(store: impl Settles, _: ManualClock) {
+async fn grants_are_settled_at_what_was_really_used(store: impl Settles, _: ManualClock) {
     let tokens = keyed(&store, Limit::new(100, HOUR));
     let grant = take(&tokens.of("ann"), 20).await;
-    let [receipt] = grant.receipts() else {
-        panic!("of one limit");
-    };
     // Of another key: no effect.
-    tokens.of("bob").settle(receipt, 1);
+    tokens.of("bob").settle(&grant, 1);
     // The limiter is made once more for it.
-    tokens.of("ann").settle(receipt, 37);
+    tokens.of("ann").settle(&grant, 37);
     let more = take(&tokens.of("ann"), 5).await;
-    tokens.of("ann").give_back(&more.receipts()[0]);
+    tokens.of("ann").give_back(&more);
     store.settled().await;
     assert_eq!(free(&tokens.of("ann")).await, 63);
     assert_eq!(free(&tokens.of("bob")).await, 100);
@@ -241,7 +238,7 @@ async fn a_quota_by_the_calendar(store: impl Settles) {
     let grant = take(&quota.of("ann"), 5).await;
     assert!(wait(&quota.of("ann"), 5).await.unwrap() <= 31 * DAY);
     assert_eq!(free(&quota.of("bob")).await, 9);
-    quota.of("ann").settle(&grant.receipts()[0], 1);
+    quota.of("ann").settle(&grant, 1);
     store.settled().await;
     assert_eq!(free(&quota.of("ann")).await, 8);
     let limited = RateLimiter::all([&quota.of("ann"), &quota.of("bob")]).unwrap();

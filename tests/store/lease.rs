@@ -108,12 +108,12 @@ async fn a_known_refusal_hides_no_permits_in_hand() {
     };
     asks(3, false, Source::Store).await;
     asks(3, false, Source::Cache).await;
-    limiter.give_back(&grant.receipts()[0]);
+    limiter.give_back(&grant);
     let calls = server.scripts_called();
     asks(3, true, Source::Lease).await;
     assert_eq!(server.scripts_called(), calls);
     // A refusal of more ends no lease, and is repeated while there is one.
-    limiter.give_back(&grant.receipts()[0]);
+    limiter.give_back(&grant);
     asks(1, false, Source::Store).await;
     asks(1, false, Source::Cache).await;
 }
@@ -160,11 +160,11 @@ async fn a_release_after_the_lease_drops_cached_refusals() {
     let (store, clock, limiter) = leased_by_clock(Limit::per_second(100), millis(100)).await;
     // All but what is in hand is taken by another process.
     warm(&limiter).await;
-    let mut receipts = Vec::new();
+    let mut leased = None;
     for _ in 0..4 {
         let decision = limiter.try_acquire().await.unwrap();
-        if let (Source::Lease, Decision::Allow(grant)) = (decision.source(), &decision) {
-            receipts.extend(grant.receipts().to_vec());
+        if let (Source::Lease, Decision::Allow(grant)) = (decision.source(), decision) {
+            leased = Some(grant);
         }
     }
     let other = shared_by_clock(&clock).build().unwrap();
@@ -175,7 +175,7 @@ async fn a_release_after_the_lease_drops_cached_refusals() {
     let again = limiter.try_acquire().await.unwrap();
     assert_eq!(again.source(), Source::Cache);
     // Its lease is over, so the release goes to the store, which drops the cached refusal.
-    limiter.give_back(receipts.last().unwrap());
+    limiter.give_back(&leased.unwrap());
     store.close().await;
     take(&limiter, 1).await;
     assert!(!limiter.try_acquire().await.unwrap().is_allowed());

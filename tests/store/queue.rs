@@ -66,7 +66,7 @@ async fn a_waiter_learns_within_a_deny_cache_what_another_process_has_changed() 
         .await;
         match change {
             "raises" => other.set_rate(Limit::per_hour(2)).await.unwrap(),
-            "gives back" => other.give_back(&grant.receipts()[0]),
+            "gives back" => other.give_back(&grant),
             "releases" => assert_eq!(other.release(1).await.unwrap(), 1),
             "deletes" => assert!(other.delete().await.unwrap()),
             _ => other.set_rate(Limit::new(1, millis(200))).await.unwrap(),

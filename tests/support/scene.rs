@@ -36,8 +36,8 @@ pub use tower::{Layer, ServiceExt, service_fn};
 pub use tower_ratelimit::ManualClock;
 pub use tower_ratelimit::{
     Algorithm, BreakerState, Clock, ConfigError, ConfigErrorKind, Decision, ErrorKind, ExpireWhen,
-    FailurePolicy, Grant, Limit, MemoryStore, RateLimitBody, RateLimitLayer, RateLimiter, Receipt,
-    Refusal, RefusalKind, Rule, Source, Store, SystemClock, Tiers, TimeToLive,
+    FailurePolicy, Grant, Limit, MemoryStore, RateLimitBody, RateLimitLayer, RateLimiter, Refusal,
+    RefusalKind, Rule, Source, Store, SystemClock, Tiers, TimeToLive,
     key::{
         ClientIp, Constant, FromExtension, FromHeader, KeyExtractor, PeerAddr, PeerIp, Route,
         Secret,
@@ -366,3 +366,9 @@ macro_rules! on_both_by_a_clock {
     };
 }
 pub use on_both_by_a_clock;
+
+/// Returns what a grant took, of each limit in its order.
+pub fn permits_taken(grant: &Grant) -> Vec<u32> {
+    let taken = grant.limits().map(|limit| limit.taken());
+    taken.filter(|permits| *permits > 0).collect()
+}

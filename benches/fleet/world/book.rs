@@ -65,7 +65,7 @@ impl Book {
         };
         let mut at = network.now / MILLI;
         if source == Some(Source::Store) {
-            let id = grant.receipts().first().map(|receipt| receipt.id);
+            let id = grant.taken().next().map(|charge| charge.id);
             let made = network
                 .nodes
                 .iter_mut()

@@ -13,6 +13,7 @@ use super::{
     server::key_of,
 };
 use crate::{
+    charge::{Charge, PermitId},
     clock::{SteadyClock, moment},
     compiled_limit::Limiter,
     decision::Decision,
@@ -20,7 +21,6 @@ use crate::{
     error::{Error, ErrorKind},
     list::List,
     name::Name,
-    receipt::{PermitId, Receipt},
     store::{
         About, AnyStore, Calls, Decide, Listeners, Op, OpResult,
         guard::breaker::{Breakers, Signal},
@@ -111,11 +111,14 @@ impl Calls for Client {
         let waited = first
             .asked_at
             .map(|asked| moment().saturating_duration_since(asked));
-        let name = first.first.name();
+        let name = first.first().name();
         let pass = self.breakers.enter(name, waited.unwrap_or_default())?;
         let (reply, decided) = oneshot::channel();
         let (node, run) = (node_of(name), run.to_vec());
-        let receipts: Vec<_> = run.iter().map(|acquire| acquire.first.receipt()).collect();
+        let receipts: Vec<_> = run
+            .iter()
+            .map(|acquire| acquire.first().to_send())
+            .collect();
         lock(&self.network).call(self.link, Call { node, run, reply });
         match decided.await {
             Ok(decided) => {
@@ -134,10 +137,10 @@ impl Calls for Client {
     }
 
     fn decides_together(&self, acquire: &Acquire) -> bool {
-        acquire.rest.is_empty()
+        !acquire.is_list()
     }
 
-    fn settle(&self, receipt: Receipt, keep: u32) {
+    fn settle(&self, receipt: Charge, keep: u32) {
         if keep != receipt.permits {
             let node = node_of(receipt.name());
             lock(&self.network).settle(self.link, node, receipt, keep);

@@ -24,8 +24,10 @@ pub use self::scenario::{Broken, Scenario, Trouble};
 use self::{book::Book, network::Network};
 pub use crate::limit::Algorithm;
 use crate::{
+    charge::Charge,
     compiled_limit::{CompiledLimit, Limiter},
-    demand::{Acquire, LimiterCharge},
+    decision::Charges,
+    demand::Acquire,
     failure_policy::FailurePolicy,
     limit::{Counting, Limit, LimitSource, Slots},
     name::Name,
@@ -235,11 +237,11 @@ impl Fleet {
     fn acquire(&self, key: u32) -> Acquire {
         let name = Name::exact(&format!("fleet:{{{key}}}:limit")).expect("a name");
         let of = Arc::clone(&self.of);
-        let charge = LimiterCharge::new(Limiter { name, of }, 1);
+        let charge = Charge::new(Limiter { name, of }, 1);
         let policy = FailurePolicy::local(1.0 / self.scenario.processes as f64);
         Acquire {
             on_failure: Some(policy),
-            ..Acquire::new(charge, Vec::new(), None)
+            ..Acquire::new(Charges::one(charge), None)
         }
     }
 

@@ -16,10 +16,10 @@ use tokio::sync::oneshot;
 
 use super::{Scenario, server::Node};
 use crate::{
+    charge::Charge,
     decision::Decision,
     demand::Acquire,
     limit::Algorithm,
-    receipt::Receipt,
     store::{Listeners, guard::breaker::NodeTraffic},
 };
 
@@ -50,7 +50,7 @@ pub(super) struct Network {
     /// Grows with all that happens.
     pub(super) activity: u64,
     /// What processes learn with replies, to be said when nothing is locked.
-    pub(super) settled: Vec<(Listeners, Receipt)>,
+    pub(super) settled: Vec<(Listeners, Charge)>,
 }
 
 /// The connections of one process.
@@ -85,8 +85,8 @@ struct Event {
 enum What {
     Arrives(Vec<Call>),
     Returns(Vec<(Reply, Vec<Decision>)>),
-    Settles(Receipt, u32),
-    Settled(Receipt),
+    Settles(Charge, u32),
+    Settled(Charge),
 }
 
 impl Network {
@@ -150,7 +150,7 @@ impl Network {
     /// Sends a call, or has it wait for those in flight.
     pub(super) fn call(&mut self, number: usize, call: Call) {
         self.activity += 1;
-        let counting = call.run[0].first.of().counting;
+        let counting = call.run[0].first().of().counting;
         let together = counting.algorithm == Algorithm::SlidingLog
             && counting.slots().is_none()
             && self.nodes.len() == 1;
@@ -164,7 +164,7 @@ impl Network {
         self.send(number, call.node, What::Arrives(vec![call]));
     }
 
-    pub(super) fn settle(&mut self, link: usize, node: usize, receipt: Receipt, keep: u32) {
+    pub(super) fn settle(&mut self, link: usize, node: usize, receipt: Charge, keep: u32) {
         self.send(link, node, What::Settles(receipt, keep));
     }
 

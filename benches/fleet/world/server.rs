@@ -5,13 +5,13 @@ use std::{collections::HashMap, iter};
 use super::{Broken, MILLI, Scenario};
 use crate::{
     algorithm::{Count, answer::Answer, answer::Verdict, call, limiter::Terms},
+    charge::{Charge, PermitId},
     clock::Now,
     compiled_limit::Limiter,
     decision::Decision,
-    demand::{Acquire, LimiterCharge},
+    demand::Acquire,
     limit::Algorithm,
     name::Name,
-    receipt::{PermitId, Receipt},
 };
 
 /// What a command costs a node, in nanoseconds: for one caller, and for each further one of the
@@ -92,7 +92,7 @@ impl Node {
     }
 
     fn decide_one(&mut self, scenario: &Scenario, at: u64, run: &[Acquire]) -> Vec<Decision> {
-        let first = &run[0].first.limiter;
+        let first = &run[0].first().limiter;
         let now = now_of(first, at);
         let limiter = self.limiter(first);
         let stripped;
@@ -106,7 +106,7 @@ impl Node {
                 let exact = alone.wants_remaining;
                 let answer = limiter
                     .state
-                    .acquire_one(&alone.first, Terms::HERE, exact, now);
+                    .acquire_one(alone.first(), Terms::HERE, exact, now);
                 vec![answer.expect("a limit")]
             }
             _ => {
@@ -131,7 +131,7 @@ impl Node {
         answer: &Answer,
         now: Now,
     ) -> Decision {
-        let (key, charge) = (key_of(acquire.first.name()), &acquire.first);
+        let (key, charge) = (key_of(acquire.first().name()), acquire.first());
         let decision = acquire.decision(&[*answer]);
         if answer.verdict != Verdict::Granted {
             return match (scenario.broken, &self.last_grant) {
@@ -150,7 +150,7 @@ impl Node {
         self.record_entry(charge, scenario, now);
         match scenario.broken {
             Some(Broken::Store) if self.grants.is_multiple_of(100) => {
-                let receipt = charge.receipt();
+                let receipt = charge.to_send();
                 let limiter = self.limiter(&charge.limiter);
                 let _ = limiter.state.settle(&receipt, None, 0, now);
             }
@@ -161,7 +161,7 @@ impl Node {
     }
 
     /// Counts the entry that a grant adds to a log.
-    fn record_entry(&mut self, charge: &LimiterCharge, scenario: &Scenario, now: Now) {
+    fn record_entry(&mut self, charge: &Charge, scenario: &Scenario, now: Now) {
         let counting = charge.of().counting;
         if counting.algorithm != Algorithm::SlidingLog {
             return;
@@ -176,7 +176,7 @@ impl Node {
         self.entries.push(now.score() + charge.lead);
     }
 
-    pub(super) fn settle(&mut self, at: u64, receipt: &Receipt, keep: u32) {
+    pub(super) fn settle(&mut self, at: u64, receipt: &Charge, keep: u32) {
         let begins = self.works(at, cost::SETTLE);
         self.commands += 1;
         let now = now_of(&receipt.limiter, begins);
@@ -201,7 +201,7 @@ impl Node {
 }
 
 fn without_lead(mut acquire: Acquire) -> Acquire {
-    acquire.first.lead = 0;
+    acquire.charges[0].lead = 0;
     acquire
 }
 
@@ -214,7 +214,7 @@ fn now_of(limiter: &Limiter, at: u64) -> Now {
 }
 
 fn cost_of(run: &[Acquire], in_batch: bool) -> u64 {
-    let counting = run[0].first.of().counting;
+    let counting = run[0].first().of().counting;
     let [one, further] = match counting.algorithm {
         Algorithm::Gcra => cost::GCRA,
         Algorithm::SlidingLog if counting.slots().is_some() => cost::SLOTS,

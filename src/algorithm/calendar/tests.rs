@@ -8,9 +8,8 @@ use crate::{
         answer::Verdict,
         limiter::{LimiterState, Terms},
     },
-    demand::LimiterCharge,
+    charge::{Charge, PermitId},
     limit::{Limit, LimitSource},
-    receipt::PermitId,
 };
 
 type Limiter = LimiterState<Calendar>;
@@ -24,7 +23,7 @@ fn limit(text: &str) -> Limit {
 }
 
 fn take(limiter: &mut Limiter, limit: Limit, permits: u32, millis: i64) -> Answer {
-    let charge = LimiterCharge::plain(LimitSource::Code(limit), permits, PermitId::NONE);
+    let charge = Charge::plain(LimitSource::Code(limit), permits, PermitId::NONE);
     limiter.state.count_by(Counting::default().of(Some(&limit)));
     let now = Now::at(0).ticks(millis);
     limiter
@@ -39,10 +38,10 @@ fn settle(
     (taken, keep): (u32, u32),
     millis: i64,
 ) -> i64 {
-    let charge = LimiterCharge::plain(LimitSource::Code(limit), taken, PermitId::NONE);
+    let charge = Charge::plain(LimitSource::Code(limit), taken, PermitId::NONE);
     let now = Now::at(Now::at(0).ticks(millis));
     let taken = Some(Taken::Date(label));
-    limiter.settle(&charge.receipt(), taken, keep, now).unwrap()
+    limiter.settle(&charge.to_send(), taken, keep, now).unwrap()
 }
 
 fn label(answer: &Answer) -> i64 {

@@ -9,9 +9,9 @@ use crate::{
     algorithm::{
         Count, fixed_window::FixedWindow, gcra::Gcra, limiter::Counter, sliding_log::SlidingLog,
     },
+    charge::{PermitId, Taken, Tat},
     limit::Counting,
     limit::{Algorithm as ByName, Limit, LimitSource, Slots},
-    receipt::{PermitId, Taken, Tat},
 };
 
 const START: i64 = 1_700_000_000_000;
@@ -34,11 +34,11 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     let flags = any::<[bool; 6]>();
     let step = (limit, flags, 1..8_u32, 0..12_u8, 0..400_i64).prop_map(
         |(limit, [waits, shadow, rewrite, remaining, resendable, leads], permits, id, pause)| {
-            let charge = LimiterCharge {
+            let charge = Charge {
                 shadow,
                 lead: if leads { 100 } else { 0 },
                 // Some are sent again.
-                ..LimiterCharge::plain(limit, permits, PermitId([id; 16]))
+                ..Charge::plain(limit, permits, PermitId([id; 16]))
             };
             Step {
                 acquire: Acquire {
@@ -62,9 +62,9 @@ const TERMS: Terms = Terms {
 };
 
 /// Takes one permit, at most so many a second.
-fn take(rate: u64, id: u8) -> LimiterCharge {
+fn take(rate: u64, id: u8) -> Charge {
     let limit = LimitSource::Code(Limit::per_second(rate));
-    LimiterCharge::plain(limit, 1, PermitId([id; 16]))
+    Charge::plain(limit, 1, PermitId([id; 16]))
 }
 
 /// Returns how limiters count that have slots, or days.
@@ -90,7 +90,7 @@ fn agree<A: Counter + Clone + Default + PartialEq + 'static>(
         now += step.pause;
         let (caller, terms) = (&step.acquire, step.terms);
         let at = Now::millis(now);
-        let answer = one.acquire_one(&caller.first, terms, caller.wants_remaining, at);
+        let answer = one.acquire_one(caller.first(), terms, caller.wants_remaining, at);
         let limiters = iter::once((&mut many as &mut LimiterState, terms));
         let answers = acquire(limiters, slice::from_ref(caller), at);
         prop_assert_eq!(answer.map(|it| List::from([it])), answers, "{:?}", step);
@@ -129,8 +129,8 @@ fn only_a_charge_makes_a_limiter_without_a_log() {
         (ByName::Gcra, tat, in_micros, 0, 1_000_000),
     ] {
         let settle = |limiter: &mut LimiterState, limit, permits, keep| {
-            let charge = LimiterCharge::plain(limit, permits, PermitId([1; 16]));
-            limiter.settle(&charge.counted_by(algorithm).receipt(), taken, keep, now)
+            let charge = Charge::plain(limit, permits, PermitId([1; 16]));
+            limiter.settle(&charge.counted_by(algorithm).to_send(), taken, keep, now)
         };
         let mut limiter = Count::new(algorithm);
         for (source, keep) in [(given, 0), (given, 1), (LimitSource::Store, 2)] {

@@ -8,10 +8,9 @@ use crate::{
         answer::Verdict,
         limiter::{LimiterState, Terms},
     },
+    charge::{Charge, PermitId},
     clock::ManualClock,
-    demand::LimiterCharge,
     limit::{Limit, LimitSource},
-    receipt::PermitId,
 };
 
 /// In us
@@ -31,14 +30,14 @@ fn fresh(rate: u64, millis: u64) -> Limiter {
 
 /// Settles a grant of this many permits.
 fn settle(limiter: &mut Limiter, (permits, keep): (u32, u32), tat: Tat) -> Result<i64, ErrorKind> {
-    let charge = LimiterCharge::plain(LimitSource::Store, permits, ID);
-    let receipt = charge.counted_by(limit::Algorithm::Gcra).receipt();
+    let charge = Charge::plain(LimitSource::Store, permits, ID);
+    let receipt = charge.counted_by(limit::Algorithm::Gcra).to_send();
     limiter.settle(&receipt, Some(Taken::Tat(tat)), keep, NOW)
 }
 
 /// Asks for one permit by the store's limit.
 fn acquire(limiter: &mut Limiter, clock: &ManualClock) -> Answer {
-    let charge = LimiterCharge::plain(LimitSource::Store, 1, ID);
+    let charge = Charge::plain(LimitSource::Store, 1, ID);
     let answer = limiter.acquire_one(&charge, Terms::HERE, true, Now::by(clock));
     answer.unwrap()
 }
@@ -59,7 +58,7 @@ fn take(limiter: &mut Limiter, permits: u32, now: i64) -> Tat {
 fn a_call_that_takes_nothing_makes_no_state() {
     let (mut limiter, clock) = (Limiter::default(), ManualClock::new());
     let limit = LimitSource::Code(Limit::new(5, Duration::from_secs(1)));
-    let charge = LimiterCharge::plain(limit, 6, ID);
+    let charge = Charge::plain(limit, 6, ID);
     let answer = limiter.acquire_one(&charge, Terms::HERE, true, Now::by(&clock));
     assert_eq!(answer.unwrap().verdict, Verdict::AboveRate);
     assert!(limiter.limit.is_some() && limiter.state.stored.is_none());
@@ -74,8 +73,8 @@ fn a_settled_receipt_and_one_of_another_algorithm_change_nothing() {
         (limit::Algorithm::Gcra, None),
         (limit::Algorithm::SlidingLog, Some(Taken::Tat(tat))),
     ] {
-        let charge = LimiterCharge::plain(LimitSource::Store, 1, ID);
-        let receipt = charge.counted_by(algorithm).receipt();
+        let charge = Charge::plain(LimitSource::Store, 1, ID);
+        let receipt = charge.counted_by(algorithm).to_send();
         for keep in [0, 3] {
             assert_eq!(limiter.settle(&receipt, taken, keep, NOW), Ok(0));
         }
@@ -127,7 +126,7 @@ fn a_stored_limit_that_cannot_be_counted_by_is_an_error_that_changes_nothing() {
         limit: Some(foreign),
         ..Limiter::default()
     };
-    let charge = LimiterCharge::plain(LimitSource::Store, 1, ID);
+    let charge = Charge::plain(LimitSource::Store, 1, ID);
     let answer = limiter.acquire_one(&charge, Terms::HERE, false, NOW);
     assert_eq!(answer, Err(ErrorKind::ForeignState));
     let given = Tat { at: 0, given: 0 };

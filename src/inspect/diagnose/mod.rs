@@ -19,11 +19,11 @@ use crate::{
         gcra::{Gcra, State},
         limiter::LimiterState,
     },
+    charge::PermitId,
     clock::{Now, check_timer},
     error::{Error, ErrorKind},
     limit::{Algorithm, RateType, StoredLimit, ahead_of, at_least_zero, calendar::LINGERS},
     name::Name,
-    receipt::PermitId,
     store::{
         TimeToLive,
         redis::{

@@ -12,10 +12,9 @@ use tokio::task::JoinSet;
 
 use crate::{
     clock::{Clock, ManualClock},
-    decision::{Decision, RefusalKind},
+    decision::{Decision, Grant, RefusalKind},
     limit::Limit,
     limiter::RateLimiter,
-    receipt::Receipt,
     store::{Store, random_id},
 };
 
@@ -126,8 +125,8 @@ struct History {
     clock: ManualClock,
     random: Random,
     books: [Book; 2],
-    /// Grants that can be settled: the number of the book, that of the charge, and the receipt.
-    taken: Vec<(usize, usize, Receipt)>,
+    /// Grants that can be settled: the number of the book and of the charge, the permits, the grant.
+    taken: Vec<(usize, usize, u64, Grant)>,
 }
 
 impl History {
@@ -177,10 +176,11 @@ impl History {
                     permits <= least && wait.is_zero(),
                     "{at}: granted beyond the limit"
                 );
-                for (which, receipt) in of.iter().zip(grant.receipts()) {
-                    self.taken
-                        .push((*which, books[*which].charges.len(), receipt.clone()));
-                    books[*which].charges.push((now, permits));
+                for which in of {
+                    let charges = &mut books[*which].charges;
+                    let taken = (*which, charges.len(), permits, grant.clone());
+                    self.taken.push(taken);
+                    charges.push((now, permits));
                 }
                 let said: u64 = grant.limits().filter_map(|limit| limit.remaining()).sum();
                 let left: u64 = of.iter().map(|which| books[*which].free(now)).sum();
@@ -195,24 +195,24 @@ impl History {
             return;
         }
         let place = self.random.below(self.taken.len() as u64) as usize;
-        let (which, charge, receipt) = self.taken.swap_remove(place);
-        let keep = self.random.below(u64::from(receipt.permits()) + 3);
+        let (which, charge, taken, grant) = self.taken.swap_remove(place);
+        let keep = self.random.below(taken + 3);
         let (now, book) = (self.clock.now(), &mut self.books[which]);
         let (before, free) = (book.charges.clone(), book.free(now));
         let is_over = book.charges[charge].0 + book.limit.interval() <= now;
-        match keep.checked_sub(receipt.permits().into()) {
+        match keep.checked_sub(taken) {
             Some(more) => book.charges.push((now, more)),
             None => book.charges[charge].1 = keep,
         }
         // The store carries a settlement out in the background, at any time. One whose effect
         // cannot be observed is left out here, unless it can never have any.
-        let gives_back = keep < receipt.permits().into();
+        let gives_back = keep < taken;
         if book.free(now) == free && !(is_over && gives_back) {
             book.charges = before;
             return;
         }
         for _ in 0..=u32::from(gives_back) {
-            self.books[which].limiter.settle(&receipt, keep as u32);
+            self.books[which].limiter.settle(&grant, keep as u32);
             self.count(&format!("{at}: settled at {keep}")).await;
         }
     }

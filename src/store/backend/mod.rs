@@ -31,7 +31,8 @@ use std::{fmt::Debug, future::Future, time::Duration};
 
 pub use self::store::{BackendStore, Settings};
 pub use crate::{
-    demand::{Acquire, LimiterCharge},
+    charge::Charge,
+    demand::Acquire,
     limit::{LimitSource, StoredLimit},
     name::Name,
     store::{Op, OpResult},

@@ -7,16 +7,16 @@ use tokio::runtime::Handle;
 use super::{Answer, Backend, Settle};
 use crate::{
     algorithm::answer::{self, Changed, Verdict},
+    charge::Charge,
     clock::{Clock, Now, SteadyClock, moment},
     compiled_limit::Limiter,
     decision::Decision,
-    demand::{Acquire, LimiterCharge},
+    demand::Acquire,
     error::{ConfigError, Error, ErrorKind},
     limit::{Limit, RateType},
     list::List,
     macros::detail,
     name::check_word,
-    receipt::Receipt,
     store::{
         About, AnyStore, Calls, Decide, Listeners, Op, OpResult,
         guard::{
@@ -111,7 +111,7 @@ impl<B: Backend> Unguarded<B> {
         let asked = acquire
             .asked_at
             .map(|asked| moment().saturating_duration_since(asked));
-        let name = acquire.first.name();
+        let name = acquire.first().name();
         let pass = self.breakers.enter(name, asked.unwrap_or_default())?;
         let answers = self.backend.acquire(acquire).await;
         pass.ends(match answers.as_ref().map_err(Error::kind) {
@@ -119,7 +119,7 @@ impl<B: Backend> Unguarded<B> {
             _ => Signal::Answered,
         });
         let answers = answers?;
-        if answers.len() != 1 + acquire.rest.len() {
+        if answers.len() != acquire.charges.len() {
             return Err(Error::new(ErrorKind::Rejected).detail("not one answer for each charge"));
         }
         let counted = acquire.charges().zip(&answers).map(|(charge, answer)| {
@@ -133,7 +133,7 @@ impl<B: Backend> Unguarded<B> {
 }
 
 /// Returns the answer in microseconds, from now on.
-fn counted(charge: &LimiterCharge, answer: &Answer) -> answer::Answer {
+fn counted(charge: &Charge, answer: &Answer) -> answer::Answer {
     // Rounded up: a wait is never too short.
     let micros = |time: Duration| i64::try_from(time.as_nanos().div_ceil(1000)).unwrap_or(i64::MAX);
     let verdict = match answer.wait {
@@ -152,7 +152,7 @@ fn counted(charge: &LimiterCharge, answer: &Answer) -> answer::Answer {
 
 impl<B: Backend> Decide for Unguarded<B> {
     fn decide_at_once(&self, acquire: &mut Acquire) -> Option<Result<Decision, Error>> {
-        let is_lacking = |charge: &LimiterCharge| {
+        let is_lacking = |charge: &Charge| {
             let limit = charge.limit();
             let is_per_client = |limit: &Limit| limit.rate_type() == RateType::PerClient;
             !charge.of().counting.tells_grants_apart() || limit.given().is_some_and(is_per_client)
@@ -190,7 +190,7 @@ impl<B: Backend> Calls for Unguarded<B> {
         false
     }
 
-    fn settle(&self, receipt: Receipt, keep: u32) {
+    fn settle(&self, receipt: Charge, keep: u32) {
         let settle = match keep.checked_sub(receipt.permits) {
             Some(0) => return,
             Some(more) => Settle::Charge(receipt.id.for_more().0, more),

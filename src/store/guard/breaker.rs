@@ -28,8 +28,9 @@ use std::{
 
 pub(crate) use self::traffic::{HasUnread, NodeTraffic};
 use crate::{
+    charge::Charge,
     clock::Clock,
-    demand::{Acquire, LimiterCharge},
+    demand::Acquire,
     error::{Error, ErrorKind},
     macros::{notice, warning},
     name::Name,
@@ -179,12 +180,12 @@ impl Breakers {
         }
         let now = self.clock.now();
         let state = self.state();
-        let refuses = |charge: &LimiterCharge| {
+        let refuses = |charge: &Charge| {
             let node = state.nodes.get(self.traffic.index(charge.name()));
             node.is_some_and(|node| node.refuses(now))
         };
         // A shadow limit is no reason to refuse.
-        let counts = |charge: &&LimiterCharge| !charge.shadow || acquire.is_all_shadow();
+        let counts = |charge: &&Charge| !charge.shadow || acquire.is_all_shadow();
         let mut charges = acquire.charges().filter(counts);
         charges.any(refuses).then(|| self.open.clone())
     }

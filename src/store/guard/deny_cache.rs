@@ -11,6 +11,7 @@ mod generations;
 
 use std::{
     hash::{BuildHasher, Hash, Hasher},
+    mem,
     sync::Arc,
     time::Duration,
 };
@@ -24,14 +25,12 @@ use super::{
     clock::{StoreClock, StoreInstant},
 };
 use crate::{
+    charge::{Charge, Standing},
     clock::{Clock, moment},
-    compiled_limit::Limiter,
-    decision::{Decision, LimitState, Refusal, RefusalKind, Source},
-    demand::{Acquire, LimiterCharge, MaxWait},
+    decision::{Charges, Decision, Refusal, RefusalKind, Source},
+    demand::{Acquire, MaxWait},
     limit::Limit,
-    list::List,
     name::{BuildSpread, Name},
-    receipt::Receipt,
     store::Listener,
     sync::atomic::{AtomicBool, Ordering},
 };
@@ -112,9 +111,8 @@ impl Refusals {
         // A lease's limit is that of when it was taken.
         if self.kept.is_some() && decision.source() != Source::Lease {
             for charge in acquire.charges() {
-                let mut states = decision.states().iter();
-                if let Some(state) = states.find(|state| state.is_of(&charge.limiter)) {
-                    let limit = (state.permits, state.interval);
+                if let Some(Charge { standing, .. }) = decision.answer_to(charge) {
+                    let limit = (standing.permits, standing.interval);
                     let answered = asked.as_mut().map(|asked| &mut asked.seen);
                     self.generations.saw_limit(charge.name(), limit, answered);
                 }
@@ -125,10 +123,7 @@ impl Refusals {
             Decision::Allow(grant) if grant.source() == Source::Lease => {}
             // Kept refusals of these limiters are outdated, even if a new call would also be
             // refused.
-            Decision::Allow(grant) => grant
-                .receipts()
-                .iter()
-                .for_each(|receipt| self.changed(receipt.name())),
+            Decision::Allow(grant) => grant.taken().for_each(|charge| self.changed(charge.name())),
             Decision::Deny(refusal) => {
                 if let Some(asked) = asked {
                     self.learn(acquire, asked, refusal);
@@ -150,18 +145,18 @@ impl Refusals {
     }
 
     /// Drops what a settlement makes untrue.
-    pub(crate) fn settles(&self, receipt: &Receipt) {
+    pub(crate) fn settles(&self, receipt: &Charge) {
         // The store calls its listeners once more when this has arrived: then there is room. That
         // is enough where it is not known whether anything was taken: others may be refused until
         // then, also while the store is silent.
-        if receipt.was_granted() {
+        if receipt.was_answered() {
             self.changed(receipt.name());
         }
     }
 
-    /// Returns the refusal that asking would give, if it is known.
+    /// Returns the refusal that asking would give, if it is known. It may use up the charges.
     #[inline]
-    pub(crate) fn refusal(&self, acquire: &Acquire) -> Option<Refusal> {
+    pub(crate) fn refusal(&self, acquire: &mut Acquire) -> Option<Refusal> {
         // A caller that misses the first refusal asks the store, as before it.
         if !self.has_any.load(Ordering::Relaxed) {
             return None;
@@ -170,7 +165,7 @@ impl Refusals {
             return self.refusal_or_ban(acquire);
         }
         let (known, elapsed) = self.known(acquire)?;
-        Some(known.refusal(elapsed))
+        Some(known.answer(acquire, elapsed))
     }
 
     /// Returns the same for a caller that limits may ban, and counts it.
@@ -198,7 +193,8 @@ impl Refusals {
         let received = clock.elapsed(&asked.at);
         let until = match (refusal.kind, refusal.retry_after) {
             (RefusalKind::OverLimit, Some(wait)) => {
-                let waits = refusal.limits.iter().filter_map(LimitState::retry_after);
+                let waits = refusal.charges.iter();
+                let waits = waits.filter_map(|charge| charge.standing.retry_after());
                 let first = waits.min().unwrap_or(wait).min(wait);
                 first.saturating_sub(clock.slack())
             }
@@ -215,9 +211,9 @@ impl Refusals {
             return;
         }
         let known = KnownRefusal {
-            charges: acquire.charges().map(KnownCharge::of).collect(),
             wants_remaining: acquire.wants_remaining,
-            limits: refusal.limits.clone(),
+            asked_for: acquire.charges.clone(),
+            charges: refusal.charges.clone(),
             retry_after: refusal.retry_after,
             seen: asked.seen,
             // By the clock that its age is read by, or a repeated wait would be too long by what
@@ -292,7 +288,7 @@ impl Refusals {
 
     /// Returns the clock by which waits are counted; `None` where there are several.
     fn clock_of(&self, acquire: &Acquire) -> Option<&StoreClock> {
-        let by_server = |charge: &LimiterCharge| charge.of().counting.algorithm.waits_by_server();
+        let by_server = |charge: &Charge| charge.of().counting.algorithm.waits_by_server();
         if self.clock.own.is_none() || !acquire.charges().any(by_server) {
             Some(&self.clock)
         } else if acquire.charges().all(by_server) {
@@ -327,9 +323,10 @@ struct AgedRefusal {
 
 /// A refusal, and what was asked. Times count from when it was asked.
 struct KnownRefusal {
-    charges: List<KnownCharge>,
+    asked_for: Charges,
     wants_remaining: bool,
-    limits: List<LimitState>,
+    /// Those that it answered: of several calls for one list, the later ones were not made.
+    charges: Charges,
     retry_after: Option<Duration>,
     /// The generations in which it was asked.
     seen: Seen,
@@ -347,31 +344,56 @@ impl KnownRefusal {
     /// Returns whether it is the answer to this demand. Ids differ with each caller.
     fn answers(&self, acquire: &Acquire) -> bool {
         self.wants_remaining == acquire.wants_remaining
-            && self.charges.len() == 1 + acquire.rest.len()
-            && (self.charges.iter().zip(acquire.charges())).all(|(held, asked)| held.answers(asked))
+            && self.asked_for.len() == acquire.charges.len()
+            && (self.asked_for.iter().zip(acquire.charges()))
+                .all(|(held, asked)| is_same(held, asked))
+    }
+
+    /// Answers a demand with the refusal as it is at another time: one charge in place.
+    #[inline]
+    fn answer(&self, acquire: &mut Acquire, elapsed: Duration) -> Refusal {
+        let ([known], [asked]) = (&*self.charges, &mut *acquire.charges) else {
+            return self.refusal(elapsed);
+        };
+        asked.standing = self.standing(known, elapsed);
+        self.by(mem::take(&mut acquire.charges), elapsed)
     }
 
     /// Returns the refusal as it is at another time.
-    #[inline]
     fn refusal(&self, elapsed: Duration) -> Refusal {
-        // From when the reply arrived: the server counted from some time before, so no caller is
-        // sent back too early.
-        let left = |time: Duration| self.received.saturating_add(time).saturating_sub(elapsed);
-        let later = |limit: &LimitState| {
-            let wait = limit.wait.map(left).filter(|wait| !wait.is_zero());
-            LimitState {
-                wait,
-                reset_after: left(limit.reset_after),
-                // One of several has room before the others.
-                refused: limit.refused && (wait.is_some() || limit.wait.is_none()),
-                ..limit.clone()
-            }
-        };
-        let limits = match &self.limits[..] {
-            [limit] => List::from([later(limit)]),
-            limits => limits.iter().map(later).collect(),
-        };
-        Refusal::by_limits(limits, self.retry_after.map(left), Source::Cache)
+        let each = self.charges.iter().map(|known| Charge {
+            standing: self.standing(known, elapsed),
+            ..known.clone()
+        });
+        self.by(each.collect(), elapsed)
+    }
+
+    #[inline]
+    fn by(&self, charges: Charges, elapsed: Duration) -> Refusal {
+        let wait = self.retry_after.map(|wait| self.left(wait, elapsed));
+        Refusal::by_limits(charges, wait, Source::Cache)
+    }
+
+    /// Returns how the limit of one of its charges stands then.
+    #[inline]
+    fn standing(&self, known: &Charge, elapsed: Duration) -> Standing {
+        let before = &known.standing;
+        let wait = before.wait.map(|wait| self.left(wait, elapsed));
+        let wait = wait.filter(|wait| !wait.is_zero());
+        Standing {
+            wait,
+            reset_after: self.left(before.reset_after, elapsed),
+            // One of several has room before the others.
+            refused: before.refused && (wait.is_some() || before.wait.is_none()),
+            ..*before
+        }
+    }
+
+    /// Returns what is left of a time of the refusal. It counts from when the reply arrived: the
+    /// server counted from some time before, so no caller is sent back too early.
+    #[inline]
+    fn left(&self, time: Duration, elapsed: Duration) -> Duration {
+        self.received.saturating_add(time).saturating_sub(elapsed)
     }
 }
 
@@ -398,29 +420,11 @@ fn key(acquire: &Acquire) -> u64 {
     state.finish()
 }
 
-/// A charge of a known refusal: all of it but its id.
-struct KnownCharge {
-    limiter: Limiter,
-    permits: u32,
-    shadow: bool,
-}
-
-impl KnownCharge {
-    fn of(charge: &LimiterCharge) -> Self {
-        Self {
-            limiter: charge.limiter.clone(),
-            permits: charge.permits,
-            shadow: charge.shadow,
-        }
-    }
-
-    /// Returns whether its answer is that to this charge.
-    fn answers(&self, charge: &LimiterCharge) -> bool {
-        (self.permits, self.shadow) == (charge.permits, charge.shadow)
-            && self.limiter == charge.limiter
-            && (Arc::ptr_eq(&self.limiter.of, charge.of())
-                || self.limiter.of.answers_like(charge.of()))
-    }
+/// Returns whether the answer to one of these charges is that to the other. Ids differ.
+fn is_same(held: &Charge, asked: &Charge) -> bool {
+    (held.permits, held.shadow) == (asked.permits, asked.shadow)
+        && held.limiter == asked.limiter
+        && (Arc::ptr_eq(held.of(), asked.of()) || held.of().answers_like(asked.of()))
 }
 
 #[cfg(test)]

@@ -15,13 +15,13 @@ use super::{
     policy::{answer_by, refuses_anyway},
 };
 use crate::{
+    charge::{Charge, TakenFrom},
     clock::{Clock, millis},
     decision::{Decision, Source},
     demand::Acquire,
     error::{Error, ErrorKind},
     failure_policy::FailurePolicy,
     macros::{notice, warning},
-    receipt::{Receipt, TakenFrom},
     store::StandIn,
 };
 
@@ -78,7 +78,7 @@ impl<L: StandIn> Fallback<L> {
         &self,
         acquire: &Acquire,
         decision: Result<Decision, Error>,
-        give_back: impl Fn(Receipt),
+        give_back: impl Fn(Charge),
     ) -> Result<Decision, Error> {
         let error = match decision {
             Ok(decision) => {
@@ -137,19 +137,20 @@ impl<L: StandIn> Fallback<L> {
         &self,
         acquire: &Acquire,
         error: Error,
-        give_back: impl Fn(Receipt),
+        give_back: impl Fn(Charge),
     ) -> Result<Decision, Error> {
         let mut decision = self.without_store(acquire, error);
         let kept = match &mut decision {
-            Ok(Decision::Allow(grant)) if acquire.max_wait.is_none() => grant.receipts_mut(),
+            Ok(Decision::Allow(grant)) if acquire.max_wait.is_none() => grant.charges_mut(),
             _ => &mut [],
         };
-        for receipt in &mut *kept {
-            receipt.taken_from = TakenFrom::LocalAndStore(acquire.asked_at);
+        for charge in &mut *kept {
+            charge.taken_from = TakenFrom::LocalAndStore;
+            charge.made = acquire.asked_at;
         }
         for charge in acquire.charges() {
-            if kept.iter().all(|receipt| receipt.name() != charge.name()) {
-                give_back(charge.receipt_made(acquire.asked_at));
+            if kept.iter().all(|kept| kept.name() != charge.name()) {
+                give_back(charge.made(acquire.asked_at));
             }
         }
         decision

@@ -31,13 +31,13 @@ use self::{
 };
 use super::{clock::StoreClock, local::recent::Recent, queue::Queues};
 use crate::{
+    charge::{Charge, TakenFrom},
     clock::Clock,
-    decision::{Decision, RefusalKind},
-    demand::{Acquire, LimiterCharge},
+    decision::{Charges, Decision, RefusalKind},
+    demand::Acquire,
     error::Error,
     list::List,
     name::Name,
-    receipt::{Receipt, TakenFrom},
     store::{Calls, Listener, Op},
     sync::OnDrop,
 };
@@ -99,7 +99,7 @@ impl<S: Calls> Leasing<S> {
         };
         let ahead = ahead(first, plan);
         // Made before the call is sent: its caller may leave.
-        let receipt = ahead.first.receipt();
+        let mut receipt = ahead.first().to_send();
         let _ended = OnDrop::new(|| plan.entry.asking_ended());
         let unanswered = OnDrop::new(|| self.inner.settle(receipt.clone(), 0));
         let mut all = run.to_vec();
@@ -115,15 +115,16 @@ impl<S: Calls> Leasing<S> {
             None => {}
             Some(Decision::Deny(_)) => plan.entry.refused(plan.ahead),
             Some(Decision::Allow(grant)) => {
-                let Some(state) = grant.states().first() else {
+                let Some(Charge { standing, .. }) = grant.charges().first() else {
                     return Ok(decisions);
                 };
+                receipt.standing = *standing;
                 let received = self.table.clock.elapsed(&sent);
-                let lasts = plan.lead.min(longest(state.interval()));
+                let lasts = plan.lead.min(longest(standing.interval()));
                 let left = lasts.saturating_sub(received);
                 // Before the lease can end: that subtracts what no grant has.
-                self.recent.record(receipt.name(), state, plan.ahead, left);
-                let receipt = receipt.granted(state.interval());
+                self.recent
+                    .record(receipt.name(), standing, plan.ahead, left);
                 let balance = Arc::new(Balance::new(receipt, Arc::clone(&self.settle)));
                 let lease = Lease {
                     _expiry: self.expiry(plan, &balance, left),
@@ -131,7 +132,6 @@ impl<S: Calls> Leasing<S> {
                     sent,
                     lasts,
                     received,
-                    state: state.clone(),
                 };
                 // Permits that one of these callers lacked are not kept for later callers.
                 let lacking =
@@ -178,15 +178,15 @@ impl<S: Calls> Leasing<S> {
 
 /// Updates the estimate of demand by the answers of a call.
 fn record(run: &[Acquire], decisions: &[Decision], plan: &LeasePlan) {
-    if let Some(state) = decisions
+    if let Some(charge) = decisions
         .iter()
-        .find_map(|decision| decision.states().first())
+        .find_map(|decision| decision.charges().first())
     {
         let mut answered = run.iter().zip(decisions);
         let lacks = |(acquire, decision): (&Acquire, &Decision)| {
             acquire.max_wait.is_some() && is_over_limit(decision)
         };
-        plan.entry.record(state, answered.any(lacks));
+        plan.entry.record(&charge.standing, answered.any(lacks));
     }
 }
 
@@ -195,12 +195,12 @@ fn record(run: &[Acquire], decisions: &[Decision], plan: &LeasePlan) {
 /// permits left, which bound the next lease.
 fn ahead(like: &Acquire, plan: &LeasePlan) -> Acquire {
     Acquire {
-        first: LimiterCharge {
+        charges: Charges::one(Charge {
             permits: plan.ahead,
-            id: like.first.id.for_ahead(),
+            id: like.first().id.for_ahead(),
             lead: i64::try_from(plan.lead.as_millis()).unwrap_or(i64::MAX),
-            ..like.first.clone()
-        },
+            ..like.first().clone()
+        }),
         ..like.clone()
     }
 }
@@ -211,12 +211,12 @@ fn is_over_limit(decision: &Decision) -> bool {
 
 /// Adds the permits in hand to what a decision says is left.
 fn add(decision: &mut Decision, in_hand: u32) {
-    let limits = match decision {
-        Decision::Allow(grant) => grant.limits_mut(),
-        Decision::Deny(refusal) => &mut refusal.limits,
+    let charges = match decision {
+        Decision::Allow(grant) => grant.charges_mut(),
+        Decision::Deny(refusal) => &mut refusal.charges,
     };
-    for limit in limits.iter_mut() {
-        let remaining = &mut limit.remaining;
+    for charge in charges.iter_mut() {
+        let remaining = &mut charge.standing.remaining;
         *remaining = remaining.map(|left| left.saturating_add(u64::from(in_hand)));
     }
 }
@@ -242,7 +242,9 @@ impl<S: Calls> Calls for Leasing<S> {
         };
         // A lease may have come while they were in the queue. Callers that it does not serve are
         // not tried, and are in the next call.
-        let served = run.iter().map_while(|acquire| self.table.take(acquire));
+        let served = run
+            .iter()
+            .map_while(|acquire| self.table.take(&mut acquire.clone()));
         let served: List<_> = served.map(Decision::Allow).collect();
         if !served.is_empty() {
             return Ok(served);
@@ -257,7 +259,7 @@ impl<S: Calls> Calls for Leasing<S> {
         self.inner.decides_together(acquire)
     }
 
-    fn settle(&self, receipt: Receipt, keep: u32) {
+    fn settle(&self, receipt: Charge, keep: u32) {
         match (&receipt.taken_from, receipt.permits.checked_sub(keep)) {
             (TakenFrom::Lease(lease), Some(unused)) => lease.give_back(unused),
             // A charge above what it took is an entry of its own.

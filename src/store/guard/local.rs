@@ -16,14 +16,14 @@ use std::{
 
 use self::recent::Recent;
 use crate::{
+    charge::Charge,
     compiled_limit::Warning,
-    decision::{Decision, Grant, Refusal, RefusalKind, Source},
-    demand::{Acquire, LimiterCharge},
+    decision::{Decision, Refusal, RefusalKind, Source},
+    demand::Acquire,
     error::{Error, ErrorKind},
     failure_policy::part,
     limit::{Limit, LimitSource, RateType},
     macros::warning,
-    receipt::{Receipt, TakenFrom},
     store::StandIn,
     sync::lock,
 };
@@ -51,20 +51,19 @@ impl<L: StandIn> Locals<L> {
     /// Records what the store decided for a request that would be decided here in an outage.
     pub(crate) fn record_decision(&self, acquire: &Acquire, decision: &Decision) {
         for charge in acquire.charges() {
-            let mut states = decision.states().iter();
-            let Some(state) = states.find(|state| state.is_of(&charge.limiter)) else {
+            let Some(Charge { standing, .. }) = decision.answer_to(charge) else {
                 continue;
             };
             let granted = matches!(decision, Decision::Allow(_)) && !charge.shadow;
             // A limit that no code gives is known from answers alone.
             let is_stored = matches!(charge.of().limit, LimitSource::Store);
-            if is_stored && let Ok(limit) = Limit::try_new(state.permits, state.interval()) {
+            if is_stored && let Ok(limit) = Limit::try_new(standing.permits, standing.interval()) {
                 lock(&self.last_seen).insert(Arc::clone(&charge.of().name), limit);
             }
             if granted || is_stored {
                 let permits = if granted { charge.permits } else { 0 };
                 let left = Duration::ZERO;
-                self.recent.record(charge.name(), state, permits, left);
+                self.recent.record(charge.name(), standing, permits, left);
             }
         }
     }
@@ -72,7 +71,7 @@ impl<L: StandIn> Locals<L> {
     /// Settles what was taken here, or records how a grant of the store was settled.
     ///
     /// Returns the receipt that is the store's.
-    pub(crate) fn settle(&self, receipt: Receipt, keep: u32) -> Option<Receipt> {
+    pub(crate) fn settle(&self, receipt: Charge, keep: u32) -> Option<Charge> {
         if receipt.is_local() {
             self.store.settle(receipt.clone(), keep);
             return receipt.of_store();
@@ -107,15 +106,7 @@ impl<L: StandIn> Locals<L> {
         }
         let decided = self.store.decide_at_once(&mut reduced);
         match decided.ok_or(ErrorKind::Unavailable)?? {
-            Decision::Allow(grant) => {
-                let taken_here = grant.receipts().iter().cloned().map(|receipt| Receipt {
-                    taken_from: TakenFrom::Local,
-                    ..receipt
-                });
-                let states = grant.states().iter().cloned().collect();
-                let grant = Grant::new(states, taken_here.collect(), Source::Local);
-                Ok(Decision::Allow(grant))
-            }
+            Decision::Allow(grant) => Ok(Decision::Allow(grant.by_share())),
             // Above the share, not above the limit: only for as long as the store fails.
             Decision::Deny(refusal) if refusal.kind == RefusalKind::AboveRate => Err(error),
             Decision::Deny(refusal) => Ok(Decision::Deny(Refusal {
@@ -130,8 +121,8 @@ impl<L: StandIn> Locals<L> {
     ///
     /// It leaves out shadow rules, and rules that pass uncounted while the store fails.
     fn reduced(&self, acquire: &Acquire, share: f64) -> Option<Acquire> {
-        let counted = |charge: &&LimiterCharge| !charge.shadow && !charge.allow_on_failure;
-        let mut charges = Vec::with_capacity(acquire.rest.len());
+        let counted = |charge: &&Charge| !charge.shadow && !charge.allow_on_failure;
+        let mut charges = Vec::with_capacity(acquire.charges.len());
         for charge in acquire.charges().filter(counted) {
             let Some(limit) = self.limit(charge) else {
                 if charge.of().is_to_warn(Warning::Unknown) {
@@ -151,17 +142,19 @@ impl<L: StandIn> Locals<L> {
             let limit = LimitSource::Code(limit.for_request_key());
             charges.push(charge.clone().by(limit));
         }
-        let mut charges = charges.into_iter();
+        if charges.is_empty() {
+            return None;
+        }
         // Without a policy: errors come back to this guard.
         Some(Acquire {
             wants_remaining: acquire.wants_remaining,
-            ..Acquire::new(charges.next()?, charges.collect(), None)
+            ..Acquire::new(charges.into_iter().collect(), None)
         })
     }
 
     /// Returns the limit to decide by. One that only the store knows is the one last seen on this
     /// limiter, or on any limiter of its rule.
-    fn limit(&self, charge: &LimiterCharge) -> Option<Limit> {
+    fn limit(&self, charge: &Charge) -> Option<Limit> {
         let given = charge.of().limit.given().copied();
         let of_limiter = || self.recent.limit(charge.name());
         let of_rule = || lock(&self.last_seen).get(&charge.of().name).copied();

@@ -21,16 +21,16 @@ use crate::{
 };
 pub(crate) use crate::{
     algorithm::{limiter::LimiterState, sliding_log::SlidingLog},
+    charge::{Charge, PermitId, Standing},
     clock::{Clock, ManualClock, Now, millis},
     compiled_limit::CompiledLimit,
-    decision::{Decision, Grant, LimitState, Refusal, RefusalKind, Source},
-    demand::{Acquire, LimiterCharge, MaxWait},
+    decision::{Charges, Decision, Grant, Refusal, RefusalKind, Source},
+    demand::{Acquire, MaxWait},
     error::{Error, ErrorKind},
     failure_policy::FailurePolicy,
     limit::{Algorithm, Limit, LimitSource},
     list::List,
     name::Name,
-    receipt::{PermitId, Receipt},
     store::{Calls, Decide, Listener, Listeners, MemoryStore, Op, OpResult, sealed::Sealed},
 };
 
@@ -115,9 +115,9 @@ impl Calls for Scripted {
         true
     }
 
-    fn settle(&self, receipt: Receipt, keep: u32) {
+    fn settle(&self, receipt: Charge, keep: u32) {
         assert!(!receipt.is_local());
-        let granted = if receipt.was_granted() {
+        let granted = if receipt.was_answered() {
             ", granted"
         } else {
             ""
@@ -179,20 +179,20 @@ pub(crate) fn decide(
 }
 
 /// Returns a charge of this many permits of a limiter whose rule has its name.
-pub(crate) fn charge(name: &str, permits: u32, limit: LimitSource) -> LimiterCharge {
+pub(crate) fn charge(name: &str, permits: u32, limit: LimitSource) -> Charge {
     let of = CompiledLimit::of(name, true, false);
-    LimiterCharge::named(Name::exact(name).unwrap(), limit, &of, permits)
+    Charge::named(Name::exact(name).unwrap(), limit, &of, permits)
 }
 
-pub(crate) fn shadow(charge: LimiterCharge) -> LimiterCharge {
-    LimiterCharge {
+pub(crate) fn shadow(charge: Charge) -> Charge {
+    Charge {
         shadow: true,
         ..charge
     }
 }
 
 /// Returns a demand whose caller wants to know what is left, and waits for nothing.
-pub(crate) fn asks(charges: impl IntoIterator<Item = LimiterCharge>) -> Acquire {
+pub(crate) fn asks(charges: impl IntoIterator<Item = Charge>) -> Acquire {
     Acquire {
         wants_remaining: true,
         ..Acquire::of(charges, false)
@@ -202,7 +202,7 @@ pub(crate) fn asks(charges: impl IntoIterator<Item = LimiterCharge>) -> Acquire 
 /// Returns the same with a failure policy.
 pub(crate) fn by(
     policy: impl Into<Option<FailurePolicy>>,
-    charges: impl IntoIterator<Item = LimiterCharge>,
+    charges: impl IntoIterator<Item = Charge>,
 ) -> Acquire {
     Acquire {
         on_failure: policy.into(),
@@ -239,7 +239,7 @@ impl WithFallback {
         self.answer(acquire, decision, |receipt| self.inner.settle(receipt, 0))
     }
 
-    pub(crate) fn settle(&self, receipt: Receipt, keep: u32) {
+    pub(crate) fn settle(&self, receipt: Charge, keep: u32) {
         if let Some(receipt) = self.locals.settle(receipt, keep) {
             self.inner.settle(receipt, keep);
         }
@@ -254,29 +254,33 @@ impl Deref for WithFallback {
     }
 }
 
-/// Returns the state of a limit of one permit that is used up for so long.
-pub(crate) fn spent(of: &Arc<CompiledLimit>, wait: Duration) -> LimitState {
-    LimitState {
-        of: Arc::clone(of),
-        limiter: 0,
-        permits: 1,
-        interval: u64::try_from(wait.as_millis()).unwrap(),
-        remaining: Some(0),
-        reset_after: wait,
-        refused: true,
-        wait: Some(wait),
-        shadow: false,
-        banned: false,
+/// Returns the charge of a limit of one permit that is used up for so long.
+pub(crate) fn spent(charge: &Charge, wait: Duration) -> Charge {
+    Charge {
+        standing: Standing {
+            permits: 1,
+            interval: u64::try_from(wait.as_millis()).unwrap(),
+            remaining: Some(0),
+            wait: Some(wait),
+            reset_after: wait,
+            refused: true,
+            banned: false,
+            granted: false,
+        },
+        ..charge.clone()
     }
 }
 
 pub(crate) fn granted(acquire: &Acquire, source: Source) -> Decision {
-    Decision::Allow(Grant::new(List::new(), acquire.receipts(), source))
+    Decision::Allow(Grant::new(
+        acquire.to_settle().into_iter().collect(),
+        source,
+    ))
 }
 
 /// Returns the refusal by all limits of a demand.
 pub(crate) fn refusal(acquire: &Acquire, wait: Duration) -> Refusal {
-    let limits = acquire.charges().map(|charge| spent(charge.of(), wait));
+    let limits = acquire.charges().map(|charge| spent(charge, wait));
     Refusal::by_limits(limits.collect(), Some(wait), Source::Store)
 }
 
@@ -289,9 +293,9 @@ pub(crate) fn refused(decision: Decision) -> Refusal {
 }
 
 /// Returns the receipts of the grant that a decision is.
-pub(crate) fn receipts(decision: &Decision) -> List<Receipt> {
+pub(crate) fn receipts(decision: &Decision) -> Vec<Charge> {
     match decision {
-        Decision::Allow(grant) => grant.receipts().iter().cloned().collect(),
+        Decision::Allow(grant) => grant.taken().cloned().collect(),
         Decision::Deny(_) => panic!("{decision:?}"),
     }
 }

@@ -17,9 +17,10 @@ use crate::{
         call,
         limiter::{LimiterState, Terms},
     },
+    charge::Charge,
     clock::Now,
     decision::Decision,
-    demand::{Acquire, LimiterCharge},
+    demand::Acquire,
     error::{Error, ErrorKind},
     limit::Limit,
     list::List,
@@ -39,7 +40,7 @@ struct Lent {
 impl Shared {
     /// Grants a list if each of its limiters has a place and room, as nearly all have. Otherwise
     /// returns `None`, and has taken nothing.
-    pub(super) fn grant_list(&self, acquire: &Acquire) -> Option<Decision> {
+    pub(super) fn grant_list(&self, acquire: &mut Acquire) -> Option<Decision> {
         let (now, exact) = (self.now(), acquire.wants_remaining);
         let mut locked = self.lock_all(acquire);
         for charge in acquire.charges() {
@@ -58,7 +59,7 @@ impl Shared {
             kept.keep_alive(now);
         }
         drop(locked);
-        Some(acquire.decision(&answers))
+        Some(acquire.decided(&answers))
     }
 
     /// Decides for callers of the same limiters; the limits of the first apply to all.
@@ -184,12 +185,7 @@ impl Shared {
 
     /// Lends the limiter of a charge, which is made if there is room. Returns `None` if there is
     /// none, for a charge that can be counted by an estimate.
-    fn lend(
-        &self,
-        shard: &mut Shard,
-        charge: &LimiterCharge,
-        now: Now,
-    ) -> Result<Option<Lent>, Error> {
+    fn lend(&self, shard: &mut Shard, charge: &Charge, now: Now) -> Result<Option<Lent>, Error> {
         let is_new = shard.get_mut(charge.name(), now).is_none();
         let found = if is_new {
             self.add(shard, &charge.limiter, now).map(drop)
@@ -279,7 +275,7 @@ mod tests {
             let number = (first + place) % 5;
             let limit = Limit::per_second(rate + number as u64);
             let name = format!("limiter{number}");
-            LimiterCharge {
+            Charge {
                 shadow: shadow && place == 2,
                 ..charge(&name, permits, LimitSource::Code(limit))
                     .counted_by(ALGORITHMS[number % 3])
@@ -302,11 +298,11 @@ mod tests {
             let clock = ManualClock::new();
             let [fast, slow] = [(); 2].map(|()| stand_in(Arc::new(clock.clone())));
             for (permits, rate, shadow, pause) in asks {
-                let mut ask = list(permits, 0, rate, shadow);
-                let decided = fast.decide_at_once(&mut ask).unwrap();
+                let ask = list(permits, 0, rate, shadow);
+                let decided = fast.decide_at_once(&mut ask.clone()).unwrap();
                 let expected = slow.decide_list(std::slice::from_ref(&ask)).unwrap();
-                prop_assert_eq!(format!("{:?}", decided.unwrap().states()),
-                    format!("{:?}", expected[0].states()));
+                prop_assert_eq!(format!("{:?}", decided.unwrap().charges()),
+                    format!("{:?}", expected[0].charges()));
                 clock.advance(Duration::from_millis(pause));
             }
         }
@@ -321,16 +317,16 @@ mod tests {
             let clock = ManualClock::new();
             let store = stand_in(Arc::new(clock.clone()));
             let held = |ask: &Acquire| {
-                let left = |charge: &LimiterCharge| {
+                let left = |charge: &Charge| {
                     let left = store.manage_now(&charge.limiter, &Op::Available);
                     left.map_err(|error| error.kind())
                 };
                 (store.len(), ask.charges().map(left).collect::<Vec<_>>())
             };
             for (permits, first, pause) in asks {
-                let mut ask = list(permits, first, 5, false);
+                let ask = list(permits, first, 5, false);
                 let before = held(&ask);
-                if !store.decide_at_once(&mut ask).unwrap().unwrap().is_allowed() {
+                if !store.decide_at_once(&mut ask.clone()).unwrap().unwrap().is_allowed() {
                     prop_assert_eq!(held(&ask), before);
                 }
                 clock.advance(Duration::from_millis(pause));

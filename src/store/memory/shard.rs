@@ -14,12 +14,11 @@ use hashbrown::HashTable;
 
 use crate::{
     algorithm::{Count, answer::Verdict, ban::Record, limiter::Terms},
+    charge::{Charge, PermitId},
     clock::Now,
     compiled_limit::{CompiledLimit, Limiter},
-    demand::LimiterCharge,
     error::Error,
     name::{BuildSpread, Name, Text},
-    receipt::{PermitId, Receipt},
 };
 
 /// A shard of at most this many limiters looks for idle ones for each newcomer.
@@ -116,7 +115,7 @@ impl StoredLimiter {
 
     /// Returns whether a charge has room by the algorithm and the limit that are counted by. It
     /// takes nothing.
-    pub(super) fn has_room(&mut self, charge: &LimiterCharge, now: Now) -> bool {
+    pub(super) fn has_room(&mut self, charge: &Charge, now: Now) -> bool {
         if self.limiter.state.kind() != charge.of().counting.algorithm {
             return false;
         }
@@ -125,7 +124,7 @@ impl StoredLimiter {
     }
 
     /// Settles a grant at `keep` permits. Returns how many were credited; below zero, charged.
-    pub(super) fn settle(&mut self, receipt: &Receipt, keep: u32, now: Now) -> i64 {
+    pub(super) fn settle(&mut self, receipt: &Charge, keep: u32, now: Now) -> i64 {
         let settled = self.limiter.settle(receipt, receipt.settle(), keep, now);
         if !self.is_by(receipt.of()) {
             // It went by the receipt's slots.
@@ -159,11 +158,11 @@ impl StoredLimiter {
         now: Now,
     ) -> Result<(), Error> {
         self.count_by(&limiter.of, now);
-        let mut charge = LimiterCharge {
+        let mut charge = Charge {
             id,
             // For a shadow charge, the answer contains the permits left.
             shadow: true,
-            ..LimiterCharge::new(limiter.clone(), permits)
+            ..Charge::new(limiter.clone(), permits)
         };
         let answer = (self.limiter).acquire_one(&charge, Terms::HERE, true, now)?;
         if answer.verdict != Verdict::Granted

@@ -11,15 +11,15 @@ use super::{
 };
 use crate::{
     algorithm::{answer::Answer, limiter::Terms},
+    charge::{Charge, PermitId},
     clock::{Clock, Now},
     compiled_limit::Limiter,
     decision::{Decision, Refusal, RefusalKind},
-    demand::{Acquire, LimiterCharge},
+    demand::Acquire,
     error::{Error, ErrorKind},
     limit::LimitSource,
     list::List,
     name::Name,
-    receipt::{PermitId, Receipt},
     store::{Calls, Decide, Listeners, Op, OpResult, StandIn, guard::policy},
     sync::lock,
 };
@@ -46,18 +46,24 @@ pub(crate) struct Shared {
 impl Decide for Shared {
     /// Decides, unless its caller would wait where there is no room.
     fn decide_at_once(&self, acquire: &mut Acquire) -> Option<Result<Decision, Error>> {
-        acquire.identify(self.next_id());
-        if acquire.max_wait.is_some() {
+        let (id, exact) = (self.next_id(), acquire.wants_remaining);
+        let waits = acquire.max_wait.is_some();
+        let alone = acquire.decided_alone(id, |charge| match waits || charge.of().ban.is_some() {
+            true => None,
+            false => self.answer_one(charge, exact).ok(),
+        });
+        if let Some(decision) = alone {
+            return Some(Ok(decision));
+        }
+        acquire.identify(id);
+        if waits {
             return None;
         }
-        if acquire.charges().all(|charge| charge.of().ban.is_none()) {
-            if !acquire.rest.is_empty() {
-                if let Some(granted) = self.grant_list(acquire) {
-                    return Some(Ok(granted));
-                }
-            } else if let Ok(answer) = self.answer_one(acquire) {
-                return Some(Ok(acquire.decision_alone(&answer)));
-            }
+        if acquire.is_list()
+            && acquire.charges().all(|charge| charge.of().ban.is_none())
+            && let Some(granted) = self.grant_list(acquire)
+        {
+            return Some(Ok(granted));
         }
         let decisions = self.acquire_all(std::slice::from_ref(acquire));
         Some(decisions.and_then(|mut one| one.pop().ok_or_else(|| ErrorKind::Full.into())))
@@ -70,7 +76,7 @@ impl Decide for Shared {
     fn strike(&self, acquire: &Acquire, refusal: &mut Refusal) {
         for charge in acquire.charges() {
             let (name, of) = (charge.name(), charge.of());
-            let (Some(ban), Some(limit)) = (of.ban, refusal.without_room(&charge.limiter)) else {
+            let (Some(ban), Some(refused)) = (of.ban, refusal.without_room(&charge.limiter)) else {
                 continue;
             };
             let (now, mut shard) = (self.now(), self.shard(name));
@@ -78,14 +84,15 @@ impl Decide for Shared {
                 continue;
             }
             let mut record = shard.take_record(name, now);
-            let wait = limit.wait.unwrap_or_default().as_micros();
+            let standing = &mut refused.standing;
+            let wait = standing.wait.unwrap_or_default().as_micros();
             let wait = i64::try_from(wait).unwrap_or(i64::MAX);
             if record.strike(&ban, (charge.id, 1, now.tick), wait, now)
                 && let Some([_, back]) = record.in_force(now)
             {
-                limit.banned = true;
-                limit.wait = Some(now.until(back));
-                let wait = limit.wait.max(refusal.retry_after);
+                standing.banned = true;
+                standing.wait = Some(now.until(back));
+                let wait = standing.wait.max(refusal.retry_after);
                 (refusal.kind, refusal.retry_after) = (RefusalKind::Banned, wait);
             }
             let [within, ..] = ban.millis();
@@ -103,7 +110,7 @@ impl Calls for Shared {
         self.acquire_all(run).map(List::from_vec)
     }
 
-    fn settle(&self, receipt: Receipt, keep: u32) {
+    fn settle(&self, receipt: Charge, keep: u32) {
         let now = self.now();
         let credited = {
             let mut shard = self.shard(receipt.name());
@@ -153,8 +160,8 @@ impl Shared {
 
     /// Returns the answer to one caller of one limiter that has a place, as nearly all are.
     #[inline]
-    fn answer_one(&self, acquire: &Acquire) -> Result<Answer, Error> {
-        let (charge, now) = (&acquire.first, self.now());
+    fn answer_one(&self, charge: &Charge, exact: bool) -> Result<Answer, Error> {
+        let now = self.now();
         let mut shard = self.shard(charge.name());
         let kept = match shard.get_mut(charge.name(), now) {
             Some(kept) => kept,
@@ -164,7 +171,6 @@ impl Shared {
             }
         };
         kept.count_by(charge.of(), now);
-        let exact = acquire.wants_remaining;
         let answer = (kept.limiter).acquire_one(charge, Terms::HERE, exact, now)?;
         kept.keep_alive(now);
         Ok(answer)
@@ -236,7 +242,7 @@ impl Shared {
 }
 
 impl StandIn for Shared {
-    fn begin_with(&self, charge: &LimiterCharge, past: Vec<(i64, u32)>) -> Result<(), Error> {
+    fn begin_with(&self, charge: &Charge, past: Vec<(i64, u32)>) -> Result<(), Error> {
         let most = charge.limit().given().map_or(0, |limit| limit.permits());
         let past = untracked::latest(past, most);
         if past.is_empty() {

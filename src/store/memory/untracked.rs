@@ -21,14 +21,13 @@ use crate::{
         answer::Answer,
         limiter::{CallContext, Counter, LimiterState, Needs},
     },
+    charge::Charge,
     clock::{Now, TICKS},
     compiled_limit::Limiter,
-    demand::LimiterCharge,
     error::{Error, ErrorKind},
     limit::{self, Limit, StoredLimit, at_least_zero},
     macros::warning,
     name::Name,
-    receipt::Receipt,
     sync::lock,
 };
 
@@ -293,7 +292,7 @@ impl Shared {
     }
 
     /// Charges the permits that a receipt's grant used beyond its own, to a name without a place.
-    pub(super) fn owe(&self, receipt: &Receipt, keep: u32, now: Now) {
+    pub(super) fn owe(&self, receipt: &Charge, keep: u32, now: Now) {
         let is_settled = receipt.taken.is_some() && receipt.settle().is_none();
         let more = keep.saturating_sub(receipt.permits);
         if !is_settled {
@@ -344,7 +343,7 @@ impl Counter for Estimate {
         call.limit.rate - used(&self.parts)
     }
 
-    fn take(&mut self, charge: &LimiterCharge, _score: i64) {
+    fn take(&mut self, charge: &Charge, _score: i64) {
         self.taken = self.taken.saturating_add(charge.permits);
         if let Some(present) = self.parts.last_mut() {
             let permits = u16::try_from(charge.permits).unwrap_or(u16::MAX);

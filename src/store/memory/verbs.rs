@@ -7,11 +7,11 @@ use super::{
     shared::Shared,
 };
 use crate::{
+    charge::PermitId,
     clock::{Now, TICKS},
     compiled_limit::Limiter,
     error::{Error, ErrorKind},
     name::Name,
-    receipt::PermitId,
     store::{ExpireWhen, Op, OpResult, TimeToLive},
 };
 

@@ -170,7 +170,7 @@ impl Batches {
         run: &[Acquire],
         again: bool,
     ) -> Result<Value, Failure> {
-        let limiter = &first.first.limiter;
+        let limiter = &first.first().limiter;
         // Those that wait for permits have time.
         let not_waiting = run.iter().filter(|acquire| acquire.max_wait.is_none());
         let asked_at = not_waiting.filter_map(|acquire| acquire.asked_at).min();
@@ -200,11 +200,11 @@ impl Batches {
     fn queue_for(&self, call: &ScriptCall, run: &[Acquire]) -> Option<QueueOf> {
         let script = wire::batch_of(call.script)?;
         let is_short = |acquire: &Acquire| {
-            let ban = acquire.first.of().ban;
+            let ban = acquire.first().of().ban;
             ban.is_none_or(|ban| ban.after <= MOST_STRIKES && run.len() <= MOST_BANNED)
         };
         let goes = |acquire: &Acquire| {
-            acquire.max_wait.is_none() && acquire.rest.is_empty() && is_short(acquire)
+            acquire.max_wait.is_none() && !acquire.is_list() && is_short(acquire)
         };
         let together = run.iter().all(goes)
             && !self.connection.source.is_cluster

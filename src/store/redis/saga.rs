@@ -13,11 +13,10 @@ use std::{cmp::Ordering, mem, slice};
 
 use super::{server::Server, wire};
 use crate::{
-    decision::{Decision, Grant, LimitState, Refusal, Source},
-    demand::{Acquire, LimiterCharge},
+    charge::Charge,
+    decision::{Charges, Decision, Grant, Refusal, Source},
+    demand::Acquire,
     error::Error,
-    list::List,
-    receipt::Receipt,
 };
 
 impl Server {
@@ -29,15 +28,14 @@ impl Server {
     pub(super) async fn acquire_in_calls(&self, acquire: &Acquire) -> Result<Decision, Error> {
         let mut taken = TakenSoFar {
             server: self,
-            limits: List::new(),
-            receipts: List::new(),
+            charges: Vec::new(),
         };
         for part in parts(acquire, self.has_slots()) {
-            let before = taken.receipts.len();
-            taken.receipts.extend(part.receipts());
+            let before = taken.charges.len();
+            taken.charges.extend(part.to_settle());
             let decided = self.acquire_together(&part, slice::from_ref(&part)).await;
             // A call that failed or was refused has given back what it may have taken.
-            taken.receipts.truncate(before);
+            taken.charges.truncate(before);
             let decision = match decided {
                 // Shadow rules come last, and are no reason to refuse.
                 Err(_) if part.is_all_shadow() => continue,
@@ -45,23 +43,20 @@ impl Server {
             };
             match decision {
                 None => {}
-                Some(Decision::Allow(grant)) => {
-                    taken.limits.extend(grant.states().iter().cloned());
-                    taken.receipts.extend(grant.receipts().iter().cloned());
-                }
+                Some(Decision::Allow(grant)) => taken.charges.extend_from_slice(grant.charges()),
                 Some(Decision::Deny(refusal)) => return Ok(Decision::Deny(taken.refused(refusal))),
             }
         }
-        let mut limits = mem::take(&mut taken.limits);
-        limits.sort_by(LimitState::by_tightness);
-        let receipts = mem::take(&mut taken.receipts);
-        Ok(Decision::Allow(Grant::new(limits, receipts, Source::Store)))
+        let mut charges = mem::take(&mut taken.charges);
+        charges.sort_by(Charge::by_tightness);
+        let charges = charges.into_iter().collect();
+        Ok(Decision::Allow(Grant::new(charges, Source::Store)))
     }
 }
 
 /// Returns the parts of the list, one for each call.
 fn parts(acquire: &Acquire, in_slots: bool) -> Vec<Acquire> {
-    let mut charges: Vec<&LimiterCharge> = acquire.charges().collect();
+    let mut charges: Vec<&Charge> = acquire.charges().collect();
     charges.sort_by(|a, b| {
         let bounded_first = b.of().key_is_bounded.cmp(&a.of().key_is_bounded);
         bounded_first.then_with(|| likelier_to_refuse(a, b))
@@ -70,12 +65,11 @@ fn parts(acquire: &Acquire, in_slots: bool) -> Vec<Acquire> {
     for charge in charges {
         match parts
             .iter_mut()
-            .find(|part| wire::go_together(&part.first, charge, in_slots))
+            .find(|part| wire::go_together(part.first(), charge, in_slots))
         {
-            Some(part) => part.rest.push(charge.clone()),
+            Some(part) => part.charges.push(charge.clone()),
             None => parts.push(Acquire {
-                first: charge.clone(),
-                rest: Vec::new(),
+                charges: Charges::one(charge.clone()),
                 ..acquire.clone()
             }),
         }
@@ -86,8 +80,8 @@ fn parts(acquire: &Acquire, in_slots: bool) -> Vec<Acquire> {
 }
 
 /// Orders charges by cost relative to their limit, the highest first; unknown limits come last.
-fn likelier_to_refuse(a: &LimiterCharge, b: &LimiterCharge) -> Ordering {
-    let part = |charge: &LimiterCharge, of: &LimiterCharge| {
+fn likelier_to_refuse(a: &Charge, b: &Charge) -> Ordering {
+    let part = |charge: &Charge, of: &Charge| {
         let limit = of.limiter.of.limit.given();
         u128::from(charge.permits) * u128::from(limit.map_or(u64::MAX, |limit| limit.permits()))
     };
@@ -97,29 +91,28 @@ fn likelier_to_refuse(a: &LimiterCharge, b: &LimiterCharge) -> Ordering {
 /// The permits taken by the calls so far. Dropping it gives them back.
 struct TakenSoFar<'a> {
     server: &'a Server,
-    limits: List<LimitState>,
     /// Also those of the call that is under way.
-    receipts: List<Receipt>,
+    charges: Vec<Charge>,
 }
 
 impl TakenSoFar<'_> {
     /// Returns a refusal with the state of all limits that the calls have met.
     fn refused(&self, refusal: Refusal) -> Refusal {
-        let mut limits = refusal.limits;
-        for mut limit in self.limits.iter().cloned() {
+        let mut charges = refusal.charges;
+        for mut charge in self.charges.iter().cloned() {
             // The number left did not count the permits that are now given back.
-            limit.remaining = None;
-            limits.push(limit);
+            charge.standing.remaining = None;
+            charges.push(charge);
         }
-        limits.sort_by(LimitState::by_tightness);
-        Refusal { limits, ..refusal }
+        charges.sort_by(Charge::by_tightness);
+        Refusal { charges, ..refusal }
     }
 }
 
 impl Drop for TakenSoFar<'_> {
     fn drop(&mut self) {
-        for receipt in &self.receipts {
-            self.server.queue_settlement(receipt, 0, true);
+        for charge in self.charges.iter().filter(|charge| charge.took()) {
+            self.server.queue_settlement(charge, 0, true);
         }
     }
 }

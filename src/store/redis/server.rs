@@ -17,16 +17,16 @@ use super::{
 };
 use crate::{
     algorithm::answer::{Answer, Changed},
+    charge::{Charge, PermitId},
     clock::{Clock, millis, moment},
     compiled_limit::{Limiter, Warning},
     decision::{Decision, Refusal},
-    demand::{Acquire, LimiterCharge},
+    demand::Acquire,
     error::{Error, ErrorKind},
     limit::{LimitSource, RateType, StoredLimit},
     list::List,
     macros::warning,
     name::{Text, push_hex},
-    receipt::{PermitId, Receipt},
     store::{
         Calls, Decide, Listeners, Op, OpResult, TimeToLive,
         guard::{Cache, deny_cache::bans::Bans, policy},
@@ -104,12 +104,12 @@ impl Calls for Server {
     }
 
     fn decides_together(&self, acquire: &Acquire) -> bool {
-        let (first, in_slots) = (&acquire.first, self.has_slots());
-        let mut rest = acquire.rest.iter();
-        rest.all(|charge| wire::go_together(first, charge, in_slots))
+        let (first, in_slots) = (acquire.first(), self.has_slots());
+        let mut others = acquire.charges().skip(1);
+        others.all(|charge| wire::go_together(first, charge, in_slots))
     }
 
-    fn settle(&self, receipt: Receipt, keep: u32) {
+    fn settle(&self, receipt: Charge, keep: u32) {
         self.queue_settlement(&receipt, keep, false);
     }
 }
@@ -123,7 +123,7 @@ impl Server {
 
     /// Settles at `keep` permits, in the background. `undone` marks what a saga took before it was
     /// refused: see [`SettleQueue::push`].
-    pub(super) fn queue_settlement(&self, receipt: &Receipt, keep: u32, undone: bool) {
+    pub(super) fn queue_settlement(&self, receipt: &Charge, keep: u32, undone: bool) {
         if keep == receipt.permits {
             return;
         }
@@ -150,9 +150,9 @@ impl Server {
         };
         if failure.error.kind() == ErrorKind::OtherSlot
             && first
-                .rest
-                .iter()
-                .any(|it| !wire::go_together(&first.first, it, true))
+                .charges()
+                .skip(1)
+                .any(|it| !wire::go_together(first.first(), it, true))
         {
             // One address that stands for several shards. Such a call has taken nothing. Others
             // that were sent before it was known come here, too.
@@ -170,9 +170,8 @@ impl Server {
         if failure.unacknowledged {
             for acquire in run {
                 for charge in acquire.charges() {
-                    // No younger than the call: see `Receipt`.
-                    let receipt = charge.receipt_made(acquire.asked_at);
-                    self.queue_settlement(&receipt, 0, false);
+                    // No younger than the call.
+                    self.queue_settlement(&charge.made(acquire.asked_at), 0, false);
                 }
             }
         }
@@ -190,7 +189,7 @@ impl Server {
         let slotted = first
             .charges()
             .find(|charge| charge.of().counting.slots().is_some());
-        let scripts = wire::scripts(slotted.unwrap_or(&first.first).of().counting);
+        let scripts = wire::scripts(slotted.unwrap_or(first.first()).of().counting);
         let mut settings = wire::CallSettings {
             exact: run.iter().any(|acquire| acquire.wants_remaining),
             ..self.call_settings()?
@@ -230,7 +229,7 @@ impl Server {
         scripts: &Scripts,
         settings: wire::CallSettings<'_>,
     ) -> Result<List<Decision>, Failure> {
-        let settings = settings.for_bans(first.first.of().counting.algorithm);
+        let settings = settings.for_bans(first.first().of().counting.algorithm);
         let banning = scripts.banning.ok_or(Error::new(ErrorKind::Limit))?;
         let asked = self.bans.ask(first);
         let limiters = self.with_rewrites(first);
@@ -246,7 +245,7 @@ impl Server {
         let (answers, found) = wire::ban::read(&reply, run, scripts)?;
         let decisions = self.decisions(run, &answers);
         if let Some(decision) = decisions.first() {
-            self.bans.learn(first, &asked, &found, decision.states());
+            self.bans.learn(first, &asked, &found, decision.charges());
         }
         Ok(decisions)
     }
@@ -282,7 +281,7 @@ impl Server {
             }
         }
         run.iter()
-            .zip(answers.chunks(1 + first.rest.len()))
+            .zip(answers.chunks(first.charges.len()))
             .map(|(acquire, answers)| acquire.decision(answers))
             .collect()
     }
@@ -322,7 +321,7 @@ impl Server {
     }
 
     /// Returns the charges, each with a flag that has a differing limit rewritten.
-    fn with_rewrites<'a>(&self, acquire: &'a Acquire) -> List<(&'a LimiterCharge, bool)> {
+    fn with_rewrites<'a>(&self, acquire: &'a Acquire) -> List<(&'a Charge, bool)> {
         let is_late = |at| moment().duration_since(at) >= REWRITTEN_AGAIN_AFTER;
         let charges = acquire.charges().map(|charge| {
             let is_of_code = matches!(charge.limit(), LimitSource::Code(_));

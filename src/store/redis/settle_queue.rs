@@ -17,10 +17,10 @@ use super::{
     wire::script::ScriptCall,
 };
 use crate::{
+    charge::Charge,
     clock::{self, moment},
     name::Name,
     observe::{Observers, StateChange},
-    receipt::Receipt,
     store::Listeners,
     sync::lock,
 };
@@ -112,7 +112,7 @@ impl SettleQueue {
     /// `undone` marks permits taken for a list of several calls that a later call refused. Other
     /// such lists are not woken by it: they would take and release without end, and make each other
     /// do so.
-    pub(super) fn push(&self, receipt: &Receipt, keep: u32, mut call: ScriptCall, undone: bool) {
+    pub(super) fn push(&self, receipt: &Charge, keep: u32, mut call: ScriptCall, undone: bool) {
         let queued = moment();
         let charges = keep > receipt.permits;
         let full = *self.counts.on_their_way.borrow() >= PLACES;
@@ -129,7 +129,7 @@ impl SettleQueue {
             queued,
             // A tenth less than the lifetime of its entry, because the way to the server takes time
             // too.
-            charges_until: charges.then(|| queued + (receipt.interval / 10 * 9).min(KEPT_FOR)),
+            charges_until: charges.then(|| queued + (receipt.interval() / 10 * 9).min(KEPT_FOR)),
             counts: Arc::clone(&self.counts),
             arrived: false,
         };

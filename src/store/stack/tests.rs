@@ -51,7 +51,7 @@ fn what_is_known_is_told_at_the_first_door() {
     assert_eq!(again.source(), Source::Cache);
     assert!(read(&log).is_empty());
     // Not known whether it was granted: it is news once the store has carried it out.
-    store.settle(acquire.first.receipt(), 0);
+    store.settle(acquire.first().to_send(), 0);
     assert_eq!(read(&log), ["orders: 0 of 1"]);
     store.server.answer(granted(&acquire, Source::Store));
     let again = decide(&store, &acquire).unwrap();

@@ -10,8 +10,9 @@ use http::{Extensions, HeaderMap, HeaderName, HeaderValue, header, response::Par
 
 use super::copies::{self, Copies};
 use crate::{
+    charge::Charge,
     clock::{Clock, Millis, SystemClock},
-    decision::{Decision, Grant, LimitState},
+    decision::{Decision, Grant},
     error::{ConfigError, bail},
     name::Short,
 };
@@ -49,7 +50,7 @@ pub enum HeaderStyle {
     /// omitted if it is requests; `w` its interval in seconds, omitted if that is not a whole
     /// number; `r` the permits left, without which there is no `RateLimit` field. `t` is in
     /// seconds, rounded up: on a refusal the same number as `Retry-After`, on a grant the time
-    /// until at least one more permit is free, [`LimitState::next_after`]. It is omitted if it is
+    /// until at least one more permit is free, [`LimitState::next_after`](crate::LimitState::next_after). It is omitted if it is
     /// unknown, or if it would exceed the `Retry-After` of the same response. The limit closest to
     /// exhaustion comes first. Items of other limiters stay; a layer outside adds to them.
     ///
@@ -129,9 +130,9 @@ impl Wrote {
 
 /// The parts of a decision that the fields report.
 struct Report<'a> {
-    limits: &'a [LimitState],
+    limits: &'a [Charge],
     /// The first that is shown, with its place.
-    tightest: (usize, &'a LimitState),
+    tightest: (usize, &'a Charge),
     kind: DecisionKind,
     /// True if the inner service sends a `Retry-After` itself.
     retries_elsewhere: bool,
@@ -177,7 +178,7 @@ impl Fields {
 
     /// Writes the fields of a decision. The extensions have the decisions and numbers of inner
     /// layers.
-    pub(crate) fn write(&self, limits: &[LimitState], kind: DecisionKind, head: &mut Parts) {
+    pub(crate) fn write(&self, limits: &[Charge], kind: DecisionKind, head: &mut Parts) {
         let Some(tightest) = shown(limits).next() else {
             return;
         };
@@ -197,7 +198,7 @@ impl Fields {
             }
             Some(Policy::Draft6) => {
                 add(headers, POLICY, report.nameless_policies(), first);
-                if report.tightest.1.remaining.is_some() {
+                if report.tightest.1.standing.remaining.is_some() {
                     report.write_numbers(head, &DRAFT6, ResetUnit::DeltaSeconds);
                 }
             }
@@ -212,12 +213,12 @@ impl Fields {
 impl Report<'_> {
     /// Returns the seconds until all permits of `limit` are free or, if it refused, until it has
     /// room.
-    fn reset(&self, place: usize, limit: &LimitState) -> Option<u64> {
+    fn reset(&self, place: usize, limit: &Charge) -> Option<u64> {
         match self.kind {
-            DecisionKind::Granted => Some(ceil(limit.reset_after)),
+            DecisionKind::Granted => Some(ceil(limit.standing.reset_after)),
             // The wait of the first is the longest; the others have their own, or room.
             DecisionKind::Refused(retry_after) if place == 0 => retry_after,
-            DecisionKind::Refused(_) => limit.retry_after().map(ceil),
+            DecisionKind::Refused(_) => limit.standing.retry_after().map(ceil),
         }
     }
 
@@ -225,15 +226,15 @@ impl Report<'_> {
     fn limits_left(&self) -> Option<HeaderValue> {
         let mut text = Short::default();
         for (place, limit) in shown(self.limits) {
-            let Some(remaining) = limit.remaining else {
+            let Some(remaining) = limit.standing.remaining else {
                 continue;
             };
-            push_name(&mut text, &limit.of.name);
+            push_name(&mut text, &limit.of().name);
             push_number(&mut text, ";r=", remaining);
             let more_after = match self.kind {
                 // Section 6 of the draft: Retry-After must not be earlier than `t`.
                 DecisionKind::Granted if self.retries_elsewhere => None,
-                DecisionKind::Granted => limit.next_after().map(ceil),
+                DecisionKind::Granted => limit.standing.next_after().map(ceil),
                 DecisionKind::Refused(_) => self.reset(place, limit),
             };
             if let Some(more_after) = more_after {
@@ -263,9 +264,9 @@ impl Report<'_> {
     fn nameless_policies(&self) -> Option<HeaderValue> {
         let mut text = Short::default();
         for (_, limit) in shown(self.limits) {
-            if let Some(window) = whole_seconds(limit.interval) {
+            if let Some(window) = whole_seconds(limit.standing.interval) {
                 let begin = if text.is_empty() { "" } else { ", " };
-                push_number(&mut text, begin, limit.permits);
+                push_number(&mut text, begin, limit.standing.permits);
                 push_number(&mut text, ";w=", window);
             }
         }
@@ -299,8 +300,9 @@ impl Report<'_> {
             let _ = headers.try_insert(name.clone(), value);
         };
         let [limit_name, remaining_name, reset_name] = names;
-        insert(limit_name, limit.permits);
-        let (Some(remaining), Some(reset)) = (limit.remaining, self.reset(place, limit)) else {
+        insert(limit_name, limit.standing.permits);
+        let (Some(remaining), Some(reset)) = (limit.standing.remaining, self.reset(place, limit))
+        else {
             return;
         };
         insert(remaining_name, remaining);
@@ -326,31 +328,31 @@ fn choose<T: Copy + PartialEq>(
 }
 
 /// Returns the limits that are not hidden, each with its place in the decision.
-fn shown(limits: &[LimitState]) -> impl Iterator<Item = (usize, &LimitState)> {
+fn shown(limits: &[Charge]) -> impl Iterator<Item = (usize, &Charge)> {
     let limits = limits.iter().enumerate();
     limits.filter(|(_, limit)| !limit.is_hidden())
 }
 
 /// Returns the permits left of the limit closest to exhaustion, if they are known and not hidden.
 /// After a refusal, none is left for this request.
-fn left(limits: &[LimitState], kind: DecisionKind) -> Option<u64> {
+fn left(limits: &[Charge], kind: DecisionKind) -> Option<u64> {
     let (_, limit) = shown(limits).next()?;
     match kind {
-        DecisionKind::Granted => limit.remaining,
+        DecisionKind::Granted => limit.standing.remaining,
         DecisionKind::Refused(_) => Some(0),
     }
 }
 
 /// Returns whether a decision leaves less than all those of inner layers.
-fn is_tighter(limits: &[LimitState], kind: DecisionKind, extensions: &Extensions) -> bool {
+fn is_tighter(limits: &[Charge], kind: DecisionKind, extensions: &Extensions) -> bool {
     let Some(decision) = extensions.get::<Decision>() else {
         return false;
     };
     let refused = match decision {
         Decision::Allow(_) => None,
-        Decision::Deny(refusal) => left(refusal.states(), DecisionKind::Refused(None)),
+        Decision::Deny(refusal) => left(&refusal.charges, DecisionKind::Refused(None)),
     };
-    let inner = decision.layers().map(Grant::states);
+    let inner = decision.layers().map(Grant::charges);
     let inner = inner.take_while(|inner| !ptr::eq(*inner, limits));
     let granted = inner.filter_map(|inner| left(inner, DecisionKind::Granted));
     let earlier = granted.chain(refused).min();
@@ -398,23 +400,23 @@ thread_local! {
 }
 
 /// Returns `"api";q=10;qu="tokens";w=60`, which each response has, and which seldom changes.
-pub(super) fn policy(limit: &LimitState) -> Option<HeaderValue> {
-    let shown = (limit.permits, limit.interval);
+pub(super) fn policy(limit: &Charge) -> Option<HeaderValue> {
+    let shown = (limit.standing.permits, limit.standing.interval);
     let render = || render_policy(limit);
-    copies::copy_of(&POLICIES, &limit.of, limit.permits, shown, render)
+    copies::copy_of(&POLICIES, limit.of(), limit.standing.permits, shown, render)
 }
 
-pub(super) fn render_policy(limit: &LimitState) -> Option<HeaderValue> {
+pub(super) fn render_policy(limit: &Charge) -> Option<HeaderValue> {
     let mut text = Short::default();
-    push_name(&mut text, &limit.of.name);
-    push_number(&mut text, ";q=", limit.permits);
-    if let Some(unit) = &limit.of.unit {
+    push_name(&mut text, &limit.of().name);
+    push_number(&mut text, ";q=", limit.standing.permits);
+    if let Some(unit) = &limit.of().unit {
         // A word: it contains nothing to escape.
         text.push(b";qu=\"");
         text.push(unit.as_bytes());
         text.push(b"\"");
     }
-    if let Some(window) = whole_seconds(limit.interval) {
+    if let Some(window) = whole_seconds(limit.standing.interval) {
         push_number(&mut text, ";w=", window);
     }
     value(&text)

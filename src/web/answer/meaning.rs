@@ -44,9 +44,9 @@ pub(super) fn meaning(refusal: &Refusal) -> (StatusCode, u8, Cow<'static, str>) 
 
 /// Returns the status that the rule has chosen, of the longest ban.
 fn banned(refusal: &Refusal) -> (StatusCode, u8) {
-    let mut limits = refusal.limits.iter();
-    let by = limits.find(|limit| limit.banned && !limit.shadow);
-    let status = by.and_then(|limit| StatusCode::from_u16(limit.of.ban?.status).ok());
+    let mut charges = refusal.charges.iter();
+    let by = charges.find(|charge| charge.standing.banned && !charge.shadow);
+    let status = by.and_then(|charge| StatusCode::from_u16(charge.of().ban?.status).ok());
     (status.unwrap_or(TOO_MANY.0), RESOURCE_EXHAUSTED)
 }
 

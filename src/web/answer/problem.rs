@@ -6,7 +6,10 @@ use bytes::Bytes;
 use http::{HeaderValue, Response, StatusCode, header};
 
 use super::meaning::meaning;
-use crate::decision::{LimitState, Refusal, RefusalKind};
+use crate::{
+    charge::Charge,
+    decision::{Refusal, RefusalKind},
+};
 
 const TEXT: HeaderValue = HeaderValue::from_static("text/plain; charset=utf-8");
 const PROBLEM: HeaderValue = HeaderValue::from_static("application/problem+json");
@@ -70,10 +73,10 @@ fn problem(refusal: &Refusal, status: StatusCode, detail: &str) -> String {
     let of_status = ("about:blank", status.canonical_reason().unwrap_or_default());
     let (kind, title) = of_draft.unwrap_or(of_status);
     let (status, detail) = (status.as_str(), escaped(detail));
-    let violated = |limit: &&LimitState| of_draft.is_some() && limit.refused && !limit.is_hidden();
-    let violated = refusal.states().iter().filter(violated);
+    let violated = |it: &&Charge| of_draft.is_some() && it.standing.refused && !it.is_hidden();
+    let violated = refusal.charges.iter().filter(violated);
     // Names of rules contain nothing to escape.
-    let violated: Vec<_> = violated.map(LimitState::name).collect();
+    let violated: Vec<_> = violated.map(|it| &*it.of().name).collect();
     let policies = match violated.is_empty() {
         true => String::new(),
         false => format!(",\"violated-policies\":[\"{}\"]", violated.join("\",\"")),

@@ -40,23 +40,24 @@ pub(super) fn answer(
     as_text: bool,
 ) -> Response<Bytes> {
     let render = || render(refusal, retry_after, fields, as_text);
-    let [limit] = refusal.states() else {
+    let [limit] = &refusal.charges[..] else {
         return render();
     };
-    let is_plain = refusal.kind == RefusalKind::OverLimit && limit.refused && !limit.shadow;
+    let is_plain =
+        refusal.kind == RefusalKind::OverLimit && limit.standing.refused && !limit.shadow;
     if !is_plain || fields.have_a_time() {
         return render();
     }
     let shown = Shown {
-        permits: limit.permits,
-        interval: limit.interval,
-        remaining: limit.remaining,
+        permits: limit.standing.permits,
+        interval: limit.standing.interval,
+        remaining: limit.standing.remaining,
         retry_after,
         fields,
         as_text,
     };
     let number = retry_after.unwrap_or(0);
-    copies::copy_of(&ANSWERS, &limit.of, number, shown, render)
+    copies::copy_of(&ANSWERS, limit.of(), number, shown, render)
 }
 
 /// Builds the answer, with its header fields.
@@ -68,7 +69,7 @@ fn render(
 ) -> Response<Bytes> {
     let (mut head, body) = problem::answer(refusal, retry_after, as_text).into_parts();
     let kind = DecisionKind::Refused(retry_after);
-    fields.write(refusal.states(), kind, &mut head);
+    fields.write(&refusal.charges, kind, &mut head);
     Response::from_parts(head, body)
 }
 
@@ -81,10 +82,10 @@ mod tests {
 
     use super::*;
     use crate::{
+        charge::{Charge, Standing},
         compiled_limit::CompiledLimit,
-        decision::{LimitState, Source},
+        decision::Source,
         limit::Limit,
-        list::List,
         web::answer::{HeaderStyle, ResetUnit, copies::PLACES, headers},
     };
 
@@ -139,23 +140,25 @@ mod tests {
         );
         let limit = (shown, state).prop_map(|(shown, state)| {
             let ((name, hidden, permits), (seconds, left, refused, enforced)) = (shown, state);
-            LimitState {
-                of: CompiledLimit::new(&name, hidden),
-                limiter: 0,
+            let standing = Standing {
                 permits,
                 interval: seconds * 1000,
                 remaining: left,
+                wait: Some(Duration::from_secs(1)),
                 reset_after: Duration::from_secs(seconds),
                 refused,
-                wait: Some(Duration::from_secs(1)),
-                shadow: !enforced,
                 banned: false,
+                granted: false,
+            };
+            Charge {
+                shadow: !enforced,
+                ..Charge::by_hand(CompiledLimit::new(&name, hidden), standing)
             }
         });
         let limits = prop_oneof![4 => prop::collection::vec(limit.clone(), 1), 1 => prop::collection::vec(limit, 2)];
         let wait = prop::option::weighted(0.8, select(vec![1u64, 2, 65]));
         (limits, wait, styles(), any::<bool>()).prop_map(|(limits, wait, fields, as_text)| {
-            let limits: List<_> = limits.into_iter().collect();
+            let limits = limits.into_iter().collect();
             let refusal = Refusal::by_limits(limits, wait.map(Duration::from_secs), Source::Store);
             Case(refusal, wait, fields, as_text)
         })
@@ -171,7 +174,7 @@ mod tests {
                 let found = answer(&refusal, retry_after, fields, as_text);
                 let rendered = render(&refusal, retry_after, fields, as_text);
                 prop_assert_eq!(looks(&found), looks(&rendered));
-                for limit in refusal.states() {
+                for limit in refusal.charges.iter() {
                     prop_assert_eq!(headers::policy(limit), headers::render_policy(limit));
                 }
             }
@@ -183,7 +186,7 @@ mod tests {
         let wait = Duration::from_secs(1);
         let refusal = Refusal::for_test(RefusalKind::OverLimit);
         let refusal = refusal.with_limit("gone", Limit::per_minute(10), wait);
-        let of = Arc::downgrade(&refusal.states()[0].of);
+        let of = Arc::downgrade(refusal.charges[0].of());
         let fields = Fields::new(&[HeaderStyle::Draft11]).unwrap();
         let answer = answer(&refusal, Some(1), fields, false);
         drop(refusal);

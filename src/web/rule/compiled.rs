@@ -8,9 +8,10 @@ use http::request::Parts;
 
 use super::{CostOf, LimitOf, Rule};
 use crate::{
+    charge::Charge,
     compiled_limit::{CompiledLimit, Limiter, Warning},
     decision::{Fault, Missing, Refusal},
-    demand::{LimiterCharge, MaxWait},
+    demand::MaxWait,
     error::{ConfigError, bail, config_error},
     failure_policy::FailurePolicy,
     limit::{Counting, Limit, LimitSource},
@@ -157,14 +158,19 @@ impl CompiledRule {
     }
 
     /// Returns the charge for a request; `None` if the rule does not apply to it.
-    pub(super) fn plan(&self, parts: &Parts) -> Result<Option<LimiterCharge>, Missing> {
+    #[inline]
+    pub(super) fn plan(
+        &self,
+        parts: &Parts,
+        charge: impl FnOnce(Limiter, u32),
+    ) -> Result<(), Missing> {
         let rule = &self.rule;
         let permits = match &rule.cost {
             CostOf::Fixed(cost) => *cost,
             CostOf::Parts(cost) => cost(parts),
         };
         if permits == 0 {
-            return Ok(None);
+            return Ok(());
         }
         let mut key = Key::default();
         let found = match &rule.key {
@@ -180,18 +186,24 @@ impl CompiledRule {
         }
         match found {
             Ok(()) => {}
-            Err(NoKey::Skip) => return Ok(None),
+            Err(NoKey::Skip) => return Ok(()),
             Err(NoKey::Missing(missing)) => return Err(missing),
         }
-        let Some((naming, of)) = self.limit(parts) else {
-            return Ok(None);
-        };
-        let name = naming.name(&key.identity);
-        Ok(Some(LimiterCharge {
-            shadow: !is_enforced(rule.share, &name),
-            allow_on_failure: rule.on_failure == FailurePolicy::Allow,
-            ..LimiterCharge::new(Limiter { name, of }, permits)
-        }))
+        if let Some((naming, of)) = self.limit(parts) {
+            let name = naming.name(&key.identity);
+            charge(Limiter { name, of }, permits);
+        }
+        Ok(())
+    }
+
+    /// Returns the charge of so many permits for a request.
+    #[inline]
+    pub(super) fn charge(&self, limiter: Limiter, permits: u32) -> Charge {
+        Charge {
+            shadow: !is_enforced(self.rule.share, &limiter.name),
+            allow_on_failure: self.rule.on_failure == FailurePolicy::Allow,
+            ..Charge::new(limiter, permits)
+        }
     }
 
     /// Returns whether this is one of its limits, also as a reload has made it again.

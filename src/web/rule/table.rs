@@ -2,7 +2,6 @@
 
 use std::{
     collections::{BTreeMap, HashSet},
-    iter,
     sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed},
 };
 
@@ -17,9 +16,10 @@ use super::{
     rules::Rules,
 };
 use crate::{
+    charge::Charge,
     compiled_limit::Limiter,
-    decision::{Refusal, Source},
-    demand::{Acquire, LimiterCharge, MaxWait},
+    decision::{Charges, Refusal, Source},
+    demand::{Acquire, MaxWait},
     error::{ConfigError, bail},
     failure_policy::FailurePolicy,
     macros::{opaque, warning},
@@ -176,13 +176,15 @@ impl CompiledRules {
     pub(crate) fn limiters_of(&self, parts: &Parts) -> Vec<Limiter> {
         let found = self.index.find(parts);
         let rules = found.iter().flat_map(|entry| self.rules_of(entry));
-        let charges = rules.filter_map(|rule| rule.plan(parts).ok().flatten());
         let mut limiters: Vec<Limiter> = Vec::new();
-        for charge in charges {
-            // Two readings of a path may lead to one limiter.
-            if found.more.is_empty() || limiters.iter().all(|it| !it.is_same(&charge.limiter)) {
-                limiters.push(charge.limiter);
-            }
+        for rule in rules {
+            // One without a key is not counted.
+            let _ = rule.plan(parts, |limiter, _| {
+                // Two readings of a path may lead to one limiter.
+                if found.more.is_empty() || limiters.iter().all(|it| !it.is_same(&limiter)) {
+                    limiters.push(limiter);
+                }
+            });
         }
         limiters
     }
@@ -272,43 +274,46 @@ impl CompiledRules {
         entry: Option<usize>,
         parts: &Parts,
         earlier: Option<Earlier<'_>>,
-        charges: &mut Charges,
+        planned: &mut Planned,
     ) -> Option<Plan> {
-        for rule in self.rules_of(entry) {
-            match self.charge(rule, parts, earlier) {
-                Some(Ok(charge)) => charges.add(charge, rule),
-                Some(Err(refusal)) => return Some(self.refuses(refusal, Some(rule))),
-                None => {}
+        let rules = self.rules_of(entry);
+        for rule in rules {
+            let charge = |limiter: Limiter, permits| {
+                if earlier.is_some_and(|earlier| self.has_charged(earlier, rule, &limiter, permits))
+                {
+                    return;
+                }
+                planned.charges.reserve(rules.len());
+                planned.add(rule, limiter, permits);
+            };
+            match rule.plan(parts, charge) {
+                Ok(()) => {}
+                // A service in between may remove what the key was found in.
+                Err(_) if earlier.is_some_and(|it| it.has_met(|of| rule.has(of))) => {}
+                Err(missing) => {
+                    if let Some(refusal) = rule.refuse(missing, parts) {
+                        return Some(self.refuses(refusal, Some(rule)));
+                    }
+                }
             }
         }
         None
     }
 
-    /// Returns the charge of a rule for a request; `None` if the rule does not apply to it, or has
-    /// charged it already.
-    #[inline]
-    fn charge(
+    /// Returns whether an outer layer, or this one before, has made the same charge.
+    fn has_charged(
         &self,
+        earlier: Earlier<'_>,
         rule: &CompiledRule,
-        parts: &Parts,
-        earlier: Option<Earlier<'_>>,
-    ) -> Option<Result<LimiterCharge, Refusal>> {
-        let charge = match rule.plan(parts) {
-            Ok(charge) => charge?,
-            // A service in between may remove what the key was found in.
-            Err(_) if earlier.is_some_and(|it| it.has_met(|of| rule.has(of))) => {
-                return None;
-            }
-            Err(missing) => return rule.refuse(missing, parts).map(Err),
-        };
-        match earlier.and_then(|earlier| earlier.charged_by(&charge)) {
-            Some(Pass::SameLayer) => None,
-            Some(Pass::OtherLayer) => {
-                self.warn_of_duplicate(&charge.of().name);
-                None
-            }
-            None => Some(Ok(charge)),
+        limiter: &Limiter,
+        permits: u32,
+    ) -> bool {
+        let charge = rule.charge(limiter.clone(), permits);
+        let charged_by = earlier.charged_by(&charge);
+        if charged_by == Some(Pass::OtherLayer) {
+            self.warn_of_duplicate(&charge.of().name);
         }
+        charged_by.is_some()
     }
 
     fn passes(&self, result: RequestResult) -> Plan {
@@ -367,18 +372,18 @@ impl CompiledRules {
             None => {}
         }
         let found = self.entries_of(parts, rewritten.as_ref(), again);
-        let mut all = Charges::default();
+        let mut all = Planned::default();
         if let Some(refused) = self.charge_by(found.first, parts, earlier, &mut all) {
             return refused;
         }
         for entry in found.more {
-            let mut further = Charges::default();
+            let mut further = Planned::default();
             if let Some(refused) = self.charge_by(entry, parts, earlier, &mut further) {
                 return refused;
             }
-            all.include(further);
+            all.include(&further);
         }
-        let Some(first) = all.first else {
+        let Some(first) = all.charges.first() else {
             return match again {
                 // It was decided and reported when it passed before.
                 true => Plan::Pass,
@@ -391,40 +396,40 @@ impl CompiledRules {
             // A lease is sized by the permits left.
             wants_remaining: self.defaults.remaining || first.of().lease.is_some(),
             on_failure: Some(policy),
-            ..Acquire::new(first, all.rest, max_wait)
+            ..Acquire::new(all.charges, max_wait)
         })
     }
 }
 
 /// The charges of a request.
 #[derive(Default)]
-struct Charges {
-    first: Option<LimiterCharge>,
-    rest: Vec<LimiterCharge>,
+struct Planned {
+    charges: Charges,
     /// The strictest policy, and the shortest wait and queue, of the rules that are enforced.
     enforced: Option<(FailurePolicy, Option<MaxWait>)>,
 }
 
-impl Charges {
+impl Planned {
     /// Adds the charge of a rule. Each limiter is charged once, for the sum of its rules' costs.
     #[inline]
-    fn add(&mut self, charge: LimiterCharge, rule: &CompiledRule) {
+    fn add(&mut self, rule: &CompiledRule, limiter: Limiter, permits: u32) {
+        let charge = rule.charge(limiter, permits);
         if !charge.shadow {
             self.enforce(rule.rule.on_failure, rule.max_wait);
         }
-        match &self.first {
-            None => self.first = Some(charge),
-            Some(_) => self.join(charge, u32::saturating_add),
+        match self.charges.is_empty() {
+            true => self.charges = Charges::one(charge),
+            false => self.join(charge, u32::saturating_add),
         }
     }
 
     /// Adds the charges of another reading of the request's path. A limiter that both charge is
     /// charged once, for the higher cost.
-    fn include(&mut self, other: Self) {
+    fn include(&mut self, other: &Self) {
         if let Some((policy, wait)) = other.enforced {
             self.enforce(policy, wait);
         }
-        for charge in other.first.into_iter().chain(other.rest) {
+        for charge in other.charges.iter().cloned() {
             self.join(charge, u32::max);
         }
     }
@@ -443,15 +448,11 @@ impl Charges {
         });
     }
 
-    fn join(&mut self, charge: LimiterCharge, of_both: fn(u32, u32) -> u32) {
-        let Some(first) = &mut self.first else {
-            self.first = Some(charge);
-            return;
-        };
-        let mut earlier = iter::once(first).chain(self.rest.iter_mut());
+    fn join(&mut self, charge: Charge, of_both: fn(u32, u32) -> u32) {
+        let mut earlier = self.charges.iter_mut();
         match earlier.find(|earlier| earlier.limiter.is_same(&charge.limiter)) {
             Some(earlier) => earlier.join(charge, of_both),
-            None => self.rest.push(charge),
+            None => self.charges.push(charge),
         }
     }
 }

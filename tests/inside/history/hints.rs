@@ -133,7 +133,7 @@ impl<'a> Shown<'a> {
         let acquires = history.events.iter().enumerate();
         let event_of: HashMap<_, _> = acquires
             .filter_map(|(event, recorded)| match &recorded.what {
-                What::Acquire(acquire, _) => Some((caller_of(acquire.first.id), event)),
+                What::Acquire(acquire, _) => Some((caller_of(acquire.first().id), event)),
                 What::Settle(..) | What::Manage(..) => None,
             })
             .collect();
@@ -191,7 +191,7 @@ impl<'a> Shown<'a> {
             let What::Acquire(acquire, _) = &history.events[caller.event].what else {
                 return None;
             };
-            let places = self.places(caller.id, acquire.first.name())?;
+            let places = self.places(caller.id, acquire.first().name())?;
             let (added, score) = places.added?;
             (place..=end).contains(&added).then_some(score)
         });

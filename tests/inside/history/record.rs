@@ -44,7 +44,7 @@ pub(crate) struct Event {
 #[allow(clippy::large_enum_variant, reason = "there are a few hundred")]
 pub(crate) enum What {
     Acquire(Acquire, Outcome),
-    Settle(Receipt, u32),
+    Settle(Charge, u32),
     /// With its outcome, once that is known
     Manage(Name, Op, Option<OpResult>),
 }
@@ -190,13 +190,13 @@ fn given_back_unanswered(event: &Event) -> Option<Vec<Event>> {
         // Before it said so.
         outcome => (outcome.is_open(), None),
     };
-    let settle = |receipt: &Receipt| Event {
+    let settle = |receipt: &Charge| Event {
         handle: event.handle,
         what: What::Settle(receipt.clone(), 0),
         begun: begun.unwrap_or(event.begun),
         ended: None,
     };
-    by_itself.then(|| acquire.receipts().iter().map(settle).collect())
+    by_itself.then(|| acquire.to_settle().iter().map(settle).collect())
 }
 
 /// A handle of a store, with all that is asked of it written down.
@@ -295,14 +295,14 @@ impl AnyStore for Recording {
             // It has an id from here on.
             None => {
                 self.tape.events()[event].what = asked(acquire);
-                self.asked().insert(acquire.first.id, event);
+                self.asked().insert(acquire.first().id, event);
             }
         }
         decision
     }
 
     fn acquire(self: Arc<Self>, acquire: Acquire) -> Deciding {
-        let begun = self.asked().remove(&acquire.first.id);
+        let begun = self.asked().remove(&acquire.first().id);
         let event = begun.unwrap_or_else(|| {
             let what = What::Acquire(acquire.clone(), Outcome::Nothing);
             self.tape.begin(self.handle, what)
@@ -330,7 +330,7 @@ impl AnyStore for Recording {
         })
     }
 
-    fn settle(&self, receipt: Receipt, keep: u32) {
+    fn settle(&self, receipt: Charge, keep: u32) {
         let what = What::Settle(receipt.clone(), keep);
         let event = self.tape.begin(self.handle, what);
         self.guarded.settle(receipt, keep);

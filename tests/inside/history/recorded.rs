@@ -118,7 +118,7 @@ impl History {
                         format!("{}, {source:?}, {came:?}", shown(decision))
                     }
                 };
-                let (id, max_wait) = (acquire.first.id.0[0], acquire.max_wait);
+                let (id, max_wait) = (acquire.first().id.0[0], acquire.max_wait);
                 format!("id {id:02x} takes {charges:?} {max_wait:?}: {outcome}")
             }
             What::Settle(receipt, keep) => {
@@ -163,7 +163,7 @@ impl History {
             .filter(|other| waits(other) && overlaps(other));
         let before = before.filter(|other| other.begun != event.begun);
         let permits = before.map(|other| match &other.what {
-            What::Acquire(acquire, _) => u64::from(acquire.first.permits),
+            What::Acquire(acquire, _) => u64::from(acquire.first().permits),
             _ => 0,
         });
         let others_made_room = self.events.iter().any(|other| {

@@ -192,7 +192,7 @@ impl State {
         });
         let answers = call::acquire(limiters, &run, history.clock.at(now));
         let answers = answers.map_err(|kind| format!("{kind:?}"))?;
-        let answers = answers.chunks(1 + first.rest.len());
+        let answers = answers.chunks(first.charges.len());
         let would = acquires.iter().zip(answers);
         Ok(would
             .map(|(acquire, answers)| acquire.decision(answers))
@@ -212,14 +212,14 @@ impl State {
         let mut after = self.clone();
         // What an earlier id of it took, and what is given back, is in use as that of others.
         let mut acquire = acquire.clone();
-        acquire.identify(acquire.first.id.for_ahead());
+        acquire.identify(acquire.first().id.for_ahead());
         let would = after.would_answer(history, &[&acquire], now)?;
         if !would[0].is_allowed() {
             return Ok(());
         }
         let (before, others_made_room) = history.line_of(index);
         // What it asked for is taken already: would there be room for the others, too?
-        let mut lacks_room = |charge: &LimiterCharge| {
+        let mut lacks_room = |charge: &Charge| {
             let limiter = &mut after.limiters[history.place(charge.name())];
             let left = limiter
                 .available(history.clock.at(now), charge.id)
@@ -351,12 +351,8 @@ fn agree(answered: &Decision, would: &Decision) -> Result<(), String> {
     if !same_answer {
         return Err(shown(would));
     }
-    let count = |state: &LimitState| {
-        let name = state.name().to_owned();
-        let times = (state.interval, state.wait, state.reset_after);
-        (name, state.permits, state.remaining, state.refused, times)
-    };
-    let counts = |decision: &Decision| decision.states().iter().map(count).collect::<Vec<_>>();
+    let count = |charge: &Charge| (charge.of().name.clone(), charge.standing);
+    let counts = |decision: &Decision| decision.charges().iter().map(count).collect::<Vec<_>>();
     let (answered, would) = (counts(answered), counts(would));
     if answered == would {
         Ok(())

@@ -70,7 +70,7 @@ pub(crate) fn steps(events: &[Event], end: Moment, calls: &[Vec<Asked>]) -> Vec<
         {
             let of_event = ids.entry(event).or_default();
             let id = match decides(recorded, of_event) {
-                PermitId::NONE => acquire.first.id,
+                PermitId::NONE => acquire.first().id,
                 id => id,
             };
             if !of_event.contains(&id) {
@@ -145,7 +145,7 @@ fn ids_of(events: &[Event], calls: &[Vec<Asked>]) -> HashMap<usize, Vec<PermitId
     }
     for (event, ids) in &mut ids {
         if let What::Acquire(acquire, _) = &events[*event].what {
-            let first = acquire.first.id.0[0];
+            let first = acquire.first().id.0[0];
             ids.sort_by_key(|id| id.0[0].wrapping_sub(first));
         }
     }
@@ -156,7 +156,7 @@ fn ids_of(events: &[Event], calls: &[Vec<Asked>]) -> HashMap<usize, Vec<PermitId
 fn decides(event: &Event, ids: &[PermitId]) -> PermitId {
     if let What::Acquire(_, Outcome::Decision { decision, .. }) = &event.what
         && let Decision::Allow(grant) = decision
-        && let Some(receipt) = grant.receipts().first()
+        && let Some(receipt) = grant.taken().next()
     {
         return receipt.id;
     }
@@ -177,16 +177,16 @@ pub(crate) fn given_back(
         };
         // If it is open, its first id is given back by a step of its own.
         let own = if recorded.ended.is_none() {
-            acquire.first.id
+            acquire.first().id
         } else {
             decides(recorded, ids)
         };
         for id in ids.iter().filter(|id| **id != own) {
-            let receipts = acquire.receipts();
+            let receipts = acquire.to_settle();
             all.extend(receipts.iter().map(|receipt| Event {
                 handle: recorded.handle,
                 what: What::Settle(
-                    Receipt {
+                    Charge {
                         id: *id,
                         ..receipt.clone()
                     },

@@ -2,11 +2,10 @@
 
 use super::*;
 use crate::{
+    charge::Standing,
     compiled_limit::CompiledLimit,
     decision::{Grant, Refusal},
     limit::LimitSource,
-    list::List,
-    store::guard::scripted,
 };
 
 pub(super) const START: i64 = 1_700_000_000_000;
@@ -66,9 +65,9 @@ impl Tale {
     }
 
     pub(super) fn ask(&mut self, handle: usize, at: i64, permits: u32) -> Asked<'_> {
-        let charge = LimiterCharge {
+        let charge = Charge {
             id: id(self.events.len(), 0),
-            ..LimiterCharge::named(
+            ..Charge::named(
                 name(),
                 LimitSource::Store,
                 &CompiledLimit::unnamed("tale"),
@@ -88,7 +87,7 @@ impl Tale {
         let What::Acquire(acquire, _) = &self.events[of].what else {
             panic!("nothing was taken");
         };
-        let receipt = acquire.first.receipt();
+        let receipt = acquire.first().to_send();
         self.add(handle, at, What::Settle(receipt, 0))
     }
 
@@ -188,18 +187,18 @@ impl Asked<'_> {
             .map(|event| event.begun.at())
             .filter(|then| *then + INTERVAL > at);
         let next = counting.min().unwrap_or(at) + INTERVAL - at;
-        let limits = List::from([LimitState {
-            wait: Some(Duration::from_millis(next.cast_unsigned())),
-            ..state(Some(left), INTERVAL, None)
-        }]);
         let What::Acquire(acquire, _) = &self.tale.events[self.event].what else {
             panic!("nothing was asked for");
         };
-        let receipt = Receipt {
+        let charge = Charge {
             id: id(self.event, later),
-            ..acquire.first.receipt()
+            standing: Standing {
+                wait: Some(Duration::from_millis(next.cast_unsigned())),
+                ..standing(Some(left), INTERVAL, None)
+            },
+            ..acquire.first().clone()
         };
-        let grant = Grant::new(limits, List::from([receipt]), Source::Store);
+        let grant = Grant::new(Charges::one(charge), Source::Store);
         self.answered(Decision::Allow(grant), Came::Awaited)
     }
 
@@ -251,21 +250,26 @@ pub(super) fn name() -> Name {
     Name::exact("tale").unwrap()
 }
 
-pub(super) fn state(remaining: Option<u64>, reset: i64, wait: Option<i64>) -> LimitState {
+pub(super) fn standing(remaining: Option<u64>, reset: i64, wait: Option<i64>) -> Standing {
     let time = |millis: i64| Duration::from_millis(millis.cast_unsigned());
-    LimitState {
+    Standing {
         permits: RATE,
+        interval: INTERVAL.cast_unsigned(),
         remaining,
+        wait: wait.map(time),
         reset_after: time(reset),
         refused: wait.is_some(),
-        wait: wait.map(time),
-        ..scripted::spent(&CompiledLimit::unnamed("tale"), time(INTERVAL))
+        banned: false,
+        granted: wait.is_none(),
     }
 }
 
 pub(super) fn refusal(wait: i64, left: u64, reset: i64, source: Source) -> Decision {
     Decision::Deny(Refusal::by_limits(
-        List::from([state(Some(left), reset, Some(wait))]),
+        Charges::one(Charge::by_hand(
+            CompiledLimit::unnamed("tale"),
+            standing(Some(left), reset, Some(wait)),
+        )),
         Some(Duration::from_millis(wait.cast_unsigned())),
         source,
     ))

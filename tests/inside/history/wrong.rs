@@ -4,7 +4,7 @@ use super::{
     tale::{RATE, Tale, spent},
     *,
 };
-use crate::{decision::Grant, list::List};
+use crate::decision::Grant;
 
 #[test]
 fn grants() {
@@ -212,7 +212,7 @@ fn a_process_knows_of_its_own() {
 fn a_grant_is_never_repeated() {
     let mut tale = Tale::new();
     let asked = tale.ask(0, 0, 1);
-    let grant = Grant::new(List::new(), List::new(), Source::Cache);
+    let grant = Grant::new(Charges::default(), Source::Cache);
     asked.answered(Decision::Allow(grant), Came::AtOnce);
     tale.fails("only refusals");
 }

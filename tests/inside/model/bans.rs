@@ -199,10 +199,10 @@ impl Stage {
         self.compare(now);
     }
 
-    fn charges(&self, list: &SentList, takes: &[Sent]) -> Vec<LimiterCharge> {
+    fn charges(&self, list: &SentList, takes: &[Sent]) -> Vec<Charge> {
         let each = list.which.iter().zip(takes);
         let charge = |(limiter, sent): (&usize, &Sent)| {
-            let charge = LimiterCharge {
+            let charge = Charge {
                 shadow: list.shadow[*limiter],
                 ..self.pairs[*limiter].charge(*sent, LimitSource::Store)
             };
@@ -281,7 +281,7 @@ impl Stage {
             .iter()
             .map(|limiter| self.records[*limiter].clone())
             .collect();
-        let id = run[0].first.id.for_strikes();
+        let id = run[0].first().id.for_strikes();
         for ((record, ban), carried) in records.iter_mut().zip(&terms).zip(carried) {
             let age = carried.age.cast_signed();
             if let Some(ban) = ban
@@ -315,11 +315,8 @@ impl Stage {
             let asked = run.iter().zip(&held).map(|(caller, held)| {
                 let mut caller = caller.clone();
                 if is_banned && !held {
-                    caller.first.permits = TOO_MUCH;
-                    caller
-                        .rest
-                        .iter_mut()
-                        .for_each(|charge| charge.permits = TOO_MUCH);
+                    let charges = caller.charges.iter_mut();
+                    charges.for_each(|charge| charge.permits = TOO_MUCH);
                 }
                 caller
             });

@@ -133,7 +133,7 @@ impl Pair {
             .iter()
             .map(|(permits, waits)| {
                 let of = CompiledLimit::unnamed("model");
-                let charge = LimiterCharge::named(self.name.clone(), limit, &of, *permits);
+                let charge = Charge::named(self.name.clone(), limit, &of, *permits);
                 Acquire::of([charge], *waits)
             })
             .collect();
@@ -206,8 +206,8 @@ impl Pair {
         };
         let limit = LimitSource::Code(Limit::monthly(9));
         let of = CompiledLimit::unnamed("model");
-        let charge = LimiterCharge::named(self.name.clone(), limit, &of, permits);
-        let receipt = charge.receipt().taken(Taken::Date(label));
+        let charge = Charge::named(self.name.clone(), limit, &of, permits);
+        let receipt = charge.to_send().marked(Taken::Date(label));
         let settled = (SCRIPTS.settle)(&receipt, keep, ASK).unwrap();
         let (replied, stored) = (self.number(&settled), self.model.state.stored);
         let Some(used) = stored.filter(|used| used.label == label && !self.spoilt) else {

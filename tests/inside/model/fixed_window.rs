@@ -130,7 +130,7 @@ impl Kind for Limiter {
             panic!("{taken:?} of a window");
         };
         let now = Now::millis(pair.now());
-        let receipt = pair.receipt(sent, limit).taken(taken);
+        let receipt = pair.receipt(sent, limit).marked(taken);
         let call = (SCRIPTS.settle)(&receipt, keep, pair.asks(false)).unwrap();
         let (_, replied) = pair.number(call.script, &call.command);
         let live = pair.model.state.0.and_then(|window| window.end);

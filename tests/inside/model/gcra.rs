@@ -6,7 +6,7 @@
 use super::*;
 use crate::{
     algorithm::gcra::{Gcra, Pace, State},
-    receipt::Tat,
+    charge::Tat,
     store::redis::wire::gcra::{self, Lone, SCRIPTS},
 };
 
@@ -178,7 +178,7 @@ impl Kind for Model {
         if keep == sent.permits {
             return;
         }
-        let receipt = pair.receipt(sent, source).taken(taken);
+        let receipt = pair.receipt(sent, source).marked(taken);
         let call = (SCRIPTS.settle)(&receipt, keep, pair.asks(true)).unwrap();
         let (_, replied) = pair.number(call.script, &call.command);
         let mut limiter = match (source, pair.model.state) {

@@ -183,13 +183,13 @@ impl Stage {
                 how
             })
             .collect();
-        let charges: Vec<Vec<LimiterCharge>> = list
+        let charges: Vec<Vec<Charge>> = list
             .callers
             .iter()
             .map(|(_, takes)| {
                 let charges = takes.iter().zip(&list.which).zip(&hows);
                 charges
-                    .map(|(((sent, shadow), limiter), how)| LimiterCharge {
+                    .map(|(((sent, shadow), limiter), how)| Charge {
                         shadow: *shadow,
                         ..self.pairs[*limiter].charge(*sent, how.limit)
                     })

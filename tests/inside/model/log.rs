@@ -184,7 +184,7 @@ impl Pair {
     /// The call of the cheaper script for callers with equal demands.
     pub(crate) fn brief_command(&self, run: &[(Sent, bool)], how: How) -> Option<Cmd> {
         let (acquires, asks) = (self.acquires(run, how), self.asks(how.exact));
-        let limiters = [(&acquires[0].first, how.rewrite)];
+        let limiters = [(acquires[0].first(), how.rewrite)];
         let brief = (wire::scripts(self.counting).brief)(&acquires, &limiters, asks);
         brief.map(|(call, _)| call.command)
     }

@@ -4,7 +4,7 @@
 //! of our own begin with 0x20 or more, and those made up here with less, in the order in which the
 //! generations' first bytes stand.
 
-use crate::receipt::PermitId;
+use crate::charge::PermitId;
 use crate::store::redis::wire;
 
 /// Who wrote a member, by its size.

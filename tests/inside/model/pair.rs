@@ -7,7 +7,7 @@ use super::{
     *,
 };
 use crate::{
-    receipt::Receipt,
+    charge::Charge,
     store::redis::wire::script::{Scripts, is_unknown_script, with_script},
 };
 
@@ -307,16 +307,16 @@ impl<K: Kind> Pair<K> {
         let run: Vec<_> = callers
             .map(|(sent, waits)| Acquire::of([self.charge(*sent, how.limit)], *waits))
             .collect();
-        let limiters = [(&run[0].first, how.rewrite)];
+        let limiters = [(run[0].first(), how.rewrite)];
         let script = wire::scripts(self.counting).acquire;
         wire::acquire_command(script, &limiters, &run, self.asks(how.exact))
     }
 
-    pub(crate) fn charge(&self, sent: Sent, limit: LimitSource) -> LimiterCharge {
-        LimiterCharge {
+    pub(crate) fn charge(&self, sent: Sent, limit: LimitSource) -> Charge {
+        Charge {
             id: sent.id,
             lead: sent.lead,
-            ..LimiterCharge::new(self.limiter(limit), sent.permits)
+            ..Charge::new(self.limiter(limit), sent.permits)
         }
     }
 
@@ -330,8 +330,8 @@ impl<K: Kind> Pair<K> {
         Limiter { name, of }
     }
 
-    pub(crate) fn receipt(&self, sent: Sent, limit: LimitSource) -> Receipt {
-        self.charge(sent, limit).receipt()
+    pub(crate) fn receipt(&self, sent: Sent, limit: LimitSource) -> Charge {
+        self.charge(sent, limit).to_send()
     }
 
     pub(crate) fn asks(&self, exact: bool) -> wire::CallSettings<'static> {

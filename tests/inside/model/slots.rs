@@ -44,7 +44,7 @@ pub(crate) fn settle(
     let id = pair.new_id();
     let receipt = pair.receipt(Sent { id, ..sent }, limit);
     let given = pair.given_to_settle(sent, keep);
-    let known = receipt.clone().taken(taken);
+    let known = receipt.clone().marked(taken);
     let call = (slots::SCRIPTS.settle)(&known, keep, pair.asks_at(given)).unwrap();
     let by_model = |model: &mut Limiter, now| model.settle(&receipt, Some(taken), keep, now);
     pair.settled(&call, (sent, keep), given, by_model)

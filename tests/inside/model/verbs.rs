@@ -127,7 +127,7 @@ impl Pair {
         }
         // By its own entry, also where the model merges grants in slots.
         let charge = self.charge(sent, limit);
-        let receipt = charge.counted(|of| of.counting.slots = None).receipt();
+        let receipt = charge.counted(|of| of.counting.slots = None).to_send();
         let given = self.given_to_settle(sent, keep);
         let call = (sliding_log::SCRIPTS.settle)(&receipt, keep, self.asks_at(given)).unwrap();
         let replied = self.settled(&call, (sent, keep), given, |model, now| {

@@ -135,7 +135,6 @@ async fn traces(shown: &mut Shown, store: &RedisStore) {
             shown.show("LimitState", &decision.limits().next().unwrap());
             match &decision {
                 Decision::Allow(grant) => {
-                    shown.show("Receipt", &grant.receipts()[0]);
                     shown.show("Grant", grant);
                 }
                 Decision::Deny(refusal) => shown.show("Refusal", refusal),

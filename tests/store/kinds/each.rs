@@ -73,21 +73,21 @@ async fn a_receipt_gives_back_once(way: Way, store: impl Settles) {
     let grant = take(&limiter, 3).await;
     take(&limiter, 10).await;
     for copy in &vec![grant.clone(); 8] {
-        limiter.give_back(&copy.receipts()[0]);
+        limiter.give_back(copy);
     }
     until("it is given back", async || free(&limiter).await == 10).await;
     // A later one is carried out after all that were sent before.
     let later = take(&limiter, 1).await;
-    limiter.give_back(&later.receipts()[0]);
-    limiter.give_back(&grant.receipts()[0]);
+    limiter.give_back(&later);
+    limiter.give_back(&grant);
     until("it is given back", async || free(&limiter).await == 10).await;
     // Another limiter's has no effect, and stays good for its own.
     let other = way.hourly(&store, 20).await;
     let grant = take(&other, 4).await;
-    limiter.settle(&grant.receipts()[0], 9);
-    limiter.give_back(&grant.receipts()[0]);
+    limiter.settle(&grant, 9);
+    limiter.give_back(&grant);
     assert_eq!((free(&other).await, free(&limiter).await), (16, 10));
-    other.give_back(&grant.receipts()[0]);
+    other.give_back(&grant);
     until("it is given back", async || free(&other).await == 20).await;
     store.settled().await;
     assert_eq!((free(&other).await, free(&limiter).await), (20, 10));
@@ -228,7 +228,7 @@ async fn a_server_without_the_script_credits_once(way: Way, server: &RedisServer
     }
     server.command(&["SCRIPT", "FLUSH"]);
     for grant in &grants[..5] {
-        limiter.give_back(&grant.receipts()[0]);
+        limiter.give_back(grant);
     }
     store.settled().await;
     assert_eq!(free(&limiter).await, 18);

@@ -30,16 +30,14 @@ async fn a_waiter_with_other_slots_has_its_own_queue() {
     // Both of each queue: a call on its way when the clock moves would announce a second more.
     until("they wait", async || clock.sleepers() >= 4).await;
     clock.advance(SECOND);
-    let mut receipts = Vec::new();
+    let mut grants = Vec::new();
     for waiter in waiting {
-        receipts.extend(granted(waiter.await.unwrap().unwrap()).receipts().to_vec());
+        grants.push(granted(waiter.await.unwrap().unwrap()));
     }
     // Two of their own, and one of a slot.
     assert_eq!(entries(&plain), "3");
     assert_eq!(wait(&plain, 4).await, Some(millis(1099)));
-    receipts
-        .iter()
-        .for_each(|receipt| slotted.give_back(receipt));
+    grants.iter().for_each(|grant| slotted.give_back(grant));
     store.close().await;
     assert_eq!(free(&plain).await, 4);
 }
@@ -77,7 +75,7 @@ async fn a_receipt_knows_its_slot_by_the_servers_clock() {
     }
     assert_eq!(free(&slotted).await, 0);
     for grant in grants {
-        slotted.give_back(&grant.receipts()[0]);
+        slotted.give_back(&grant);
     }
     store.close().await;
     assert_eq!(free(&slotted).await, 50);

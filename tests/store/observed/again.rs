@@ -3,17 +3,14 @@
 use std::{cell::Cell, collections::BTreeMap, sync::OnceLock, sync::mpsc, thread};
 
 use crate::scene::*;
-use tower_ratelimit::{
-    Receipt,
-    observe::{Decided, Observer, StateChange, StoreCall},
-};
+use tower_ratelimit::observe::{Decided, Observer, StateChange, StoreCall};
 
 /// Calls its store at each event.
 #[derive(Debug, Default)]
 struct Again {
     store: OnceLock<RedisStore>,
     limiter: OnceLock<RateLimiter>,
-    receipts: Mutex<Vec<Receipt>>,
+    grants: Mutex<Vec<Grant>>,
     seen: Mutex<BTreeMap<&'static str, u32>>,
 }
 
@@ -38,9 +35,9 @@ impl Again {
         }
         let _ = store.health();
         let _ = poll(&mut Box::pin(limiter.try_acquire()));
-        let receipt = self.receipts.lock().unwrap().pop();
-        if let Some(receipt) = receipt {
-            limiter.settle(&receipt, 0);
+        let grant = self.grants.lock().unwrap().pop();
+        if let Some(grant) = grant {
+            limiter.settle(&grant, 0);
         }
         ASKING.set(false);
     }
@@ -96,12 +93,12 @@ fn an_observer_may_ask_its_store_again() {
         again.store.set(store.clone()).unwrap();
         again.limiter.set(limiter.clone()).unwrap();
         // Some out of one lease, which then ends: each that comes back corrects it.
-        let mut receipts = Vec::new();
+        let mut grants = Vec::new();
         first.block_on(async {
-            while receipts.len() < 8 {
+            while grants.len() < 8 {
                 let decision = limiter.try_acquire().await.unwrap();
                 if decision.source() == Source::Lease {
-                    receipts.extend(granted(decision).receipts().iter().cloned());
+                    grants.push(granted(decision));
                 }
             }
             limiter
@@ -109,15 +106,15 @@ fn an_observer_may_ask_its_store_again() {
                 .await
                 .unwrap();
             let _ = limiter.try_acquire_for(1, secs(1)).await.unwrap();
-            again.receipts.lock().unwrap().extend(receipts.drain(..3));
-            limiter.settle(&receipts.pop().unwrap(), 0);
+            again.grants.lock().unwrap().extend(grants.drain(..3));
+            limiter.settle(&grants.pop().unwrap(), 0);
             store.close().await;
         });
         assert_eq!(store.lost_receipts(), 0);
         drop(first);
         // No runtime is left that could send it.
-        again.receipts.lock().unwrap().extend(receipts.drain(..3));
-        limiter.settle(&receipts.pop().unwrap(), 0);
+        again.grants.lock().unwrap().extend(grants.drain(..3));
+        limiter.settle(&grants.pop().unwrap(), 0);
         assert!(store.lost_receipts() > 0);
         server.stop_process();
         let hasty = hasty(server.url(), millis(30)).breaker(1);
@@ -149,7 +146,7 @@ fn a_loss_is_reported_where_there_is_no_runtime() {
         let grant = runtime().block_on(take(&limiter, 2));
         again.store.set(store).unwrap();
         again.limiter.set(limiter.clone()).unwrap();
-        limiter.settle(&grant.receipts()[0], 1);
+        limiter.settle(&grant, 1);
         assert!(again.seen.lock().unwrap().contains_key("lost"));
     });
 }

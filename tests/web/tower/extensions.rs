@@ -5,8 +5,8 @@ use http::Extensions;
 
 /// The rules of these grants, in their order.
 fn rules<'a>(grants: impl Iterator<Item = &'a Grant>) -> Vec<String> {
-    let limit = |grant: &Grant| grant.limits().next().unwrap();
-    grants.map(|grant| limit(grant).name().to_owned()).collect()
+    let name = |grant: &Grant| grant.limits().next().unwrap().name().to_owned();
+    grants.map(name).collect()
 }
 
 fn grant_in(extensions: &Mutex<Extensions>) -> Grant {

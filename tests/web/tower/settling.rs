@@ -3,6 +3,7 @@
 mod dropped;
 
 use super::*;
+use tower_ratelimit::Ban;
 
 const ALL: u64 = 100_000;
 
@@ -100,7 +101,7 @@ async fn a_plain_value_is_for_the_innermost_layer_and_a_name_for_any() {
     assert_eq!(used(&store, "outer").await, 12);
 }
 
-/// Narrowed to a rule, a grant has that rule's limit and receipt alone.
+/// Narrowed to a rule, a grant has that rule's limit alone.
 #[tokio::test]
 async fn the_grant_of_a_rule_is_a_part_of_the_whole() {
     let store = MemoryStore::new();
@@ -109,14 +110,11 @@ async fn the_grant_of_a_rule_is_a_part_of_the_whole() {
     let service = layer_of(&store, rules).layer(answers.service());
     let answer = service.oneshot(request("a")).await.unwrap();
     let whole = answers.last();
-    assert_eq!((whole.limits().len(), whole.receipts().len()), (2, 2));
+    assert_eq!((whole.limits().len(), permits_taken(&whole).len()), (2, 2));
     let part = whole.rule("in").unwrap();
     let names: Vec<_> = part.limits().map(|it| it.name().to_owned()).collect();
     assert_eq!(names, ["in"]);
-    assert_eq!(
-        (part.receipts().len(), part.receipts()[0].permits()),
-        (1, 3)
-    );
+    assert_eq!(permits_taken(&part), [3]);
     assert!(part.rule("out").is_none());
     assert!(part.set(7) && part.add(1) && whole.rule("out").unwrap().refund());
     drop(answer);
@@ -126,9 +124,33 @@ async fn the_grant_of_a_rule_is_a_part_of_the_whole() {
     );
 }
 
+/// The ban of a shadow rule refuses nothing, so what fits its limit is taken, and can be corrected.
+#[tokio::test]
+async fn what_a_shadow_rule_took_while_it_would_ban_is_given_back() {
+    let (store, clock) = MemoryStore::manual();
+    let ban = Ban::after(1).within(secs(3600)).lasting(secs(3600));
+    let rule = Rule::shared("shade").or_init(Limit::per_minute(1));
+    let rule = rule.named("shade").ban(ban).shadow();
+    let answers = Answers::default();
+    let service = layer_of(&store, [rule]).layer(answers.service());
+    for _ in 0..2 {
+        exchange(&service, request("a")).await;
+    }
+    clock.advance(secs(61));
+    let answer = service.oneshot(request("a")).await.unwrap();
+    let grant = answers.last();
+    let limit = grant.limits().next().unwrap();
+    assert!(limit.is_banned());
+    assert_eq!(limit.taken(), 1);
+    assert!(grant.refund());
+    drop(answer);
+    let limiter = RateLimiter::new(&store, "shade").unwrap();
+    assert_eq!(limiter.available_permits().await.unwrap(), 1);
+}
+
 /// No response ends it.
 #[tokio::test]
-async fn the_grant_of_a_limiter_is_settled_by_its_receipts() {
+async fn the_grant_of_a_limiter_is_settled_by_the_limiter() {
     let store = MemoryStore::new();
     let limiter = RateLimiter::new(&store, "alone").unwrap();
     limiter.try_set_rate(Limit::per_hour(ALL)).await.unwrap();
@@ -137,7 +159,7 @@ async fn the_grant_of_a_limiter_is_settled_by_its_receipts() {
     assert!(!grant.rule("alone").unwrap().set(1));
     assert_eq!(grant.layers().count(), 1);
     assert_eq!(used(&store, "alone").await, 5);
-    limiter.settle(&grant.receipts()[0], 2);
+    limiter.settle(&grant, 2);
     assert_eq!(used(&store, "alone").await, 2);
 }
 

@@ -22,7 +22,7 @@ fn breakers(failures: u32, nodes: usize) -> (Breakers, ManualClock) {
 
 /// Returns a demand of limiters, each with whether it is of a shadow rule.
 fn list(charges: &[(&str, bool)]) -> Acquire {
-    asks(charges.iter().map(|(name, shadow)| LimiterCharge {
+    asks(charges.iter().map(|(name, shadow)| Charge {
         shadow: *shadow,
         ..charge(name, 1, LimitSource::Store)
     }))
@@ -33,7 +33,7 @@ fn orders() -> Acquire {
 }
 
 fn enter<'a>(breakers: &'a Breakers, acquire: &Acquire) -> Option<Pass<'a>> {
-    let pass = breakers.enter(acquire.first.name(), Duration::ZERO);
+    let pass = breakers.enter(acquire.first().name(), Duration::ZERO);
     if let Err(error) = &pass {
         assert_eq!(error.kind(), ErrorKind::Unavailable);
         assert_eq!(
@@ -131,7 +131,7 @@ fn pauses_differ() {
 /// older.
 #[test]
 fn a_young_call_fails_where_the_server_has_been_silent_since_an_earlier_one() {
-    let orders = orders().first;
+    let orders = orders().first().clone();
     let name = orders.name();
     let late = SLOW / 10 * 9;
     let millisecond = Duration::from_millis(1);
@@ -169,7 +169,7 @@ fn what_came_in_before_a_call_matters_only_to_those_who_waited_for_it() {
         breakers.traffic.came_in(0);
         enter(&breakers, &orders()).unwrap().ends(Signal::Nothing);
         clock.advance(pause);
-        let pass = breakers.enter(orders().first.name(), 2 * SLOW).unwrap();
+        let pass = breakers.enter(orders().first().name(), 2 * SLOW).unwrap();
         clock.advance(took);
         drop(pass);
         assert_eq!(state(&breakers), expected, "{took:?}");
@@ -224,7 +224,7 @@ fn what_comes_in_from_one_node_says_nothing_of_another() {
     let passes = [&well, &ill].map(|node| enter(&breakers, node).unwrap());
     clock.advance(SLOW / 2);
     let traffic = &breakers.traffic;
-    traffic.replied(traffic.index(well.first.name()));
+    traffic.replied(traffic.index(well.first().name()));
     clock.advance(SLOW / 2);
     drop(passes);
     assert_eq!(states(&breakers), SECOND_IS_OPEN);
@@ -401,7 +401,7 @@ fn a_list_is_let_down_by_any_of_its_nodes() {
     }
     // Where there is one node, it is that.
     let (single, _) = self::breakers(1, 1);
-    assert_eq!(single.traffic.index(list(&[ill]).first.name()), 0);
+    assert_eq!(single.traffic.index(list(&[ill]).first().name()), 0);
 }
 
 /// Without a look at bytes, a connection is silent since the last reply.

@@ -16,10 +16,11 @@ use std::{
 
 use super::generations::{Generations, Seen};
 use crate::{
+    charge::{Charge, Standing},
     clock::Clock,
     compiled_limit::CompiledLimit,
-    decision::{LimitState, Refusal, Source},
-    demand::{Acquire, LimiterCharge},
+    decision::{Charges, Refusal, Source},
+    demand::Acquire,
     limit::Ban,
     list::List,
     name::{Name, Text},
@@ -65,7 +66,7 @@ struct KnownBan {
     received: Duration,
     /// When the ban ends at the earliest.
     left: Duration,
-    state: LimitState,
+    standing: Standing,
     /// When a caller last asked whether it is still in force.
     asked_again: StoreInstant,
 }
@@ -139,10 +140,8 @@ impl Bans {
         });
         BanCall {
             carried: carried.collect(),
-            seen: (!self.cap.is_zero()).then(|| {
-                self.generations
-                    .see(first.charges().map(LimiterCharge::name))
-            }),
+            seen: (!self.cap.is_zero())
+                .then(|| self.generations.see(first.charges().map(Charge::name))),
             at: first
                 .charges()
                 .map(|charge| self.clock_of(charge.of()).now())
@@ -150,13 +149,13 @@ impl Bans {
         }
     }
 
-    /// Remembers the bans that a call has found. `states` are those of its first caller.
+    /// Remembers the bans that a call has found. `charges` are those of its first caller.
     pub(crate) fn learn(
         &self,
         first: &Acquire,
         asked: &BanCall,
         found: &[Found],
-        states: &[LimitState],
+        charges: &[Charge],
     ) {
         let is_current = |seen: &Seen| self.generations.is_current(seen);
         if !asked.seen.as_ref().is_some_and(is_current) {
@@ -166,26 +165,29 @@ impl Bans {
         for (charge, (at, found)) in each.filter(|(charge, _)| charge.of().ban.is_some()) {
             let (known, clock) = (self.get_or_make(charge), self.clock_of(charge.of()));
             let mut known = lock(&known);
-            let state = states.iter().find(|state| state.is_of(&charge.limiter));
+            let mut charges = charges.iter();
+            let answered = charges.find(|answered| answered.name() == charge.name());
             let left = Duration::from_millis(u64::try_from(found.left).unwrap_or(0));
             let back = Duration::from_millis(u64::try_from(found.back).unwrap_or(0));
             known.counted = RefusalCount {
                 number: found.strikes,
                 since: *at,
             };
-            known.ban = state.filter(|_| !left.is_zero()).map(|state| KnownBan {
-                asked: *at,
-                received: clock.steady_elapsed(at),
-                left: left.saturating_sub(clock.slack()),
-                state: LimitState {
-                    remaining: None,
-                    refused: true,
-                    banned: true,
-                    wait: Some(back),
-                    ..state.clone()
-                },
-                asked_again: *at,
-            });
+            known.ban = answered
+                .filter(|_| !left.is_zero())
+                .map(|answered| KnownBan {
+                    asked: *at,
+                    received: clock.steady_elapsed(at),
+                    left: left.saturating_sub(clock.slack()),
+                    standing: Standing {
+                        remaining: None,
+                        refused: true,
+                        banned: true,
+                        wait: Some(back),
+                        ..answered.standing
+                    },
+                    asked_again: *at,
+                });
             if known.ban.is_some() {
                 known.carried.number = 0;
             }
@@ -195,7 +197,7 @@ impl Bans {
     /// Returns what is known of the bans of a demand's limits. `asks_again` is false while the
     /// store cannot be asked.
     pub(super) fn find(&self, acquire: &Acquire, asks_again: bool) -> BanLookup {
-        let (mut limits, mut longest) = (List::new(), Duration::ZERO);
+        let (mut charges, mut longest) = (Charges::default(), Duration::ZERO);
         for charge in acquire.charges().filter(|charge| !charge.shadow) {
             let Some(known) = self.get(charge) else {
                 continue;
@@ -213,25 +215,27 @@ impl Bans {
                 ban.asked_again = clock.now();
                 return BanLookup::AskStore;
             }
-            let wait = ban.state.wait.unwrap_or_default() + ban.received;
+            let wait = ban.standing.wait.unwrap_or_default() + ban.received;
             let wait = wait.saturating_sub(elapsed);
             longest = longest.max(wait);
-            limits.push(LimitState {
-                of: Arc::clone(charge.of()),
-                wait: Some(wait),
-                ..ban.state.clone()
+            charges.push(Charge {
+                standing: Standing {
+                    wait: Some(wait),
+                    ..ban.standing
+                },
+                ..charge.clone()
             });
         }
-        match limits.is_empty() {
+        match charges.is_empty() {
             true => BanLookup::Unknown,
-            false => BanLookup::Banned(Refusal::banned(limits, longest, Source::Cache)),
+            false => BanLookup::Banned(Refusal::banned(charges, longest, Source::Cache)),
         }
     }
 
     /// Counts a refusal that will be answered from memory. Returns false, and counts nothing, if
     /// it would ban its caller: the store must decide then.
     pub(super) fn repeats(&self, acquire: &Acquire, refusal: &mut Refusal) -> bool {
-        let is_last = |known: &mut KnownCaller, charge: &LimiterCharge, ban: Ban| {
+        let is_last = |known: &mut KnownCaller, charge: &Charge, ban: Ban| {
             known.forget_old(self.clock_of(charge.of()), ban);
             let before = known.counted.number.saturating_add(known.carried.number);
             before.saturating_add(1) >= ban.after
@@ -263,7 +267,7 @@ impl Bans {
         &self,
         acquire: &'a Acquire,
         refusal: &mut Refusal,
-    ) -> List<(&'a LimiterCharge, Ban)> {
+    ) -> List<(&'a Charge, Ban)> {
         let each = acquire.charges().filter_map(|charge| {
             let ban = charge.of().ban?;
             refusal.without_room(&charge.limiter)?;
@@ -272,12 +276,12 @@ impl Bans {
         each.collect()
     }
 
-    fn get(&self, charge: &LimiterCharge) -> Option<Arc<Mutex<KnownCaller>>> {
+    fn get(&self, charge: &Charge) -> Option<Arc<Mutex<KnownCaller>>> {
         let known = self.known.get().filter(|_| charge.of().ban.is_some())?;
         known.get(charge.name().text())
     }
 
-    fn get_or_make(&self, charge: &LimiterCharge) -> Arc<Mutex<KnownCaller>> {
+    fn get_or_make(&self, charge: &Charge) -> Arc<Mutex<KnownCaller>> {
         let known = self.known.get_or_init(|| cache(0, self.most));
         let text = charge.name().text();
         known.get(text).unwrap_or_else(|| {

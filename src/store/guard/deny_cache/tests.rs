@@ -22,7 +22,7 @@ impl Cached {
         Ok(decision)
     }
 
-    fn settle(&self, receipt: Receipt, keep: u32) {
+    fn settle(&self, receipt: Charge, keep: u32) {
         self.refusals.settles(&receipt);
         self.inner.settle(receipt, keep);
     }
@@ -68,14 +68,17 @@ impl World {
         let (known, elapsed) = self.cache.refusals.known(acquire)?;
         let refusal = known.refusal(elapsed);
         assert_eq!(refusal.source, Source::Cache);
-        assert_eq!(refusal.limits[0].wait, refusal.retry_after);
-        assert_eq!(Some(refusal.limits[0].reset_after), refusal.retry_after);
+        assert_eq!(refusal.charges[0].standing.wait, refusal.retry_after);
+        assert_eq!(
+            Some(refusal.charges[0].standing.reset_after),
+            refusal.retry_after
+        );
         Some(refusal.retry_after.unwrap().as_millis())
     }
 }
 
 fn acquire(names: &[Name]) -> Acquire {
-    let charge = |name: &Name| LimiterCharge {
+    let charge = |name: &Name| Charge {
         id: PermitId([7; 16]),
         ..charge(name.as_str(), 1, LimitSource::Store)
     };
@@ -135,18 +138,28 @@ fn a_refusal_is_repeated_until_its_wait_or_the_cap_is_over() {
     }
 }
 
+/// Of a list that takes several calls, the later ones are not made.
+#[test]
+fn a_refusal_by_the_first_of_a_list_is_repeated() {
+    let world = World::new(CAP);
+    let ask = acquire(&["a", "b"].map(name));
+    let first = for_ms(&acquire(&[name("a")]), 1000);
+    world.answers(&ask, Decision::Deny(first), || {});
+    assert_eq!(world.repeated(&ask), Some(1000));
+}
+
 /// When the first of several limits has room, the answer changes, but the request is still refused.
 #[test]
 fn in_an_outage_a_refusal_by_several_limits_lasts_until_the_last_has_room() {
     let world = World::new(CAP);
     let ask = acquire(&["a", "b"].map(name));
     let mut refusal = for_ms(&ask, 40_000);
-    refusal.limits[0].wait = Some(Duration::from_millis(500));
+    refusal.charges[0].standing.wait = Some(Duration::from_millis(500));
     world.answers(&ask, Decision::Deny(refusal), || {});
     let last_known = || {
         let last = world.cache.refusals.last_known(&ask)?;
         // The first has room by then.
-        let refuse = last.limits.iter().map(LimitState::is_refused);
+        let refuse = last.limits().map(|limit| limit.is_refused());
         assert!(refuse.eq([false, true]));
         Some(last.retry_after.unwrap().as_millis())
     };
@@ -166,7 +179,7 @@ fn a_grant_drops_it_unless_it_was_taken_before() {
     let world = World::new(CAP);
     let ask = one("a");
     let mut many = one("a");
-    many.first.permits = 5;
+    many.charges[0].permits = 5;
     world.refused(&many, 1000, || {});
     for (source, wait) in [(Source::Lease, Some(1000)), (Source::Store, None)] {
         world.answers(&ask, granted(&ask, source), || {});
@@ -208,12 +221,13 @@ fn a_change_of_any_of_its_names_drops_it() {
 fn what_is_given_back_drops_it_once_it_is_known_to_make_room() {
     let world = World::new(CAP);
     let ask = one("a");
-    let receipt = ask.first.receipt();
+    let receipt = ask.first().to_send();
     world.refused(&ask, 1000, || {});
     // It is not known whether it was granted: the store says when it has arrived.
     world.cache.settle(receipt.clone(), 0);
     assert!(world.repeated(&ask).is_some());
-    let granted = receipt.granted(Duration::from_secs(1));
+    let mut granted = receipt;
+    granted.standing.interval = 1000;
     world.cache.settle(granted, 0);
     assert!(world.repeated(&ask).is_none());
 }
@@ -231,7 +245,7 @@ fn a_clock_that_is_set_back_drops_it() {
 #[test]
 fn windows_and_logs_are_told_by_their_own_clocks() {
     let world = World::new(CAP);
-    let log = one("a").first;
+    let log = one("a").first().clone();
     let window = log.clone().counted_by(Algorithm::FixedWindow);
     let by_window = asks([window.clone()]);
     world.refused(&by_window, 3_600_000, || {});
@@ -257,7 +271,7 @@ fn there_are_no_more_than_so_many() {
     assert!((500..=1100).contains(&kept), "{kept}");
     let each =
         size_of::<KnownRefusal>() + 2 * size_of::<usize>() + size_of::<u64>() + size_of::<usize>();
-    let limiter = 2 * size_of::<usize>() + size_of::<Limiter>();
+    let limiter = 2 * size_of::<usize>() + size_of::<crate::compiled_limit::Limiter>();
     assert!(
         each + limiter <= 460,
         "with the table, 500 are documented: {each} + {limiter}"
@@ -270,7 +284,7 @@ fn what_is_old_when_it_arrives_does_not_replace_what_is_new() {
     let world = World::new(CAP);
     let ask = one("a");
     let late = world.cache.refusals.ask(&ask).unwrap();
-    world.cache.refusals.changed(ask.first.name());
+    world.cache.refusals.changed(ask.first().name());
     world.refused(&ask, 1000, || {});
     world.cache.refusals.learn(&ask, late, &for_ms(&ask, 5000));
     assert_eq!(world.repeated(&ask), Some(1000));
@@ -306,16 +320,16 @@ fn the_cap_is_also_one_of_real_time() {
 #[test]
 fn what_is_told_is_the_answer_to_the_same_question() {
     let base = one("a");
-    let with = |change: &dyn Fn(&mut LimiterCharge)| {
+    let with = |change: &dyn Fn(&mut Charge)| {
         let mut changed = base.clone();
-        change(&mut changed.first);
+        change(&mut changed.charges[0]);
         changed
     };
-    let all = |rest: &[&LimiterCharge]| Acquire {
-        rest: rest.iter().copied().cloned().collect(),
+    let all = |charges: &[&Charge]| Acquire {
+        charges: charges.iter().copied().cloned().collect(),
         ..base.clone()
     };
-    let other_name = one("b").first;
+    let [other_name, third_name] = ["b", "c"].map(|name| one(name).first().clone());
     let questions = [
         base.clone(),
         with(&|charge| charge.permits = 2),
@@ -330,13 +344,10 @@ fn what_is_told_is_the_answer_to_the_same_question() {
             wants_remaining: false,
             ..base.clone()
         },
-        all(&[&base.first]),
-        all(&[&other_name]),
-        Acquire {
-            first: other_name.clone(),
-            ..all(&[&base.first])
-        },
-        all(&[&other_name, &base.first]),
+        all(&[base.first(), &other_name]),
+        all(&[&other_name, base.first()]),
+        all(&[base.first(), &third_name]),
+        all(&[base.first(), &other_name, &third_name]),
     ];
     let keys: std::collections::BTreeSet<_> = questions.iter().map(key).collect();
     assert_eq!(keys.len(), questions.len(), "each has a place of its own");

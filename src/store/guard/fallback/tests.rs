@@ -56,7 +56,7 @@ impl WithFallback {
     }
 }
 
-fn one(name: &str) -> LimiterCharge {
+fn one(name: &str) -> Charge {
     charge(name, 1, LimitSource::Code(Limit::per_second(8)))
 }
 
@@ -121,10 +121,9 @@ fn whatever_was_chosen_three_errors_refuse() {
 /// at fault, it says so.
 #[test]
 fn what_was_told_last_is_told_while_the_store_fails() {
-    let wait = Some(Duration::from_secs(1));
-    let last = Refusal::by_limits(List::new(), wait, Source::Store);
     for kind in KINDS {
         let ask = by(FailurePolicy::Deny, [one("ann")]);
+        let last = refusal(&ask, Duration::from_secs(1));
         let (guard, _) = guard();
         guard.refusals.learns(&ask, &last);
         let source = fate(guard.ask(&ask, Some(kind))).1;

@@ -7,8 +7,8 @@ use std::{
 };
 
 use crate::{
+    charge::{Charge, PermitId, Standing, TakenAhead},
     compiled_limit::CompiledLimit,
-    receipt::{PermitId, Receipt, TakenAhead},
     sync::lock,
 };
 
@@ -20,13 +20,13 @@ use crate::{
 /// fewer, no two corrections name the same number, and each can be sent again safely.
 pub(crate) struct Balance {
     /// The receipt of the call that took them.
-    receipt: Receipt,
+    receipt: Charge,
     settle: SettleFn,
     state: Mutex<State>,
 }
 
 /// Settles with the store. It does not wait.
-pub(crate) type SettleFn = Arc<dyn Fn(Receipt, u32) + Send + Sync>;
+pub(crate) type SettleFn = Arc<dyn Fn(Charge, u32) + Send + Sync>;
 
 struct State {
     /// Set until the lease ends: permits that come back may be handed out again.
@@ -38,13 +38,13 @@ struct State {
     /// The number of grants made from the lease.
     grants: u64,
     /// The corrections of the entry that are not sent yet.
-    corrections: VecDeque<(Receipt, u32)>,
+    corrections: VecDeque<(Charge, u32)>,
     /// Set while a caller sends them.
     sending: bool,
 }
 
 impl Balance {
-    pub(crate) fn new(receipt: Receipt, settle: SettleFn) -> Self {
+    pub(crate) fn new(receipt: Charge, settle: SettleFn) -> Self {
         let permits = receipt.permits;
         Self {
             receipt,
@@ -73,6 +73,11 @@ impl Balance {
     /// Returns the limit that its permits are counted by.
     pub(crate) fn of(&self) -> &CompiledLimit {
         self.receipt.of()
+    }
+
+    /// Returns how the limit stood after the grant that took them.
+    pub(crate) fn standing(&self) -> &Standing {
+        &self.receipt.standing
     }
 
     /// Ends the lease: no more permits are handed out, and those that no grant has are given back.
@@ -107,7 +112,7 @@ impl Balance {
         if state.unused > 0 {
             let permits = state.entry;
             state.entry -= mem::take(&mut state.unused);
-            let entry = Receipt {
+            let entry = Charge {
                 permits,
                 ..self.receipt.clone()
             };

@@ -1,7 +1,7 @@
 //! The leases of a store, and the state that this process keeps for each limiter that may have one.
 
 use std::{
-    ptr,
+    mem, ptr,
     sync::{Arc, Mutex, Weak},
     time::Duration,
 };
@@ -10,13 +10,12 @@ use tokio::task::JoinSet;
 
 use super::{balance::Balance, estimate::DemandEstimate};
 use crate::{
+    charge::{Charge, OfLease, Standing, TakenFrom},
     compiled_limit::CompiledLimit,
-    decision::{Grant, LimitState, Source},
-    demand::{Acquire, LimiterCharge},
+    decision::{Grant, Source},
+    demand::Acquire,
     limit::LimitSource,
-    list::List,
     name::{Name, Text},
-    receipt::Receipt,
     store::guard::{
         Cache, cache,
         clock::{StoreClock, StoreInstant},
@@ -57,8 +56,6 @@ pub(crate) struct Lease {
     pub(crate) lasts: Duration,
     /// The time until the answer came.
     pub(crate) received: Duration,
-    /// The limit by the grant that took it, with what was left beside it.
-    pub(crate) state: LimitState,
     /// The task that ends it in time, even if no caller comes. Without a runtime there is none: the
     /// entry in the store expires.
     pub(crate) _expiry: Option<JoinSet<()>>,
@@ -86,9 +83,9 @@ impl LeaseTable {
     ///
     /// That overtakes no waiter: where one waits there is no lease.
     #[inline]
-    pub(crate) fn take(&self, acquire: &Acquire) -> Option<Grant> {
+    pub(crate) fn take(&self, acquire: &mut Acquire) -> Option<Grant> {
         lease_of(acquire)?;
-        let entry = self.entries.get(acquire.first.name().text())?;
+        let entry = self.entries.get(acquire.first().name().text())?;
         lock(&entry.0).take(acquire, &self.clock)
     }
 
@@ -101,7 +98,7 @@ impl LeaseTable {
         lead: Duration,
         reserved: bool,
     ) -> LeasePlan {
-        let name = first.first.name().text();
+        let name = first.first().name().text();
         let known = self.entries.get(name);
         let is_known = known.is_some();
         let entry = known.unwrap_or_else(|| {
@@ -150,8 +147,8 @@ impl LeaseTable {
 /// Returns the time for which a caller's rule takes permits ahead; `None` for a list, which is
 /// granted together or not at all.
 pub(crate) fn lease_of(acquire: &Acquire) -> Option<Duration> {
-    let charge = &acquire.first;
-    let leases = acquire.rest.is_empty() && !charge.shadow;
+    let charge = acquire.first();
+    let leases = !acquire.is_list() && !charge.shadow;
     // Grants without entries of their own have no score.
     let logged = charge.of().counting.tells_grants_apart();
     charge.of().lease.filter(|_| leases && logged)
@@ -184,14 +181,14 @@ impl Entry {
 
     /// Records how a call left the limiter. Ends a lease by another limit than the one in force,
     /// and one whose permits a waiter `lacks`.
-    pub(crate) fn record(&self, limit: &LimitState, lacks: bool) {
+    pub(crate) fn record(&self, limit: &Standing, lacks: bool) {
         self.end_if(|state| {
             state.interval = Some(limit.interval());
             if let Some(left) = limit.remaining {
                 state.estimate.left = left;
             }
             state.lease.take_if(|lease| {
-                let of = &lease.state;
+                let of = lease.balance.standing();
                 lacks || of.permits != limit.permits || of.interval != limit.interval
             })
         });
@@ -228,9 +225,10 @@ impl Entry {
 }
 
 impl State {
-    fn take(&mut self, acquire: &Acquire, clock: &StoreClock) -> Option<Grant> {
+    fn take(&mut self, acquire: &mut Acquire, clock: &StoreClock) -> Option<Grant> {
+        let permits = acquire.first().permits;
         let grant = self.lease.as_ref()?.grant(acquire, clock)?;
-        self.estimate.record(acquire.first.permits);
+        self.estimate.record(permits);
         Some(grant)
     }
 
@@ -252,7 +250,7 @@ impl State {
     ) -> Option<Lease> {
         plan.changes = self.changes;
         run.iter()
-            .for_each(|acquire| self.estimate.record(acquire.first.permits));
+            .for_each(|acquire| self.estimate.record(acquire.first().permits));
         let ended = self.take_lease_if(|lease| {
             reserved || clock.elapsed(&lease.sent) >= lease.lasts || lease.balance.is_low()
         });
@@ -275,7 +273,7 @@ impl State {
 impl Lease {
     /// Returns whether the lease was taken by the same limit as the charge's. A stored limit is the
     /// same for all charges that use it.
-    fn serves(&self, charge: &LimiterCharge) -> bool {
+    fn serves(&self, charge: &Charge) -> bool {
         let (lease, charge) = (self.balance.of(), &**charge.of());
         let is_stored = |of: &CompiledLimit| !matches!(of.limit, LimitSource::Code(_));
         ptr::eq(lease, charge)
@@ -283,10 +281,11 @@ impl Lease {
             || (is_stored(lease) && is_stored(charge))
     }
 
-    /// Grants if the lease is in force, and has enough permits for a caller with the same limit.
+    /// Grants if the lease is in force, and has enough permits for a caller with the same limit: it
+    /// answers the charge in place.
     #[inline]
-    fn grant(&self, acquire: &Acquire, clock: &StoreClock) -> Option<Grant> {
-        let charge = &acquire.first;
+    fn grant(&self, acquire: &mut Acquire, clock: &StoreClock) -> Option<Grant> {
+        let charge = acquire.first();
         if !self.serves(charge) {
             return None;
         }
@@ -296,23 +295,23 @@ impl Lease {
         }
         let (left, id) = self.balance.take(charge.permits)?;
         let answered = elapsed.saturating_sub(self.received);
-        let remaining = self.state.remaining.filter(|_| acquire.wants_remaining);
-        let state = LimitState {
-            of: Arc::clone(charge.of()),
-            remaining: remaining.map(|others| others.saturating_add(u64::from(left))),
-            // What this process holds, and gives back, is not in the store's count.
-            wait: None,
-            reset_after: self.state.reset_after.saturating_sub(answered),
-            ..self.state
-        };
+        let taken = self.balance.standing();
+        let remaining = taken.remaining.filter(|_| acquire.wants_remaining);
         // No call is made for it.
-        let receipt = Receipt {
-            id,
-            ..charge.receipt_made(None).granted(state.interval())
-        };
-        let receipt = receipt.leased(Arc::<Balance>::clone(&self.balance));
-        let (limits, receipts) = (List::from([state]), List::from([receipt]));
-        Some(Grant::new(limits, receipts, Source::Lease))
+        for charge in &mut *acquire.charges {
+            charge.id = id;
+            charge.standing = Standing {
+                remaining: remaining.map(|others| others.saturating_add(u64::from(left))),
+                // What this process holds, and gives back, is not in the store's count.
+                wait: None,
+                reset_after: taken.reset_after.saturating_sub(answered),
+                ..*taken
+            };
+            charge.taken_from =
+                TakenFrom::Lease(OfLease::new(Arc::<Balance>::clone(&self.balance)));
+        }
+        let charges = mem::take(&mut acquire.charges);
+        Some(Grant::new(charges, Source::Lease))
     }
 }
 

@@ -19,15 +19,15 @@ async fn what_is_left_and_when_it_is_whole_is_told_as_without_a_lease() {
     let world = World::of_one();
     for request in 0..100 {
         let decision = world.takes(0, 1);
-        let state = &decision.states()[0];
-        assert_eq!(state.remaining(), Some(999 - request), "{decision:?}");
-        assert!(state.reset_after() <= SECOND + TENTH);
-        assert!(state.reset_after() >= SECOND);
+        let state = decision.charges()[0].standing;
+        assert_eq!(state.remaining, Some(999 - request), "{decision:?}");
+        assert!(state.reset_after <= SECOND + TENTH);
+        assert!(state.reset_after >= SECOND);
     }
     world.advance(40);
     let decision = world.takes(0, 1);
     assert_eq!(decision.source(), Source::Lease);
-    let reset = decision.states()[0].reset_after();
+    let reset = decision.charges()[0].standing.reset_after;
     // The entry's, which ends the lease.
     assert_eq!(reset, SECOND + TENTH - Duration::from_millis(40));
 }
@@ -83,7 +83,7 @@ async fn callers_without_an_id_are_charged_more_each() {
     world.warm(0);
     let mut acquire = world.acquire(1);
     acquire.identify(PermitId::NONE);
-    let taken = || world.processes[0].table.take(&acquire).unwrap();
+    let taken = || world.processes[0].table.take(&mut acquire.clone()).unwrap();
     let granted = [(); 2].map(|()| receipt(&Decision::Allow(taken())));
     let before = world.available();
     for receipt in granted {
@@ -122,7 +122,7 @@ async fn a_caller_who_waits_goes_before_those_to_come() {
     let lease = &world.processes[0];
     // Out of the lease as anybody, at once or in the line.
     let decisions = [
-        Decision::Allow(lease.table.take(&waits(1)).unwrap()),
+        Decision::Allow(lease.table.take(&mut waits(1)).unwrap()),
         done(lease.acquire(&waits(1))),
     ];
     let sources = decisions.iter().map(Decision::source);

@@ -7,11 +7,10 @@ use std::{
 };
 
 use crate::{
+    charge::{Charge, Standing, TakenFrom},
     clock::{Clock, millis},
-    decision::LimitState,
     limit::Limit,
     name::{Name, Text},
-    receipt::{Receipt, TakenFrom},
     store::guard::{Cache, cache},
     sync::lock,
 };
@@ -53,25 +52,25 @@ impl Recent {
     /// Records a grant of this many permits that counts from now, or a lease that ends after
     /// `left`, and the limit that it was made by. Of a lease all permits count, as in the store,
     /// until it gives back those that no grant has.
-    pub(crate) fn record(&self, name: &Name, state: &LimitState, permits: u32, left: Duration) {
+    pub(crate) fn record(&self, name: &Name, standing: &Standing, permits: u32, left: Duration) {
         let grants = self.grants.get_or_init(|| cache(MOST_KEYS, MOST_KEYS));
         let at = self.now().saturating_add(whole_millis(left));
-        let interval = state.interval.cast_signed().max(1);
+        let interval = standing.interval.cast_signed().max(1);
         // In one step: two callers that come first together must not replace each other's record.
         let Ok(found) = grants.get_or_insert_with(name.text(), || {
-            let granted = Granted::new(state.permits, interval, at);
+            let granted = Granted::new(standing.permits, interval, at);
             Ok::<_, Infallible>(Arc::new(Mutex::new(granted)))
         });
         let mut granted = lock(&found);
-        granted.permits = state.permits;
+        granted.permits = standing.permits;
         granted.move_to(interval, at);
         granted.add(permits);
     }
 
     /// Records how a grant was settled with the store. What a lease takes back is still in use
     /// there: it settles that itself.
-    pub(crate) fn settle(&self, receipt: &Receipt, keep: u32) {
-        let Some(found) = self.get(receipt.name()).filter(|_| receipt.was_granted()) else {
+    pub(crate) fn settle(&self, receipt: &Charge, keep: u32) {
+        let Some(found) = self.get(receipt.name()).filter(|_| receipt.was_answered()) else {
             return;
         };
         let mut recent = lock(&found);
@@ -210,7 +209,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::{clock::ManualClock, compiled_limit::CompiledLimit, store::guard::scripted::spent};
+    use crate::clock::ManualClock;
 
     impl Recent {
         /// Returns how many permits are recorded.
@@ -276,11 +275,11 @@ mod tests {
         }
     }
 
-    fn state() -> LimitState {
-        let of = CompiledLimit::new("login", false);
-        LimitState {
+    fn standing() -> Standing {
+        Standing {
             permits: 10,
-            ..spent(&of, Duration::from_millis(1000))
+            interval: 1000,
+            ..Standing::default()
         }
     }
 
@@ -320,7 +319,7 @@ mod tests {
                         while arrived.load(Ordering::SeqCst) < THREADS * (before + 1) {
                             thread::yield_now();
                         }
-                        recent.record(name, &state(), 1, Duration::ZERO);
+                        recent.record(name, &standing(), 1, Duration::ZERO);
                     }
                 });
             }
@@ -334,7 +333,7 @@ mod tests {
     #[test]
     fn a_grant_is_not_gone_before_it_has_arrived() {
         let (recent, name) = (recent(), Name::exact("ann").unwrap());
-        recent.record(&name, &state(), 3, Duration::ZERO);
+        recent.record(&name, &standing(), 3, Duration::ZERO);
         let has_arrived = AtomicBool::new(false);
         let (say, said) = mpsc::channel();
         thread::scope(|scope| {
@@ -362,7 +361,7 @@ mod tests {
         for (left, end) in [(0, 5125), (125, 5250)] {
             for (now, expected) in [(end + 999, 3), (end + 1000, 0)] {
                 let ((recent, clock), name) = (clocked(), Name::exact("ann").unwrap());
-                recent.record(&name, &state(), 3, Duration::from_millis(left));
+                recent.record(&name, &standing(), 3, Duration::from_millis(left));
                 clock.set(Duration::from_millis(now));
                 assert_eq!(handed_over(&recent, &name), expected, "{left} {now}");
             }

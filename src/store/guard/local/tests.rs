@@ -6,7 +6,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::{
-    receipt::TakenAhead,
+    charge::{OfLease, TakenAhead, TakenFrom},
     store::{guard::scripted::*, memory::untracked::latest},
 };
 
@@ -72,23 +72,23 @@ impl World {
         self.clock.advance(Duration::from_millis(millis));
     }
 
-    fn try_ask(&self, charges: impl IntoIterator<Item = LimiterCharge>) -> Result<Decision, Error> {
+    fn try_ask(&self, charges: impl IntoIterator<Item = Charge>) -> Result<Decision, Error> {
         ready(self.guard.acquire(&Acquire {
             asked_at: Some(crate::clock::moment()),
             ..by(self.policy, charges)
         }))
     }
 
-    fn ask(&self, charges: impl IntoIterator<Item = LimiterCharge>) -> Decision {
+    fn ask(&self, charges: impl IntoIterator<Item = Charge>) -> Decision {
         self.try_ask(charges).unwrap()
     }
 
-    fn takes(&self, charges: impl IntoIterator<Item = LimiterCharge>) -> bool {
+    fn takes(&self, charges: impl IntoIterator<Item = Charge>) -> bool {
         self.ask(charges).is_allowed()
     }
 
     /// Takes all there is room for, and returns how often that was.
-    fn takes_all(&self, charge: &LimiterCharge) -> usize {
+    fn takes_all(&self, charge: &Charge) -> usize {
         let takes = |_: &usize| self.takes([charge.clone()]);
         (0..20).filter(takes).count()
     }
@@ -101,7 +101,7 @@ impl World {
 }
 
 /// Returns so many permits of a limit of so many.
-fn of(name: &str, permits: u32, limit: u64) -> LimiterCharge {
+fn of(name: &str, permits: u32, limit: u64) -> Charge {
     charge(name, permits, code(limit))
 }
 
@@ -265,7 +265,7 @@ fn a_list_is_granted_here_whole_or_not_at_all() {
     assert!(world.takes(both(2)));
     let refused = refused(world.ask(both(1)));
     assert_eq!(refused.kind, RefusalKind::OverLimit);
-    let refuse = refused.limits.iter().map(|limit| limit.is_refused());
+    let refuse = refused.limits().map(|limit| limit.is_refused());
     assert!(refuse.eq([true, false]));
     // The other one has lost nothing.
     assert_eq!(world.takes_all(&of("all", 1, 20)), 8);
@@ -286,7 +286,7 @@ fn a_limit_of_the_store_is_known_from_any_limiter_of_the_rule() {
     let world = World::failing();
     let shared = |name, limit| charge(name, 1, limit).counted(|of| of.name = "orders".into());
     let [ann, bob] = ["ann", "bob"].map(|name| shared(name, LimitSource::Store));
-    let is_unknown = |charge: LimiterCharge| {
+    let is_unknown = |charge: Charge| {
         let unknown = refused(world.ask([charge]));
         assert_eq!(unknown.kind, RefusalKind::Unavailable);
         assert_eq!(unknown.error().unwrap().kind(), ErrorKind::Unavailable);
@@ -364,7 +364,7 @@ fn what_was_kept_of_a_grant_is_counted_here() {
         let granted = world.ask([of("ann", taken, 16)]);
         world.settle(&granted, keep);
         // What was not granted was not recorded either.
-        world.guard.settle(of("ann", 1, 16).receipt(), 0);
+        world.guard.settle(of("ann", 1, 16).to_send(), 0);
         let settled = [
             format!("ann: {keep} of {taken}, granted"),
             "ann: 0 of 1".into(),
@@ -400,12 +400,13 @@ fn a_grant_out_of_a_lease_is_not_recorded_once_more() {
         panic!("refused");
     };
     let lease: Arc<dyn TakenAhead> = Arc::new(Leased);
-    let receipts = granted.receipts().iter().cloned();
-    let receipts = receipts.map(|receipt| receipt.leased(Arc::clone(&lease)));
-    let states = granted.states().iter().cloned().collect();
-    let leased = Decision::Allow(Grant::new(states, receipts.collect(), Source::Lease));
+    let leased = granted.charges().iter().map(|charge| Charge {
+        taken_from: TakenFrom::Lease(OfLease::new(Arc::clone(&lease))),
+        ..charge.clone()
+    });
+    let leased = Decision::Allow(Grant::new(leased.collect(), Source::Lease));
     let answered = world.guard.answer(&ask, Ok(leased), |_| ()).unwrap();
-    let recorded = || world.guard.locals.recent.count(ask.first.name());
+    let recorded = || world.guard.locals.recent.count(ask.first().name());
     assert_eq!(recorded(), 2);
     // More than it took, the store charges by itself.
     for (keep, expected) in [(0, 2), (1, 2), (2, 2), (5, 5)] {

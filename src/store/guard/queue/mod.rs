@@ -36,14 +36,14 @@ pub(crate) use self::{
     runs::while_wanted,
 };
 use crate::{
+    charge::{Charge, PermitId},
     clock::{Clock, no_timer},
     compiled_limit::Limiter,
     decision::{Decision, Grant, RefusalKind, Source},
-    demand::{Acquire, LimiterCharge},
+    demand::Acquire,
     error::Error,
     list::List,
     name::{BuildSpread, Name},
-    receipt::{PermitId, Receipt},
     store::{Calls, Listener},
     sync::{OnDrop, lock},
 };
@@ -53,7 +53,7 @@ use crate::{
 type Key = List<(Limiter, [bool; 2])>;
 
 fn key(acquire: &Acquire) -> Key {
-    let key_of = |charge: &LimiterCharge| {
+    let key_of = |charge: &Charge| {
         let bans = charge.of().ban.is_some();
         (charge.limiter.clone(), [charge.shadow, bans])
     };
@@ -89,7 +89,7 @@ impl Queues {
 
     /// Ends a shared call for a caller. Returns whether it was given back meanwhile.
     fn end_shared(&self, acquire: &Acquire) -> bool {
-        lock(&self.unanswered).remove(&acquire.first.id) == Some(true)
+        lock(&self.unanswered).remove(&acquire.first().id) == Some(true)
     }
 
     /// Returns a number that no other call or caller has. Later ones are greater.
@@ -167,7 +167,7 @@ impl<S: Calls> Queued<S> {
         let decided = self.call_alone(acquire, true).await;
         let by_its_id = |grant: &Grant| grant.source() == Source::Store;
         if !matches!(&decided, Ok(Decision::Allow(grant)) if by_its_id(grant)) {
-            self.give_back(acquire.receipts());
+            self.give_back(acquire.to_settle());
         }
         decided
     }
@@ -186,15 +186,15 @@ impl<S: Calls> Queued<S> {
         });
         let place = self
             .in_flight
-            .take_place(acquire.first.name(), was_sent)
+            .take_place(acquire.first().name(), was_sent)
             .await;
         leaving.disarm();
         place
     }
 
-    fn give_back(&self, receipts: List<Receipt>) {
-        for receipt in receipts {
-            self.inner.settle(receipt, 0);
+    fn give_back(&self, charges: Vec<Charge>) {
+        for charge in charges.into_iter().filter(Charge::took) {
+            self.inner.settle(charge, 0);
         }
     }
 
@@ -242,7 +242,7 @@ impl<S: Calls> Queued<S> {
     }
 
     /// Settles as the store does, once more where a shared call is still on its way.
-    pub(crate) fn settle(&self, receipt: Receipt, keep: u32) {
+    pub(crate) fn settle(&self, receipt: Charge, keep: u32) {
         if let Some(gave_back) = lock(&self.queues.unanswered).get_mut(&receipt.id) {
             *gave_back = true;
         }

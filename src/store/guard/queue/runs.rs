@@ -22,11 +22,11 @@ use tokio::{runtime::Handle, sync::oneshot};
 
 use super::{Key, Queued, in_flight::take_out, key, wait_queue::LONGEST_RUN};
 use crate::{
+    charge::Charge,
     decision::{Decision, Source},
     demand::Acquire,
     error::Error,
     list::List,
-    receipt::Receipt,
     store::Calls,
     sync::lock,
 };
@@ -57,12 +57,12 @@ impl Reply {
     /// Returns what to give back for a caller that has left: a grant that it gave back too early,
     /// or a leased one, whose id it does not know. The code that dropped the caller decides
     /// about other grants.
-    pub(super) fn unread(self) -> List<Receipt> {
+    pub(super) fn unread(self) -> Vec<Charge> {
         match self.outcome {
             Ok(Decision::Allow(grant)) if self.gave_back || grant.source() == Source::Lease => {
-                grant.into_receipts()
+                grant.charges().to_vec()
             }
-            _ => List::new(),
+            _ => Vec::new(),
         }
     }
 }
@@ -283,7 +283,7 @@ impl<S: Calls> RunCall<S> {
             let count = run.behind.len().min(LONGEST_RUN);
             let members: VecDeque<_> = run.behind.drain(..count).collect();
             // Under the lock, because a caller that leaves after that may give back at once.
-            let ids = members.iter().map(|member| member.acquire.first.id);
+            let ids = members.iter().map(|member| member.acquire.first().id);
             lock(&queue.queues.unanswered).extend(ids.map(|id| (id, false)));
             members
         });
@@ -319,7 +319,7 @@ impl<S: Calls> Drop for RunCall<S> {
         // sent again from now on, so it is given back once more.
         for member in &self.members {
             if queue.queues.end_shared(&member.acquire) {
-                queue.give_back(member.acquire.receipts());
+                queue.give_back(member.acquire.to_settle());
             }
         }
         if !self.has_begun {

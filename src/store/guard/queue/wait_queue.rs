@@ -11,11 +11,10 @@ use std::{
 use tokio::task::AbortHandle;
 
 use crate::{
+    charge::Charge,
     decision::{Decision, Refusal, RefusalKind},
     demand::Acquire,
     error::Error,
-    list::List,
-    receipt::Receipt,
 };
 
 /// The most callers that one call decides for.
@@ -58,7 +57,7 @@ pub(super) struct Waiter {
     /// The last call that is in flight for it.
     pub(super) call: Option<u64>,
     /// The calls before it that are in flight still, with what they may take.
-    earlier: Vec<(u64, List<Receipt>)>,
+    earlier: Vec<(u64, Vec<Charge>)>,
     outcome: Option<Result<Decision, Error>>,
     waker: Option<Waker>,
 }
@@ -70,7 +69,7 @@ pub(super) struct Waiter {
 )]
 pub(super) enum Turn {
     /// The waiter is decided; a call that is still in flight for it may have taken these receipts.
-    Return(Result<Decision, Error>, List<Receipt>),
+    Return(Result<Decision, Error>, Vec<Charge>),
     /// The waiter sends this call
     Ask(u64),
     Sleep(Until),
@@ -213,7 +212,7 @@ impl WaitQueue {
             .map(|waiter| {
                 if let Some(earlier) = waiter.call.replace(number) {
                     // That call may still be answered: what it takes has an id of its own.
-                    waiter.earlier.push((earlier, waiter.acquire.receipts()));
+                    waiter.earlier.push((earlier, waiter.acquire.to_settle()));
                     waiter.take_new_id();
                 }
                 (waiter.number, waiter.acquire.clone())
@@ -247,7 +246,7 @@ impl WaitQueue {
 
     /// Gives up a place. Returns what to give back, and the task of a call that is in flight for no
     /// waiter any more.
-    pub(super) fn leave(&mut self, number: u64) -> (List<Receipt>, Option<AbortHandle>) {
+    pub(super) fn leave(&mut self, number: u64) -> (Vec<Charge>, Option<AbortHandle>) {
         let left = self.place(number).and_then(|at| self.waiters.remove(at));
         let undecided = left.as_ref().is_some_and(|left| left.outcome.is_none());
         // Those behind may be served earlier than is known.
@@ -261,7 +260,7 @@ impl WaitQueue {
         // gives back once more.
         let mut receipts = left.as_ref().map(Waiter::owed).unwrap_or_default();
         if let Some(Ok(Decision::Allow(grant))) = left.and_then(|left| left.outcome) {
-            receipts.extend(grant.into_receipts());
+            receipts.extend_from_slice(grant.charges());
         }
         (receipts, unwanted.and_then(|call| call.task))
     }
@@ -337,18 +336,18 @@ impl WaitQueue {
         now: Duration,
     ) -> Option<Refusal> {
         let (deadline, due, refusal) = (deadline?, self.due?, self.refusal.as_ref()?);
-        let [limit] = refusal.states() else {
+        let [Charge { standing, .. }] = &refusal.charges[..] else {
             // Of several limits, the one that refused last need not be the one that refuses next.
             return None;
         };
-        if u64::from(acquire.first.permits) > limit.permits() {
+        if u64::from(acquire.first().permits) > standing.permits {
             // No wait helps: the store refuses it.
             return None;
         }
-        let permits = |waiter: &Waiter| u64::from(waiter.acquire.first.permits);
-        let needs = self.waiting().map(permits).sum::<u64>() + u64::from(acquire.first.permits);
-        let rounds = u32::try_from((needs - 1) / limit.permits().max(1)).unwrap_or(u32::MAX);
-        let turn = due.saturating_add(limit.interval().saturating_mul(rounds));
+        let permits = |waiter: &Waiter| u64::from(waiter.acquire.first().permits);
+        let needs = self.waiting().map(permits).sum::<u64>() + u64::from(acquire.first().permits);
+        let rounds = u32::try_from((needs - 1) / standing.permits.max(1)).unwrap_or(u32::MAX);
+        let turn = due.saturating_add(standing.interval().saturating_mul(rounds));
         (turn > deadline).then(|| refusal.later(turn.saturating_sub(now)))
     }
 
@@ -444,15 +443,16 @@ impl Waiter {
     }
 
     /// Returns what the calls in flight may take for it.
-    fn owed(&self) -> List<Receipt> {
+    fn owed(&self) -> Vec<Charge> {
         let earlier = self.earlier.iter().flat_map(|(_, receipts)| receipts);
-        let last = self.call.map(|_| self.acquire.receipts());
+        let last = self.call.map(|_| self.acquire.to_settle());
         let last = last.into_iter().flatten();
         earlier.cloned().chain(last).collect()
     }
 
     fn take_new_id(&mut self) {
-        self.acquire.identify(self.acquire.first.id.for_next_call());
+        self.acquire
+            .identify(self.acquire.first().id.for_next_call());
     }
 }
 

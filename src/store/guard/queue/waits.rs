@@ -22,8 +22,7 @@ use super::{
     wait_queue::{Times, Turn, Until, WaitQueue},
 };
 use crate::{
-    decision::Decision, demand::Acquire, error::Error, list::List, receipt::Receipt, store::Calls,
-    sync::lock,
+    charge::Charge, decision::Decision, demand::Acquire, error::Error, store::Calls, sync::lock,
 };
 
 type Sleep = Pin<Box<dyn Future<Output = ()> + Send>>;
@@ -56,7 +55,7 @@ pub(super) async fn acquire<S: Calls>(
         number,
         timer: None,
         asking: None,
-        owed: List::new(),
+        owed: Vec::new(),
     };
     poll_fn(|cx| place.poll(cx)).await
 }
@@ -91,7 +90,7 @@ struct WaitPlace<'a, S: Calls> {
     /// The call that it sends where there is no runtime for a task.
     asking: Option<Sleep>,
     /// The receipts of a call that is still in flight when another has decided.
-    owed: List<Receipt>,
+    owed: Vec<Charge>,
 }
 
 impl<S: Calls> WaitPlace<'_, S> {
@@ -223,7 +222,7 @@ impl<S: Calls> Asking<S> {
         self.is_answered = true;
         for outcome in outcomes {
             if let Ok(Decision::Allow(grant)) = outcome {
-                queue.give_back(grant.into_receipts());
+                queue.give_back(grant.charges().to_vec());
             }
         }
     }
@@ -235,7 +234,7 @@ impl<S: Calls> Drop for Asking<S> {
             self.queue
                 .with_waits(&self.key, |waits| waits.end(self.call, false));
             let callers = self.callers.iter();
-            callers.for_each(|acquire| self.queue.give_back(acquire.receipts()));
+            callers.for_each(|acquire| self.queue.give_back(acquire.to_settle()));
         }
     }
 }

@@ -9,9 +9,10 @@ use super::{
 };
 use crate::{
     algorithm::answer::{Answer, Verdict},
+    charge::Charge,
     clock::Now,
     compiled_limit::Limiter,
-    demand::{Acquire, LimiterCharge},
+    demand::Acquire,
     error::Error,
     limit::{Limit, StoredLimit},
     list::List,
@@ -33,7 +34,7 @@ pub(crate) fn keys(name: &Name) -> [String; 2] {
 /// a differing limit rewritten and with what this process has not reported yet.
 pub(crate) fn acquire_command(
     script: &Script,
-    limiters: &[(&LimiterCharge, bool)],
+    limiters: &[(&Charge, bool)],
     carried: &[Carried],
     run: &[Acquire],
     settings: CallSettings<'_>,
@@ -57,7 +58,7 @@ pub(crate) fn acquire_command(
             None => command.arg(&[""; 6]),
         };
     }
-    let id = run.first().map(|first| first.first.id.for_strikes().0);
+    let id = run.first().map(|first| first.first().id.for_strikes().0);
     optional(&mut command, id.as_ref());
     command.arg(arguments);
     command
@@ -99,7 +100,7 @@ pub(crate) fn read(
     let (bans, []) = numbers.as_chunks::<6>() else {
         return Err(unreadable());
     };
-    let limiters = 1 + first.rest.len();
+    let limiters = first.charges.len();
     if bans.len() != limiters {
         return Err(unreadable());
     }
@@ -134,7 +135,7 @@ pub(crate) fn read(
 }
 
 /// Returns the answer of a limiter that counted nothing.
-fn refused(charge: &LimiterCharge, &[.., rate, interval]: &[i64; 6]) -> Answer {
+fn refused(charge: &Charge, &[.., rate, interval]: &[i64; 6]) -> Answer {
     let given = charge.limit().given().map(Limit::stored);
     let stored = StoredLimit {
         rate,

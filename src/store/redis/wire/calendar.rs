@@ -9,11 +9,11 @@ use super::{
     verbs,
 };
 use crate::{
+    charge::{Charge, Taken},
     clock::{SystemClock, millis},
-    demand::{Acquire, LimiterCharge},
+    demand::Acquire,
     error::Error,
     limit::{Algorithm, at_least_zero, calendar::Window},
-    receipt::{Receipt, Taken},
 };
 
 pub(crate) static ACQUIRE: Loaded = lua!(
@@ -45,10 +45,10 @@ pub(crate) static SCRIPTS: Scripts = Scripts {
 /// server's which of them counts.
 fn brief(
     run: &[Acquire],
-    _: &[(&LimiterCharge, bool)],
+    _: &[(&Charge, bool)],
     settings: CallSettings<'_>,
 ) -> Option<(ScriptCall, ReadBrief)> {
-    let calendar = run.first()?.first.of().counting.calendar?;
+    let calendar = run.first()?.first().of().counting.calendar?;
     let now = settings.now.unwrap_or_else(|| millis(&SystemClock));
     let windows = calendar.windows(i64::try_from(now).unwrap_or(i64::MAX));
     let command = acquire_command(run, windows, settings)?;
@@ -62,7 +62,7 @@ pub(crate) fn acquire_command(
     windows: [Window; 2],
     settings: CallSettings<'_>,
 ) -> Option<Cmd> {
-    let first = &run.first()?.first;
+    let first = &run.first()?.first();
     let mut command = ACQUIRE.start(1, 7 + 4 * run.len());
     command.arg(own_keys(
         first.name(),
@@ -74,7 +74,7 @@ pub(crate) fn acquire_command(
         command.arg((window.label, window.start, window.end));
     }
     for caller in run {
-        command.arg((caller.max_wait.is_some(), caller.first.permits, "", ""));
+        command.arg((caller.max_wait.is_some(), caller.first().permits, "", ""));
     }
     Some(command)
 }
@@ -87,7 +87,7 @@ pub(crate) fn read(reply: &Value, run: &[Acquire]) -> Result<Brief, Error> {
     }
 }
 
-fn settle(receipt: &Receipt, keep: u32, settings: CallSettings<'_>) -> Option<ScriptCall> {
+fn settle(receipt: &Charge, keep: u32, settings: CallSettings<'_>) -> Option<ScriptCall> {
     let Some(Taken::Date(label)) = receipt.settle() else {
         return None;
     };

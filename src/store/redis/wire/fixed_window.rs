@@ -5,7 +5,7 @@ use super::{
     script::{CallSettings, Loaded, Script, ScriptCall, Scripts, lua},
     verbs,
 };
-use crate::receipt::{Receipt, Taken};
+use crate::charge::{Charge, Taken};
 
 pub(crate) static ACQUIRE: Loaded = lua!(
     "fixed_window/acquire":
@@ -34,7 +34,7 @@ pub(crate) static SCRIPTS: Scripts = Scripts {
     limit_of: None,
 };
 
-fn settle(receipt: &Receipt, keep: u32, settings: CallSettings<'_>) -> Option<ScriptCall> {
+fn settle(receipt: &Charge, keep: u32, settings: CallSettings<'_>) -> Option<ScriptCall> {
     let Some(Taken::Window(end)) = receipt.settle() else {
         return None;
     };

@@ -7,10 +7,10 @@ use smallvec::SmallVec;
 
 use super::script::{CallSettings, Script};
 use crate::{
-    demand::{Acquire, LimiterCharge},
+    charge::{Charge, PermitId},
+    demand::Acquire,
     limit::{Algorithm, LimitSource, RateType, StoredLimit},
     name::Name,
-    receipt::PermitId,
 };
 
 /// Returns the five keys of a limiter, in the order in which scripts take them.
@@ -101,7 +101,7 @@ pub(crate) fn optional(command: &mut Cmd, argument: Option<impl ToRedisArgs>) {
 /// rewritten. The others have charges on the same limiters.
 pub(crate) fn acquire_command(
     script: &Script,
-    limiters: &[(&LimiterCharge, bool)],
+    limiters: &[(&Charge, bool)],
     run: &[Acquire],
     settings: CallSettings<'_>,
 ) -> Cmd {
@@ -185,7 +185,7 @@ pub(super) fn pieces(command: &Cmd) -> Option<SmallVec<[&[u8]; 17]>> {
 }
 
 /// Writes a limiter's keys; if `typed`, without those of the type that the charge does not bring.
-pub(super) fn add_keys(command: &mut Cmd, charge: &LimiterCharge, typed: bool, client_id: &str) {
+pub(super) fn add_keys(command: &mut Cmd, charge: &Charge, typed: bool, client_id: &str) {
     let source = charge.limit();
     let rate_type = source.given().map(|limit| limit.stored().rate_type);
     let per_client = rate_type == Some(RateType::PerClient);

@@ -13,13 +13,13 @@ use crate::{
         answer::{Answer, Verdict},
         gcra::{Pace, State},
     },
+    charge::{Charge, Taken, Tat},
     clock::{Millis, Now},
-    demand::{Acquire, LimiterCharge},
+    demand::Acquire,
     error::Error,
     limit::{LimitSource, RateType, StoredLimit},
     list::List,
     name::Name,
-    receipt::{Receipt, Taken, Tat},
 };
 
 /// Stands alone, and reads no limit: for a lone caller of a limiter that a rule made.
@@ -53,7 +53,7 @@ pub(crate) static SCRIPTS: Scripts = Scripts {
 
 fn brief(
     run: &[Acquire],
-    limiters: &[(&LimiterCharge, bool)],
+    limiters: &[(&Charge, bool)],
     settings: CallSettings<'_>,
 ) -> Option<(ScriptCall, ReadBrief)> {
     let ([_], &[(charge, rewrite)]) = (run, limiters) else {
@@ -64,7 +64,7 @@ fn brief(
     let command = lone.command(charge.name(), settings.client_id, settings.now);
     let call = ScriptCall::new(&ACQUIRE, command, 1, true);
     Some((call, |reply, run, _| {
-        let lone = run.first().and_then(|caller| Lone::new(&caller.first));
+        let lone = run.first().and_then(|caller| Lone::new(caller.first()));
         let answer = lone.ok_or_else(unreadable)?.answer(reply)?;
         Ok(answer.map_or(Brief::AskFully, |answer| {
             Brief::Answers(List::from([answer]))
@@ -72,7 +72,7 @@ fn brief(
     }))
 }
 
-fn settle(receipt: &Receipt, keep: u32, settings: CallSettings<'_>) -> Option<ScriptCall> {
+fn settle(receipt: &Charge, keep: u32, settings: CallSettings<'_>) -> Option<ScriptCall> {
     let Some(Taken::Tat(tat)) = receipt.settle() else {
         return None;
     };
@@ -123,7 +123,7 @@ pub(crate) struct Lone {
 impl Lone {
     /// Returns `None` where that script cannot decide: no rule brings the limit, more is asked for
     /// than it ever allows, or the charge is a shadow.
-    pub(crate) fn new(charge: &LimiterCharge) -> Option<Self> {
+    pub(crate) fn new(charge: &Charge) -> Option<Self> {
         let LimitSource::Code(limit) = charge.limit() else {
             return None;
         };

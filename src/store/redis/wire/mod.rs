@@ -25,7 +25,8 @@ pub(crate) use self::{
 };
 use super::classify;
 use crate::{
-    demand::{Acquire, LimiterCharge},
+    charge::Charge,
+    demand::Acquire,
     error::Error,
     limit::{Algorithm, Counting},
 };
@@ -127,7 +128,7 @@ fn unquoted(error: RedisError) -> RedisError {
 
 /// Returns whether one script decides for both. Hash tags that differ may share a hash slot, and
 /// are treated as apart all the same.
-pub(crate) fn go_together(a: &LimiterCharge, b: &LimiterCharge, in_slots: bool) -> bool {
+pub(crate) fn go_together(a: &Charge, b: &Charge, in_slots: bool) -> bool {
     let mut both = [a, b].into_iter();
     let lists = both.all(|charge| charge.of().counting.algorithm.has_log());
     lists && (!in_slots || tag(a.name()) == tag(b.name()))

@@ -8,14 +8,14 @@ use tracing::{Span, debug_span, field::Empty};
 
 use crate::{
     algorithm::answer::Answer,
+    charge::{Charge, Taken},
     clock::{Millis, moment},
-    demand::{Acquire, LimiterCharge},
+    demand::Acquire,
     error::{Error, ErrorKind},
     limit::Algorithm,
     limit::{RateType, StoredLimit},
     list::List,
     observe::StoreCall,
-    receipt::{Receipt, Taken},
     store::redis::{
         classify::{self, Class},
         transport::{
@@ -41,7 +41,7 @@ pub(crate) struct Scripts {
     pub(crate) brief: MakeBrief,
     /// Makes the call that settles a receipt at a number of permits: fewer than it took are given
     /// back, more are charged. `None` if the receipt lacks what that needs.
-    pub(crate) settle: fn(&Receipt, u32, CallSettings<'_>) -> Option<ScriptCall>,
+    pub(crate) settle: fn(&Charge, u32, CallSettings<'_>) -> Option<ScriptCall>,
     /// Reads the limit from the value of a limiter, for an algorithm whose limiters may lack a
     /// hash.
     pub(crate) limit_of: Option<fn(&Value, RateType) -> Option<StoredLimit>>,
@@ -50,7 +50,7 @@ pub(crate) struct Scripts {
 /// Makes a call of these callers. Their limiters are the charges of the first, each with a flag
 /// that has a differing limit rewritten.
 type MakeBrief =
-    fn(&[Acquire], &[(&LimiterCharge, bool)], CallSettings<'_>) -> Option<(ScriptCall, ReadBrief)>;
+    fn(&[Acquire], &[(&Charge, bool)], CallSettings<'_>) -> Option<(ScriptCall, ReadBrief)>;
 
 /// Reads the reply to such a call, whose callers and settings it gets.
 pub(super) type ReadBrief = fn(&Value, &[Acquire], CallSettings<'_>) -> Result<Brief, Error>;

@@ -12,12 +12,12 @@ use super::{
 };
 use crate::{
     algorithm::answer::{Answer, Verdict},
+    charge::Charge,
     clock::Now,
-    demand::{Acquire, LimiterCharge},
+    demand::Acquire,
     error::Error,
     limit::LimitSource,
     list::List,
-    receipt::Receipt,
 };
 
 /// Decides the usual case with few commands, for callers with equal demands, and contains
@@ -65,12 +65,12 @@ pub(crate) static SCRIPTS: Scripts = Scripts {
 
 fn brief(
     run: &[Acquire],
-    limiters: &[(&LimiterCharge, bool)],
+    limiters: &[(&Charge, bool)],
     settings: CallSettings<'_>,
 ) -> Option<(ScriptCall, ReadBrief)> {
     let call = |script, command| ScriptCall::new(script, command, run.len(), false);
-    let is_of_code = |charge: &LimiterCharge| matches!(charge.limit(), LimitSource::Code(_));
-    let is_plain = |(it, _): &(&LimiterCharge, bool)| is_of_code(it) && it.lead == 0;
+    let is_of_code = |charge: &Charge| matches!(charge.limit(), LimitSource::Code(_));
+    let is_plain = |(it, _): &(&Charge, bool)| is_of_code(it) && it.lead == 0;
     match (run, limiters) {
         // Several limiters now, each by a limit of its own. A shadow is taken where all have room.
         ([_], [_, _, ..]) if limiters.iter().all(is_plain) => {
@@ -87,7 +87,7 @@ fn brief(
             source_in_one(&mut command, first.limit(), rewrite);
             let mut members = command.writer_for_next_arg();
             for caller in run {
-                let _ = members.write_all(&member(caller.first.id, first.permits));
+                let _ = members.write_all(&member(caller.first().id, first.permits));
             }
             drop(members);
             unless_usual(&mut command, settings, false);
@@ -103,17 +103,16 @@ fn brief(
 
 /// Returns whether all callers have the same demand: the same number of permits of one limiter,
 /// enforced, and not for a use later. All of them must not wait, or there is only one caller.
-fn have_same_demand(first: &LimiterCharge, run: &[Acquire]) -> bool {
-    let is_plain = |charge: &LimiterCharge| {
-        !charge.shadow && charge.lead == 0 && charge.permits == first.permits
-    };
+fn have_same_demand(first: &Charge, run: &[Acquire]) -> bool {
+    let is_plain =
+        |charge: &Charge| !charge.shadow && charge.lead == 0 && charge.permits == first.permits;
     let is_now = |caller: &Acquire| caller.max_wait.is_none() || run.len() == 1;
     let mut each = run.iter();
-    each.all(|it| it.rest.is_empty() && is_plain(&it.first) && is_now(it))
+    each.all(|it| !it.is_list() && is_plain(it.first()) && is_now(it))
 }
 
 /// Returns the command of one caller of several limiters.
-fn acquire_several(limiters: &[(&LimiterCharge, bool)], settings: CallSettings<'_>) -> Cmd {
+fn acquire_several(limiters: &[(&Charge, bool)], settings: CallSettings<'_>) -> Cmd {
     let mut command = ACQUIRE_SEVERAL.start(3 * limiters.len(), 2 * limiters.len() + 3);
     for (charge, _) in limiters {
         add_keys(&mut command, charge, true, settings.client_id);
@@ -178,7 +177,7 @@ pub(crate) fn brief_answers(
         _ => return read_answers(reply, 1, run.len(), None),
     };
     // A limit that is not in force as it was given has the whole reply.
-    let source = run.first().map(|caller| caller.first.limit());
+    let source = run.first().map(|caller| caller.first().limit());
     let Some(LimitSource::Code(limit)) = source else {
         return Err(unreadable());
     };
@@ -192,7 +191,7 @@ pub(crate) fn brief_answers(
 
 /// Reads the reply of `acquire_several.lua`, which is brief in the usual case, too.
 fn several_answers(reply: &Value, caller: &Acquire) -> Result<List<Answer>, Error> {
-    let limiters = 1 + caller.rest.len();
+    let limiters = caller.charges.len();
     let brief = brief_numbers(reply)?;
     let split = brief.split_first();
     let (now, each) = match split.map(|(now, rest)| (now, rest.as_chunks::<3>())) {
@@ -221,7 +220,7 @@ fn brief_numbers(reply: &Value) -> Result<Numbers, Error> {
 /// Makes the call that settles a receipt: safe to repeat, as it names the entries.
 pub(super) fn settle(
     script: &'static Script,
-    receipt: &Receipt,
+    receipt: &Charge,
     keep: u32,
     settings: CallSettings<'_>,
 ) -> ScriptCall {
@@ -252,11 +251,11 @@ mod tests {
     #[test]
     fn which_callers_have_the_same_demand() {
         let plain = charge("orders", 1, LimitSource::Store);
-        let ahead = LimiterCharge {
+        let ahead = Charge {
             lead: 50,
             ..plain.clone()
         };
-        let same = |run: &[Acquire]| have_same_demand(&run[0].first, run);
+        let same = |run: &[Acquire]| have_same_demand(run[0].first(), run);
         let one = asks([plain.clone()]);
         let waits = Acquire {
             max_wait: Some(MaxWait::ENDLESS),

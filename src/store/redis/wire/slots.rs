@@ -5,7 +5,7 @@ use super::{
     script::{CallSettings, Loaded, Script, ScriptCall, Scripts, lua},
     sliding_log,
 };
-use crate::receipt::{Receipt, Taken};
+use crate::charge::{Charge, Taken};
 
 pub(crate) static ACQUIRE_LIST: Loaded = lua!(
     "slots/acquire_list":
@@ -36,7 +36,7 @@ pub(crate) static SCRIPTS: Scripts = Scripts {
     limit_of: None,
 };
 
-fn settle(receipt: &Receipt, keep: u32, settings: CallSettings<'_>) -> Option<ScriptCall> {
+fn settle(receipt: &Charge, keep: u32, settings: CallSettings<'_>) -> Option<ScriptCall> {
     let (Some(Taken::Slot(end)), Some(slots)) = (receipt.settle(), receipt.of().counting.slots())
     else {
         return None;

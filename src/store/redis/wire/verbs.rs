@@ -9,9 +9,9 @@ use super::{
     script::{CallSettings, Script, ScriptCall},
 };
 use crate::{
+    charge::Charge,
     compiled_limit::Limiter,
     error::Error,
-    receipt::Receipt,
     store::{ExpireWhen, Op, OpResult, random_id},
 };
 
@@ -97,7 +97,7 @@ pub(crate) fn outcome(reply: &Value) -> Result<OpResult, Error> {
 /// Starts the call that settles a receipt.
 pub(super) fn settle(
     script: &'static Script,
-    receipt: &Receipt,
+    receipt: &Charge,
     settings: CallSettings<'_>,
     once: bool,
 ) -> ScriptCall {

@@ -54,7 +54,7 @@ async fn one_small_value_and_the_limit() {
         state.numbers(),
         [tat + 0.25 * HOUR_US, ends, 0.0, rate, interval]
     );
-    state.limiter.give_back(&grant.receipts()[0]);
+    state.limiter.give_back(&grant);
     state.store.close().await;
     assert_eq!(state.numbers(), [tat, ends, 0.25 * HOUR_US, rate, interval]);
     // A refusal writes nothing.
@@ -132,7 +132,7 @@ async fn the_limit_has_a_life_of_its_own() {
     // It outlives a debt, too.
     let grant = take(limiter, 1).await;
     state.ask("PEXPIRE", "", &[&(hours / 2).to_string()]);
-    limiter.settle(&grant.receipts()[0], 40);
+    limiter.settle(&grant, 40);
     state.store.close().await;
     let left = state.left("");
     assert!(left > hours, "{left}");

@@ -14,7 +14,7 @@ fn bans() -> (Bans, ManualClock) {
 fn asks_for(name: &str) -> Acquire {
     let mut ask = one(name);
     let ban = Ban::after(3).within(WITHIN).lasting(WITHIN);
-    ask.first.limiter.of = Arc::new(CompiledLimit {
+    ask.charges[0].limiter.of = Arc::new(CompiledLimit {
         ban: Some(ban),
         ..CompiledLimit::of(name, true, false)
     });
@@ -29,12 +29,10 @@ fn a_ban_is_told_as_one_whatever_its_call_told_first() {
     let (first, later) = (asks_for("a"), asks_for("a"));
     let asked = bans.ask(&first);
     clock.advance(Duration::from_millis(50));
-    let granted = LimitState {
-        remaining: Some(1),
-        refused: false,
-        wait: None,
-        ..spent(first.first.of(), CAP)
-    };
+    let mut granted = spent(first.first(), CAP);
+    granted.standing.remaining = Some(1);
+    granted.standing.refused = false;
+    granted.standing.wait = None;
     let found = Found {
         left: 500,
         back: 700,
@@ -47,9 +45,13 @@ fn a_ban_is_told_as_one_whatever_its_call_told_first() {
     };
     let wait = Some(Duration::from_millis(600));
     assert_eq!(refusal.retry_after, wait);
-    let state = &refusal.states()[0];
-    assert!(state.banned && state.refused && Arc::ptr_eq(&state.of, later.first.of()));
-    assert_eq!((state.remaining, state.wait), (None, wait));
+    let Charge { standing, .. } = &refusal.charges[0];
+    assert!(
+        standing.banned
+            && standing.refused
+            && Arc::ptr_eq(refusal.charges[0].of(), later.first().of())
+    );
+    assert_eq!((standing.remaining, standing.wait), (None, wait));
 }
 
 #[test]

@@ -3,7 +3,7 @@
 use std::sync::{OnceLock, Weak};
 
 use super::{world::Connection, *};
-use crate::receipt::TakenAhead;
+use crate::charge::TakenAhead;
 
 /// Three limiters that are asked for ten milliseconds after each other, each with a lease of four
 /// permits, and one is taken.
@@ -19,7 +19,10 @@ fn leased(world: &mut World) -> Vec<Acquire> {
 }
 
 fn balance(world: &World, permits: u32, settle: SettleFn) -> Arc<Balance> {
-    Arc::new(Balance::new(world.acquire(permits).first.receipt(), settle))
+    Arc::new(Balance::new(
+        world.acquire(permits).first().to_send(),
+        settle,
+    ))
 }
 
 #[tokio::test]
@@ -32,7 +35,7 @@ async fn leases_are_ended_by_number() {
     ours.table.end_first(2);
     assert_eq!(ours.table.count(), 1);
     assert_eq!(world.available(), before + 6);
-    let lasts = |acquire: &&Acquire| ours.table.take(acquire).is_some();
+    let lasts = |acquire: &&Acquire| ours.table.take(&mut Acquire::clone(acquire)).is_some();
     assert_eq!(out.iter().filter(lasts).count(), 1);
     ours.table.end_first(2);
     assert_eq!(ours.table.count(), 0);
@@ -93,7 +96,7 @@ fn a_balance_is_worn_when_less_than_half_is_left() {
     let world = World::of_one();
     let settled = Arc::new(Mutex::new(Vec::new()));
     let log = Arc::clone(&settled);
-    let settle = move |entry: Receipt, keep| log.lock().unwrap().push((entry.permits, keep));
+    let settle = move |entry: Charge, keep| log.lock().unwrap().push((entry.permits, keep));
     let balance = balance(&world, 100, Arc::new(settle));
     assert_eq!((balance.used(), balance.is_low()), (0, false));
     let (left, _) = balance.take(50).unwrap();
@@ -151,7 +154,7 @@ async fn a_correction_that_comes_back_waits_for_its_turn() {
     let this = Arc::new(OnceLock::<Weak<Balance>>::new());
     let settle = {
         let (sent, this) = (Arc::clone(&sent), Arc::clone(&this));
-        move |entry: Receipt, keep| {
+        move |entry: Charge, keep| {
             sent.lock().unwrap().push((entry.permits, keep));
             if keep == 50 {
                 let balance = this.get().unwrap().upgrade().unwrap();

@@ -48,7 +48,7 @@ fn input() -> impl Strategy<Value = Input> {
 struct Held {
     at: u64,
     permits: u32,
-    receipt: Receipt,
+    receipt: Charge,
     process: usize,
     settled: bool,
 }
@@ -72,7 +72,7 @@ async fn live(&(rate, interval, ref steps): &Input, leased: &RefCell<u64>) {
                         held.push(Held {
                             at: world.now(),
                             permits,
-                            receipt: grant.receipts()[0].clone(),
+                            receipt: grant.charges()[0].clone(),
                             process,
                             settled: false,
                         });
@@ -86,7 +86,7 @@ async fn live(&(rate, interval, ref steps): &Input, leased: &RefCell<u64>) {
             }
             Step::Abandon(process, permits, polls) => {
                 if let Some(Decision::Allow(grant)) = world.ask(process, permits, polls) {
-                    world.processes[process].settle(grant.receipts()[0].clone(), 0);
+                    world.processes[process].settle(grant.charges()[0].clone(), 0);
                 }
             }
             Step::Settle(which, keep) if !held.is_empty() => {

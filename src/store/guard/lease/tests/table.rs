@@ -8,15 +8,15 @@ fn serves(leased_by: LimitSource, asked_by: LimitSource) -> bool {
     let lease = &world.processes[0];
     let by = |limit| {
         let mut acquire = world.acquire(1);
-        acquire.first = acquire.first.by(limit);
+        acquire.charges[0] = acquire.first().clone().by(limit);
         acquire
     };
     for _ in 0..2 {
         let _ = done(lease.acquire(&by(leased_by)));
     }
     assert_eq!(world.ahead(), [4], "{leased_by:?}");
-    assert!(lease.table.take(&by(leased_by)).is_some());
-    lease.table.take(&by(asked_by)).is_some()
+    assert!(lease.table.take(&mut by(leased_by)).is_some());
+    lease.table.take(&mut by(asked_by)).is_some()
 }
 
 /// The stored one is one for all, whatever they would have stored; one from code is its own, also
@@ -51,25 +51,28 @@ fn only_what_has_one_entry_of_its_own_is_leased() {
     let mut plain = world.acquire(1);
     assert_eq!(lease_of(&plain), Some(TENTH));
     let list = Acquire {
-        rest: vec![world.acquire(1).first],
+        charges: [&plain, &world.acquire(1)]
+            .map(|it| it.first().clone())
+            .into_iter()
+            .collect(),
         ..plain.clone()
     };
     assert_eq!(lease_of(&list), None);
     let decided = [&plain, &list].map(|acquire| world.processes[0].decides_together(acquire));
     assert_eq!(decided, [true, false], "as without a lease");
-    let with = |change: fn(&mut LimiterCharge)| {
+    let with = |change: fn(&mut Charge)| {
         let mut acquire = plain.clone();
-        change(&mut acquire.first);
+        change(&mut acquire.charges[0]);
         lease_of(&acquire)
     };
     assert_eq!(with(|charge| charge.shadow = true), None);
     for algorithm in [Algorithm::FixedWindow, Algorithm::Gcra] {
         let mut acquire = plain.clone();
-        acquire.first = acquire.first.counted_by(algorithm);
+        acquire.charges[0] = acquire.first().clone().counted_by(algorithm);
         assert_eq!(lease_of(&acquire), None, "{algorithm:?}");
     }
     let asks_for_none = |of: &mut CompiledLimit| of.lease = None;
-    plain.first = plain.first.counted(asks_for_none);
+    plain.charges[0] = plain.first().clone().counted(asks_for_none);
     assert_eq!(lease_of(&plain), None);
 }
 

@@ -35,12 +35,12 @@ impl Connection {
 
     fn decide(&self, run: &[Acquire]) -> List<Decision> {
         self.0.calls.fetch_add(1, Ordering::Relaxed);
-        let ahead = run.iter().filter(|acquire| acquire.first.lead > 0);
+        let ahead = run.iter().filter(|acquire| acquire.first().lead > 0);
         self.0
             .ahead
             .lock()
             .unwrap()
-            .extend(ahead.map(|acquire| acquire.first.permits));
+            .extend(ahead.map(|acquire| acquire.first().permits));
         decide(&mut self.limiter(), run, self.now())
     }
 }
@@ -69,10 +69,10 @@ impl Calls for Connection {
     }
 
     fn decides_together(&self, acquire: &Acquire) -> bool {
-        acquire.rest.is_empty()
+        !acquire.is_list()
     }
 
-    fn settle(&self, receipt: Receipt, keep: u32) {
+    fn settle(&self, receipt: Charge, keep: u32) {
         let settled = self.limiter().settle(&receipt, None, keep, self.now());
         settled.unwrap();
     }
@@ -132,9 +132,9 @@ impl World {
         self.ids.set(self.ids.get() + 1);
         let mut id = [7; 16];
         id[..8].copy_from_slice(&self.ids.get().to_be_bytes());
-        asks([LimiterCharge {
+        asks([Charge {
             id: PermitId(id),
-            ..LimiterCharge::new(self.limiter(&self.name), permits)
+            ..Charge::new(self.limiter(&self.name), permits)
         }])
     }
 
@@ -143,15 +143,15 @@ impl World {
     pub(crate) fn ask(&self, process: usize, permits: u32, polls: usize) -> Option<Decision> {
         let leasing = &self.processes[process];
         let mut acquire = self.acquire(permits);
-        let id = acquire.first.id;
+        let id = acquire.first().id;
         acquire.identify(PermitId::NONE);
-        if let Some(granted) = leasing.table.take(&acquire) {
+        if let Some(granted) = leasing.table.take(&mut acquire.clone()) {
             return Some(Decision::Allow(granted));
         }
         acquire.identify(id);
         let decision = poll(leasing.acquire(&acquire), polls);
         if decision.is_none() {
-            leasing.settle(acquire.first.receipt(), 0);
+            leasing.settle(acquire.first().to_send(), 0);
         }
         decision.map(Result::unwrap)
     }
@@ -188,7 +188,7 @@ impl World {
 
     /// Takes one out of a lease of the first process, if there is one.
     pub(crate) fn leased(&self) -> Option<Decision> {
-        let leased = self.processes[0].table.take(&self.acquire(1));
+        let leased = self.processes[0].table.take(&mut self.acquire(1));
         leased.map(Decision::Allow)
     }
 
@@ -251,6 +251,6 @@ pub(crate) fn done<T>(call: impl Future<Output = Result<T, Error>>) -> T {
     poll(call, 9).unwrap().unwrap()
 }
 
-pub(crate) fn receipt(decision: &Decision) -> Receipt {
+pub(crate) fn receipt(decision: &Decision) -> Charge {
     receipts(decision).remove(0)
 }

@@ -3,7 +3,7 @@
 use std::sync::OnceLock;
 
 use super::*;
-use crate::{macros::logged::levels, receipt::TakenFrom, store::guard::late::Late};
+use crate::{charge::TakenFrom, macros::logged::levels, store::guard::late::Late};
 
 /// Returns one whose server is silent, so that every call is given up.
 fn silent(policy: Option<FailurePolicy>) -> World {
@@ -17,8 +17,8 @@ fn local() -> Option<FailurePolicy> {
 }
 
 /// Returns a charge of a rule that lets pass while the store fails.
-fn passing(name: &str, permits: u32, limit: u64) -> LimiterCharge {
-    LimiterCharge {
+fn passing(name: &str, permits: u32, limit: u64) -> Charge {
+    Charge {
         allow_on_failure: true,
         ..of(name, permits, limit)
     }
@@ -101,7 +101,7 @@ fn a_rule_that_lets_pass_neither_refuses_nor_loosens_the_others() {
     assert!(world.takes(both(1)));
     let refused = refused(world.ask(both(1)));
     assert_eq!(refused.source, Source::Local);
-    assert!(refused.limits.iter().map(|limit| limit.permits()).eq([4]));
+    assert!(refused.limits().map(|limit| limit.permits()).eq([4]));
     // Nothing of it was counted.
     assert_eq!(world.takes_all(&of("open", 1, 2)), 1);
 }

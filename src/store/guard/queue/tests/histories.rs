@@ -158,7 +158,7 @@ impl History {
     fn records(&mut self, caller: &Caller, outcome: Result<Decision, Error>) {
         match outcome {
             Ok(Decision::Allow(grant)) => {
-                self.kept.push((caller.id, grant.receipts()[0].id));
+                self.kept.push((caller.id, grant.charges()[0].id));
             }
             Ok(Decision::Deny(_)) => {}
             Err(error) => {

@@ -62,7 +62,7 @@ fn a_waiter_for_parts_asks_by_a_new_id_each_time() {
         let calls = state.calls.iter().enumerate();
         let calls = calls.filter(|(_, call)| call.ids() == [id]);
         calls
-            .map(|(at, call)| (at, call.callers[0].first.id))
+            .map(|(at, call)| (at, call.callers[0].first().id))
             .collect()
     };
     assert_eq!(attempts.len(), 2);
@@ -131,9 +131,12 @@ fn a_queue_is_that_of_the_whole_list_and_of_one_limit() {
     let mut world = World::new();
     let _hot = world.comes(1);
     let mut list = world.acquire(1, None);
-    list.rest.push(world.acquire(2, None).first);
+    list.charges.push(world.acquire(2, None).first().clone());
     let mut other = world.acquire(1, None);
-    other.first = other.first.by(LimitSource::Code(Limit::per_hour(9)));
+    other.charges[0] = other
+        .first()
+        .clone()
+        .by(LimitSource::Code(Limit::per_hour(9)));
     for asks in [list, other] {
         let mut caller = world.caller(Some(0), asks);
         assert!(world.poll(&mut caller).is_none());
@@ -215,7 +218,7 @@ fn callers_that_are_not_granted_by_their_own_id_give_back_what_the_shared_call_t
         }
         world.settle();
         assert_eq!(world.held(), [first.id, others[0].id, others[1].id]);
-        let name = others[0].acquire.first.name().clone();
+        let name = others[0].acquire.first().name().clone();
         while !leases && world.server.is_closed() {
             let pass = world.server.breakers.enter(&name, Duration::ZERO);
             pass.expect("it is closed").ends(Signal::Failed);

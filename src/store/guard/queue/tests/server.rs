@@ -39,12 +39,12 @@ impl SentCall {
     pub(super) fn ids(&self) -> Vec<u64> {
         self.callers
             .iter()
-            .map(|acquire| number(acquire.first.id))
+            .map(|acquire| number(acquire.first().id))
             .collect()
     }
 
     fn name(&self) -> &Name {
-        self.callers[0].first.name()
+        self.callers[0].first().name()
     }
 }
 
@@ -138,10 +138,13 @@ impl Server {
     pub(super) fn lease(&self, at: usize) {
         let callers = self.state().calls[at].callers.clone();
         let leased = callers.into_iter().map(|mut acquire| {
-            acquire.identify(acquire.first.id.for_ahead());
-            let (id, now) = (acquire.first.id, self.clock.now());
+            acquire.identify(acquire.first().id.for_ahead());
+            let (id, now) = (acquire.first().id, self.clock.now());
             self.state().held.insert((number(id), id), now);
-            Decision::Allow(Grant::new(List::new(), acquire.receipts(), Source::Lease))
+            Decision::Allow(Grant::new(
+                acquire.to_settle().into_iter().collect(),
+                Source::Lease,
+            ))
         });
         let leased = leased.collect();
         self.answer(at, Ok(leased));
@@ -152,7 +155,7 @@ impl Server {
         let receipts: Vec<_> = {
             let state = self.state();
             let callers = state.calls[at].callers.iter();
-            callers.flat_map(Acquire::receipts).collect()
+            callers.flat_map(Acquire::to_settle).collect()
         };
         let mut state = self.state();
         for receipt in receipts {
@@ -208,12 +211,12 @@ impl Server {
         let arrived = {
             let state = self.state();
             let hurried = run.iter().filter(|acquire| acquire.max_wait.is_none());
-            let arrived = |acquire: &Acquire| state.alive.get(&number(acquire.first.id)).copied();
+            let arrived = |acquire: &Acquire| state.alive.get(&number(acquire.first().id)).copied();
             hurried.filter_map(arrived).map(|alive| alive.arrived).min()
         };
         let now = self.clock.now();
         let waited = arrived.map_or(Duration::ZERO, |arrived| now.saturating_sub(arrived));
-        let pass = self.breakers.enter(run[0].first.name(), waited)?;
+        let pass = self.breakers.enter(run[0].first().name(), waited)?;
         let at = self.state().send(run, now, self.decides_together(&run[0]));
         let _dropped = Dropped(self, at);
         let reply = poll_fn(|cx| {
@@ -244,26 +247,30 @@ impl State {
             run.len()
         );
         for acquire in run {
-            let id = number(acquire.first.id);
+            let id = number(acquire.first().id);
             assert!(
                 self.alive.contains_key(&id),
                 "{id} has left, and a call is sent for it"
             );
             assert_eq!(
-                acquire.first.limit(),
-                run[0].first.limit(),
+                acquire.first().limit(),
+                run[0].first().limit(),
                 "two limits in a call"
             );
-            assert_eq!(acquire.rest.len(), run[0].rest.len(), "two lists in a call");
+            assert_eq!(
+                acquire.charges.len(),
+                run[0].charges.len(),
+                "two lists in a call"
+            );
         }
         let is_young = |call: &SentCall| !call.over && !call.answered && call.sent + DEADLINE > now;
         let holds = |call: &SentCall| {
             let alive = |id: u64| self.alive.contains_key(&id);
             let waits = |run: &[Acquire]| run[0].max_wait.is_some();
             let same = waits(&call.callers) == waits(run)
-                && call.callers[0].first.limit() == run[0].first.limit()
-                && call.name().as_str() == run[0].first.name().as_str()
-                && call.callers[0].rest.len() == run[0].rest.len();
+                && call.callers[0].first().limit() == run[0].first().limit()
+                && call.name().as_str() == run[0].first().name().as_str()
+                && call.callers[0].charges.len() == run[0].charges.len();
             self.holds_limiters
                 && is_young(call)
                 && same
@@ -289,7 +296,7 @@ impl State {
         };
         let young = self.young(now).filter(|call| is_wanted(call)).count();
         self.most = self.most.max(young);
-        let ids = run.iter().map(|acquire| number(acquire.first.id));
+        let ids = run.iter().map(|acquire| number(acquire.first().id));
         self.sent.extend(ids);
         self.calls.len() - 1
     }
@@ -302,7 +309,7 @@ impl State {
 
     fn carry_out(&mut self, at: usize, now: Now, time: Duration) {
         let run = self.calls[at].callers.clone();
-        let name = run[0].first.name().as_str();
+        let name = run[0].first().name().as_str();
         let limiter = self.limiters.entry(name.into()).or_default();
         let decided = decide(limiter, &run, now);
         for (acquire, decision) in run.iter().zip(&decided) {
@@ -310,7 +317,7 @@ impl State {
                 self.grant(acquire, time);
             } else {
                 // What an earlier copy of the call took is over.
-                let id = acquire.first.id;
+                let id = acquire.first().id;
                 self.held.remove(&(number(id), id));
             }
         }
@@ -319,7 +326,7 @@ impl State {
 
     /// Records a grant, by the order of arrival.
     fn grant(&mut self, acquire: &Acquire, time: Duration) {
-        let id = number(acquire.first.id);
+        let id = number(acquire.first().id);
         if acquire.max_wait.is_some() && !self.holds(id) && self.stands(id) {
             let overtaken = self.alive.range(..id).find(|(other, alive)| {
                 let same = limiter_of(**other) == limiter_of(id);
@@ -327,10 +334,10 @@ impl State {
             });
             assert_eq!(overtaken, None, "{id} is granted, and has overtaken it");
         }
-        self.held.entry((id, acquire.first.id)).or_insert(time);
+        self.held.entry((id, acquire.first().id)).or_insert(time);
     }
 
-    fn settle(&mut self, receipt: &Receipt, keep: u32, now: u64) {
+    fn settle(&mut self, receipt: &Charge, keep: u32, now: u64) {
         self.held.remove(&(number(receipt.id), receipt.id));
         if let Some(limiter) = self.limiters.get_mut(receipt.name().as_str()) {
             limiter
@@ -346,7 +353,7 @@ impl State {
         };
         let queues = lock(&queues.waits);
         let mut waiters = queues.values().flat_map(WaitQueue::waiting);
-        waiters.any(|waiter| number(waiter.acquire.first.id) == caller)
+        waiters.any(|waiter| number(waiter.acquire.first().id) == caller)
     }
 
     /// Returns whether a caller has taken something, by any of its ids.
@@ -390,10 +397,10 @@ impl Calls for Server {
     }
 
     fn decides_together(&self, acquire: &Acquire) -> bool {
-        self.together && acquire.rest.is_empty()
+        self.together && !acquire.is_list()
     }
 
-    fn settle(&self, receipt: Receipt, keep: u32) {
+    fn settle(&self, receipt: Charge, keep: u32) {
         let mut state = self.state();
         state.given_back.insert(number(receipt.id));
         state.settle(&receipt, keep, millis(&self.clock));

@@ -61,7 +61,7 @@ fn a_caller_that_cannot_be_served_in_time_is_refused_at_once() {
             world.answer_all();
             let calls = world.calls().len();
             let mut late = world.acquire(1, Some(MaxWait::of(millis(max_wait))));
-            late.first.permits = permits;
+            late.charges[0].permits = permits;
             let mut late = world.caller(Some(0), late);
             let refusal = refused(&world, &mut late);
             assert_eq!(refusal.is_some(), is_refused, "{permits} {max_wait}");
@@ -84,7 +84,7 @@ fn a_caller_that_finds_enough_waiting_is_turned_away() {
         ..MaxWait::of(millis(10_000))
     };
     let mut second = world.acquire(1, Some(queue(1)));
-    second.first.permits = 1;
+    second.charges[0].permits = 1;
     let mut second = world.caller(Some(0), second);
     world.advance(60);
     let refusal = refused(&world, &mut second).expect("one waits already");
@@ -154,7 +154,7 @@ fn one_further_behind_looks_when_its_own_time_is_over() {
 /// One that waits for several permits, and one behind it for one.
 fn wants_more(world: &mut World, permits: u32) -> (Caller, Caller) {
     let mut first = world.acquire(1, Some(MaxWait::ENDLESS));
-    first.first.permits = permits;
+    first.charges[0].permits = permits;
     let mut first = world.caller(Some(0), first);
     assert!(world.poll(&mut first).is_none());
     (first, world.waits(1))
@@ -192,7 +192,7 @@ fn those_behind_one_that_is_served_wait_for_their_turn() {
 fn only_a_refusal_by_the_limit_is_waited_for() {
     let refusal = |kind| Refusal {
         kind,
-        ..Refusal::banned(List::new(), millis(200), Source::Store)
+        ..Refusal::banned(Charges::default(), millis(200), Source::Store)
     };
     let wait = |kind| wait_of(&Ok(Decision::Deny(refusal(kind))));
     assert_eq!(wait(RefusalKind::OverLimit), Some(millis(200)));
@@ -230,7 +230,7 @@ fn what_a_list_undoes_is_no_room_for_lists() {
         world.answer_all();
         assert!(world.run(&mut [&mut waiting]).is_empty());
         let calls = world.calls().len();
-        world.queues.room(waiting.acquire.first.name(), undone);
+        world.queues.room(waiting.acquire.first().name(), undone);
         assert!(world.run(&mut [&mut waiting]).is_empty());
         assert_eq!(world.calls().len() > calls, asks, "{together} {undone}");
     }
@@ -257,7 +257,7 @@ fn a_refusal_says_whether_it_counts_those_before() {
 fn a_caller_that_asks_for_more_than_the_rate_does_not_wait() {
     let mut world = World::new();
     let mut asks = world.acquire(1, Some(MaxWait::ENDLESS));
-    asks.first.permits = 4;
+    asks.charges[0].permits = 4;
     let mut caller = world.caller(Some(0), asks);
     assert!(world.poll(&mut caller).is_none());
     world.answer_all();

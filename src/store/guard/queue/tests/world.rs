@@ -80,7 +80,7 @@ impl World {
 
     pub(super) fn acquire(&mut self, limiter: u64, max_wait: Option<MaxWait>) -> Acquire {
         self.last += 1;
-        let charge = LimiterCharge {
+        let charge = Charge {
             id: id_of(self.last << 16 | limiter),
             ..charge(&format!("limiter{limiter}"), 1, LimitSource::Code(LIMIT))
         };
@@ -110,7 +110,7 @@ impl World {
             arrived: self.clock.now(),
             waits: acquire.max_wait.is_some(),
         };
-        let id = number(acquire.first.id);
+        let id = number(acquire.first().id);
         self.server.state().alive.insert(id, alive);
         id
     }
@@ -229,7 +229,7 @@ impl World {
 
     /// Has those asked for again that wait for a limiter.
     pub(super) fn nudge(&mut self, limiter: u64) {
-        let name = self.acquire(limiter, None).first.name().clone();
+        let name = self.acquire(limiter, None).first().name().clone();
         self.queues.room(&name, false);
     }
 
@@ -283,7 +283,7 @@ impl Caller {
 
     /// Leaves as a `RateLimiter` does, whose receipts were made before.
     pub(super) fn leave_and_give_back(self, world: &World) {
-        let receipts = self.acquire.receipts();
+        let receipts = self.acquire.to_settle();
         drop(self);
         for receipt in receipts {
             world.queued.settle(receipt, 0);
