@@ -134,7 +134,7 @@ impl Process {
     }
 
     fn knows(&self) -> bool {
-        self.refusals.refusal(&question()).is_some()
+        self.refusals.refusal(&mut question()).is_some()
     }
 
     /// What was given back arrives.
