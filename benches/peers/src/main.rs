@@ -22,10 +22,10 @@ use crate::{
     contest::Limit,
     database::Database,
     machine::locked,
-    measure::{Figures, Side},
+    measure::{Figures, Load, Side},
     peers::Entry,
     table::{Checks, Shown},
-    work::{Latency, WORKS, Work},
+    work::{WORKS, Work},
 };
 
 const HELP: &str = "\
@@ -39,6 +39,8 @@ Measures tower-ratelimit beside its peers; benches/peers.sh prepares what that n
 
 struct Pace {
     rounds: usize,
+    /// Turns at each offered load: more, as a stall of the machine decides the p99 of a turn
+    loads: usize,
     /// A turn where the state is in the process, and where it is in Redis
     turns: [Duration; 2],
     open: (&'static [usize], Duration),
@@ -99,12 +101,14 @@ async fn compare(quick: bool, alone: bool, only: &[&str]) -> (String, serde_json
     let pace = match quick {
         true => Pace {
             rounds: 1,
+            loads: 1,
             turns: [millis(30), millis(100)],
             open: (&[1_000, 4_000], millis(300)),
             keys: 1_000,
         },
         false => Pace {
             rounds: 5,
+            loads: 7,
             turns: [millis(300), millis(600)],
             open: (&[2_000, 8_000, 16_000], millis(1500)),
             keys: 20_000,
@@ -235,20 +239,15 @@ async fn loads(all: &mut [Shown], pace: &Pace, database: &Database) {
         sides.push((shown, side));
     }
     for rate in rates {
-        let mut took = vec![Vec::new(); sides.len()];
-        for round in 0..pace.rounds.min(3) {
+        let mut turns = vec![Vec::new(); sides.len()];
+        for round in 0..pace.loads {
             for turn in 0..sides.len() {
                 let at = (round + turn) % sides.len();
-                let latency = sides[at].1.open(*rate, time).await;
-                took[at].push(Figures {
-                    latency,
-                    ..Figures::default()
-                });
+                turns[at].push(sides[at].1.open_turn(*rate, time, database).await);
             }
         }
-        for ((shown, _), took) in sides.iter_mut().zip(took) {
-            let Latency { p50, p99, p999 } = Figures::median(&took).latency;
-            shown.open.push((*rate, Latency { p50, p99, p999 }));
+        for ((shown, _), turns) in sides.iter_mut().zip(turns) {
+            shown.open.push(Load::of(*rate, &turns));
         }
     }
     drop(sides);

@@ -34,11 +34,30 @@ impl Figures {
             commands: of(|turn| turn.commands),
             server_micros: of(|turn| turn.server_micros),
             own_micros: of(|turn| turn.own_micros),
-            latency: Latency {
-                p50: of(|turn| turn.latency.p50),
-                p99: of(|turn| turn.latency.p99),
-                p999: of(|turn| turn.latency.p999),
-            },
+            latency: Latency::median(turns.iter().map(|turn| turn.latency)),
+        }
+    }
+}
+
+/// How long decisions take at an offered load, over several turns.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Load {
+    pub(crate) rate: usize,
+    pub(crate) median: Latency,
+    /// The least of each: what a stall of the machine has not touched
+    pub(crate) least: Latency,
+    /// Of the dearest command that the contestant sends, by Redis' own account, the median
+    pub(crate) in_redis: Latency,
+}
+
+impl Load {
+    /// Each turn has the latency that callers see, and that of Redis' own account.
+    pub(crate) fn of(rate: usize, turns: &[[Latency; 2]]) -> Self {
+        Self {
+            rate,
+            median: Latency::median(turns.iter().map(|turn| turn[0])),
+            least: Latency::least(turns.iter().map(|turn| turn[0])),
+            in_redis: Latency::median(turns.iter().map(|turn| turn[1])),
         }
     }
 }
@@ -154,6 +173,26 @@ impl Side {
             time,
         };
         Arc::clone(&self.contestant).open(open).await
+    }
+
+    /// A turn at an offered load: what callers see, and what Redis' own account has.
+    pub(crate) async fn open_turn(
+        &self,
+        rate: usize,
+        time: Duration,
+        database: &Database,
+    ) -> [Latency; 2] {
+        database.cli(&["CONFIG", "RESETSTAT"]);
+        let seen = self.open(rate, time).await;
+        let stats = database.cli(&["INFO", "latencystats"]);
+        let sent = stats.lines().filter_map(|line| {
+            let line = line.strip_prefix("latency_percentiles_usec_")?;
+            let (name, figures) = line.split_once(':')?;
+            let sent = self.entry.sends.contains(&name);
+            sent.then(|| Latency::of_redis(figures))
+        });
+        let dearest = sent.max_by(|one, other| one.p99.total_cmp(&other.p99));
+        [seen, dearest.unwrap_or_default()]
     }
 
     /// Those that it has sent, and not those that its scripts have called.

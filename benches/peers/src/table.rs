@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use crate::{
     checks::Waits,
     figures::thousands,
-    measure::Figures,
+    measure::{Figures, Load},
     peers::{Entry, Form, Promise, State},
     work::{Latency, WORKS},
 };
@@ -17,8 +17,8 @@ pub(crate) struct Shown {
     pub(crate) entry: Entry,
     /// One for each work; none where it cannot do it
     pub(crate) works: Vec<Option<Figures>>,
-    /// Offered a second, and how long answers took
-    pub(crate) open: Vec<(usize, Latency)>,
+    /// At each offered load, how long answers took
+    pub(crate) open: Vec<Load>,
     pub(crate) bytes: Option<f64>,
     pub(crate) expiry: Option<(f64, Option<f64>)>,
     pub(crate) checks: Option<Checks>,
@@ -108,13 +108,15 @@ fn wins(text: &mut String, all: &[Shown]) {
         return;
     };
     for peer in all.iter().filter(|shown| !shown.ours()) {
-        for ((rate, theirs), (_, latency)) in peer.open.iter().zip(&ours.open) {
-            if theirs.p99 < latency.p99 / 1.1 {
-                let (theirs, ours) = (short(theirs.p99), short(latency.p99));
+        for (theirs, ours) in peer.open.iter().zip(&ours.open) {
+            if theirs.median.p99 < ours.median.p99 / 1.1 {
+                let [median, least] = [theirs.median, theirs.least].map(|it| short(it.p99));
+                let [our_median, our_least] = [ours.median, ours.least].map(|it| short(it.p99));
                 let _ = writeln!(
                     text,
-                    "- **{}**: p99 of {theirs} µs at {rate} a second, and {ours} here.",
-                    peer.entry.name
+                    "- **{}**: p99 of {median} µs ({least} at least) at {} a second, and \
+                     {our_median} ({our_least}) here.",
+                    peer.entry.name, theirs.rate
                 );
             }
         }
@@ -202,25 +204,26 @@ fn works(text: &mut String, all: &[Shown], state: State) {
 }
 
 fn open(text: &mut String, all: &[Shown]) {
-    text.push_str("\n#### Latency by offered load\n\n");
+    text.push_str(
+        "\n#### Latency by offered load\n\nIn µs: the median of all turns, and the least.\n\n",
+    );
     let Some(first) = all.iter().find(|shown| !shown.open.is_empty()) else {
         return;
     };
     text.push_str("| contestant |");
-    for (rate, _) in &first.open {
-        let _ = write!(text, " {rate}/s: p50 | p99 | p99.9 |");
+    for Load { rate, .. } in &first.open {
+        let _ = write!(text, " {rate}/s: p50 | p99 | p99.9 | in Redis, p99 |");
     }
-    let _ = writeln!(text, "\n|---|{}", "---:|".repeat(3 * first.open.len()));
+    let _ = writeln!(text, "\n|---|{}", "---:|".repeat(4 * first.open.len()));
     for shown in all.iter().filter(|shown| !shown.open.is_empty()) {
         let _ = write!(text, "| {} |", shown.entry.name);
-        for (_, Latency { p50, p99, p999 }) in &shown.open {
-            let _ = write!(
-                text,
-                " {} | {} | {} |",
-                short(*p50),
-                short(*p99),
-                short(*p999)
-            );
+        for load in &shown.open {
+            let both = |of: fn(&Latency) -> f64| {
+                format!("{} ({})", short(of(&load.median)), short(of(&load.least)))
+            };
+            let [p50, p99, p999] = [both(|it| it.p50), both(|it| it.p99), both(|it| it.p999)];
+            let in_redis = short(load.in_redis.p99);
+            let _ = write!(text, " {p50} | {p99} | {p999} | {in_redis} |");
         }
         text.push('\n');
     }
@@ -303,10 +306,12 @@ pub(crate) fn json(about: &str, all: &[Shown]) -> Value {
                 "micros": latency(&figures.latency),
             }))
         });
-        let open = shown
-            .open
-            .iter()
-            .map(|(rate, took)| json!({"offered": rate, "micros": latency(took)}));
+        let open = shown.open.iter().map(|load| {
+            json!({
+                "offered": load.rate, "micros": latency(&load.median),
+                "least": latency(&load.least), "in_redis": latency(&load.in_redis),
+            })
+        });
         json!({
             "name": shown.entry.name, "redis": shown.entry.on_redis(),
             "works": works.collect::<Vec<_>>(), "open": open.collect::<Vec<_>>(),

@@ -12,7 +12,10 @@ use std::{
 
 use tokio::{runtime::Handle, task::JoinSet};
 
-use crate::contest::{Answer, BoxFuture, Boxed, Guarded, Limit, Peer, User, limit};
+use crate::{
+    contest::{Answer, BoxFuture, Boxed, Guarded, Limit, Peer, User, limit},
+    figures::median,
+};
 
 /// What all contestants do.
 pub(crate) const WORKS: [Work; 5] = [
@@ -130,6 +133,42 @@ impl Latency {
     }
 }
 
+impl Latency {
+    pub(crate) fn median(turns: impl Iterator<Item = Self> + Clone) -> Self {
+        Self::by(turns, median)
+    }
+
+    pub(crate) fn least(turns: impl Iterator<Item = Self> + Clone) -> Self {
+        let least = |figures: Vec<f64>| figures.into_iter().fold(f64::INFINITY, f64::min);
+        Self::by(turns, least)
+    }
+
+    fn by(turns: impl Iterator<Item = Self> + Clone, one: impl Fn(Vec<f64>) -> f64) -> Self {
+        let of = |figure: fn(Self) -> f64| one(turns.clone().map(figure).collect());
+        Self {
+            p50: of(|turn| turn.p50),
+            p99: of(|turn| turn.p99),
+            p999: of(|turn| turn.p999),
+        }
+    }
+
+    /// Of a line of Redis' `latencystats`: `p50=18.047,p99=40.191,p99.9=97.791`.
+    pub(crate) fn of_redis(line: &str) -> Self {
+        let of = |name: &str| {
+            let mut figures = line.trim().split(',');
+            let figure = figures.find_map(|figure| figure.strip_prefix(name)?.strip_prefix('='));
+            figure
+                .and_then(|figure| figure.parse().ok())
+                .unwrap_or(f64::NAN)
+        };
+        Self {
+            p50: of("p50"),
+            p99: of("p99"),
+            p999: of("p99.9"),
+        }
+    }
+}
+
 /// A contestant that can be asked, and measured.
 pub(crate) trait Contestant: Send + Sync {
     fn ask<'a>(&'a self, user: &'a User, cost: u32) -> BoxFuture<'a, Answer>;
@@ -242,4 +281,16 @@ async fn open<P: Peer>(peer: Arc<P>, load: Open) -> Latency {
     }
     generator.join().unwrap();
     Latency::of(took.iter().map(|nanos| nanos.load(Relaxed)).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn redis_own_account_is_read() {
+        let line = "p50=18.047,p99=40.191,p99.9=97.791\r";
+        let Latency { p50, p99, p999 } = Latency::of_redis(line);
+        assert_eq!([p50, p99, p999], [18.047, 40.191, 97.791]);
+    }
 }
