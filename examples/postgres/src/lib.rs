@@ -38,8 +38,8 @@ use tokio_postgres::{Client, Config, NoTls, Statement, error::SqlState, types::T
 use tower_ratelimit::{
     Clock, Error, ErrorKind, Limit,
     backend::{
-        Acquire, Answer, Backend, LimitSource, LimiterCharge, Name, Op, OpResult, Settle,
-        StoredLimit, failure,
+        Acquire, Answer, Backend, Charge, LimitSource, Name, Op, OpResult, Settle, StoredLimit,
+        failure,
     },
 };
 use uuid::Uuid;
@@ -175,7 +175,7 @@ impl Link {
 impl Backend for Postgres {
     async fn acquire(&self, demand: &Acquire) -> Result<Vec<Answer>, Error> {
         let charges: Vec<_> = demand.charges().collect();
-        let given = |charge: &&LimiterCharge| match charge.limit() {
+        let given = |charge: &&Charge| match charge.limit() {
             LimitSource::Code(limit) | LimitSource::StoreOrInit(limit) => Some(limit),
             LimitSource::Store => None,
         };
@@ -183,7 +183,7 @@ impl Backend for Postgres {
             let limits = charges.iter().map(given);
             limits.map(|limit| limit.and_then(number)).collect()
         };
-        let flags = |flag: fn(&LimiterCharge) -> bool| -> Vec<bool> {
+        let flags = |flag: fn(&Charge) -> bool| -> Vec<bool> {
             charges.iter().map(|charge| flag(charge)).collect()
         };
         let names: Vec<_> = charges
@@ -199,7 +199,7 @@ impl Backend for Postgres {
         let kept = each(|limit| limit.keep_alive_time().and_then(millis));
         let must_exist = flags(|charge| charge.limit() == LimitSource::Store);
         let replaces = flags(|charge| matches!(charge.limit(), LimitSource::Code(_)));
-        let shadows = flags(LimiterCharge::is_shadow);
+        let shadows = flags(Charge::is_shadow);
         let (id, now) = (Uuid::from_bytes(demand.id()), self.now());
         let values: [&(dyn ToSql + Sync); 10] = [
             &names,
