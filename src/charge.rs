@@ -20,7 +20,7 @@ use crate::{
     clock,
     compiled_limit::{CompiledLimit, ForRules, Limiter},
     error::Error,
-    limit::LimitSource,
+    limit::{LimitSource, StoredLimit},
     name::Name,
     observe::StateChange,
 };
@@ -150,6 +150,16 @@ impl Charge {
             Some(limit) => self.of().check(&limit.stored()),
             None => Ok(()),
         }
+    }
+
+    /// Returns whether it is counted by this stored limit as it is.
+    pub(crate) fn is_by(&self, stored: &StoredLimit) -> bool {
+        let LimitSource::Code(given) = self.limit() else {
+            return true;
+        };
+        let given = given.stored();
+        (given.rate, given.interval, given.rate_type)
+            == (stored.rate, stored.interval, stored.rate_type)
     }
 
     /// Returns it as that of a call which is still to be sent.

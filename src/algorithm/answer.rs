@@ -92,7 +92,7 @@ impl Answer {
     }
 
     /// Returns the mark of a grant that it is the answer to, if it has no entry of its own.
-    fn mark(&self, counting: Counting) -> Option<Taken> {
+    pub(crate) fn mark(&self, counting: Counting) -> Option<Taken> {
         match counting.algorithm {
             _ if self.estimated => Some(Taken::Estimate),
             Algorithm::SlidingLog => counting.slots.map(|slots| {
@@ -150,12 +150,15 @@ impl Acquire {
     /// Returns what the answers to its charges, one for each, come to.
     pub(crate) fn decision(&self, answers: &[Answer]) -> Decision {
         let mut charges = self.charges.clone();
-        judge(&mut charges, self.wants_remaining, answers).decision(charges)
+        judge(&mut charges, self.wants_remaining, answers.iter()).decision(charges)
     }
 
     /// Returns the same with its charges themselves, answered in place: it is used up.
     #[inline]
-    pub(crate) fn decided(&mut self, answers: &[Answer]) -> Decision {
+    pub(crate) fn decided<'a>(
+        &mut self,
+        answers: impl Iterator<Item = &'a Answer> + Clone,
+    ) -> Decision {
         let judged = judge(&mut self.charges, self.wants_remaining, answers);
         judged.decision(mem::take(&mut self.charges))
     }
@@ -193,8 +196,12 @@ impl Judged {
 
 /// Answers charges in place.
 #[inline]
-fn judge(charges: &mut [Charge], wants_remaining: bool, answers: &[Answer]) -> Judged {
-    if let ([charge], [answer]) = (&mut *charges, answers)
+fn judge<'a>(
+    charges: &mut [Charge],
+    wants_remaining: bool,
+    answers: impl Iterator<Item = &'a Answer> + Clone,
+) -> Judged {
+    if let ([charge], Some(answer)) = (&mut *charges, answers.clone().next())
         && !answer.banned
     {
         // One limit is the usual case.
@@ -202,7 +209,7 @@ fn judge(charges: &mut [Charge], wants_remaining: bool, answers: &[Answer]) -> J
     }
     let (mut above_rate, mut refused, mut banned) = (false, false, false);
     let (mut wait, mut source) = (Duration::ZERO, Source::Store);
-    for (charge, answer) in charges.iter().zip(answers) {
+    for (charge, answer) in charges.iter().zip(answers.clone()) {
         if answer.estimated {
             source = answer.source();
         }

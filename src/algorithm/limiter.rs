@@ -337,24 +337,6 @@ impl<A: Counter + ?Sized> LimiterState<A> {
             .acquire_one(&mut self.limit, charge, terms, exact, now)
     }
 
-    /// Returns whether there is room for a charge, by the stored limit. It takes nothing; where the
-    /// charge would change the limit, that is not known.
-    pub(crate) fn has_room(&mut self, charge: &Charge, now: Now) -> bool {
-        let found = CallContext::new(self.limit, charge, Terms::HERE, false, now);
-        let Ok((mut call, Changed::Nothing)) = found else {
-            return false;
-        };
-        let permits = i64::from(charge.permits);
-        if permits > call.limit.rate || self.state.check(&mut call).is_err() {
-            return false;
-        }
-        // As a caller that is refused leaves it: so what it drops is bounded.
-        let mut answer = Answer::new(&call.limit, Changed::Nothing, now);
-        answer.remaining = self.state.begin(&call, permits);
-        self.state.end(&call, 0, &mut answer, &mut []);
-        answer.remaining >= permits
-    }
-
     /// Counts the free permits. `id` marks entries that a repair adds.
     pub(crate) fn available(&mut self, now: Now, id: PermitId) -> Result<i64, ErrorKind> {
         self.state.available(&self.verb(now, id)?)

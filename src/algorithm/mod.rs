@@ -47,6 +47,16 @@ impl Count {
         }
     }
 
+    /// Returns a copy of a state that is small, to put it back; `None` for a log.
+    pub(crate) fn small(&self) -> Option<Self> {
+        match self {
+            Self::Log(_) => None,
+            Self::Window(limiter) => Some(Self::Window(limiter.clone())),
+            Self::Gcra(limiter) => Some(Self::Gcra(limiter.clone())),
+            Self::Calendar(limiter) => Some(Self::Calendar(limiter.clone())),
+        }
+    }
+
     /// Takes permits for one caller of this limiter alone, as nearly every request does: compiled
     /// for each algorithm by itself, where all other methods go through the interface.
     #[inline]

@@ -323,7 +323,7 @@ impl Charges {
 
     /// Reserves room for so many in all, once there is one.
     pub(crate) fn reserve(&mut self, all: usize) {
-        if let Some(held) = &mut self.0 {
+        if let Some(held) = self.0.as_mut().filter(|held| held.charges.capacity() < all) {
             let held = &mut Arc::make_mut(held).charges;
             held.reserve_exact(all.saturating_sub(held.len()));
         }

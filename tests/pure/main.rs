@@ -17,6 +17,7 @@ mod house;
 mod links;
 #[path = "../support/listed.rs"]
 mod listed;
+mod lists;
 mod memory;
 mod operations;
 mod pictures;

@@ -77,7 +77,7 @@ impl World {
 }
 
 /// Nothing here waits for anything.
-fn now<F: Future>(future: F) -> F::Output {
+pub(crate) fn now<F: Future>(future: F) -> F::Output {
     match poll(&mut pin!(future)) {
         Poll::Ready(output) => output,
         Poll::Pending => panic!("it waits"),

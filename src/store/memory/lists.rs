@@ -6,7 +6,7 @@ use std::sync::MutexGuard;
 use smallvec::SmallVec;
 
 use super::{
-    shard::{Place, Shard},
+    shard::{Granted, Place, Shard},
     shared::Shared,
     untracked::Untracked,
 };
@@ -39,27 +39,29 @@ struct Lent {
 
 impl Shared {
     /// Grants a list if each of its limiters has a place and room, as nearly all have. Otherwise
-    /// returns `None`, and has taken nothing.
+    /// puts back what it took, and returns `None`.
     pub(super) fn grant_list(&self, acquire: &mut Acquire) -> Option<Decision> {
         let (now, exact) = (self.now(), acquire.wants_remaining);
         let mut locked = self.lock_all(acquire);
+        let mut granted = SmallVec::<[Granted; 4]>::new();
         for charge in acquire.charges() {
             let shard = self.shard_in(&mut locked, charge.name());
-            if !shard.get_mut(charge.name(), now)?.has_room(charge, now) {
-                return None;
+            let kept = shard.get_mut(charge.name(), now);
+            if let Some(grant) = kept.and_then(|kept| kept.grant(charge, exact, now)) {
+                granted.push(grant);
+                continue;
             }
-        }
-        let mut answers = SmallVec::<[Answer; 4]>::new();
-        for charge in acquire.charges() {
-            let shard = self.shard_in(&mut locked, charge.name());
-            let kept = shard.get_mut(charge.name(), now)?;
-            // The same instant, and the same locks: it has room still. No two charges of a list are
-            // of one limiter by one algorithm.
-            answers.push((kept.limiter.acquire_one(charge, Terms::HERE, exact, now)).ok()?);
-            kept.keep_alive(now);
+            // The same instant, and the same locks: all of it is there.
+            for (charge, granted) in acquire.charges().zip(granted) {
+                let shard = self.shard_in(&mut locked, charge.name());
+                if let Some(kept) = shard.get_mut(charge.name(), now) {
+                    kept.put_back(charge, granted, now);
+                }
+            }
+            return None;
         }
         drop(locked);
-        Some(acquire.decided(&answers))
+        Some(acquire.decided(granted.iter().map(|grant| &grant.answer)))
     }
 
     /// Decides for callers of the same limiters; the limits of the first apply to all.

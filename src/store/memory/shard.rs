@@ -13,7 +13,12 @@ use std::{
 use hashbrown::HashTable;
 
 use crate::{
-    algorithm::{Count, answer::Verdict, ban::Record, limiter::Terms},
+    algorithm::{
+        Count,
+        answer::{Answer, Verdict},
+        ban::Record,
+        limiter::Terms,
+    },
     charge::{Charge, PermitId},
     clock::Now,
     compiled_limit::{CompiledLimit, Limiter},
@@ -74,6 +79,13 @@ pub(super) struct StoredLimiter {
     pub(super) expires_at: i64,
 }
 
+/// A grant that can be put back while nothing else has happened.
+pub(super) struct Granted {
+    pub(super) answer: Answer,
+    /// The limiter as it was; `None` for a log, in which the grant is found again.
+    before: Option<Count>,
+}
+
 impl StoredLimiter {
     fn new(by: &Arc<CompiledLimit>) -> Self {
         let mut limiter = Count::new(by.counting.algorithm);
@@ -113,14 +125,32 @@ impl StoredLimiter {
         ptr::eq(self.by.as_ptr(), Arc::as_ptr(by))
     }
 
-    /// Returns whether a charge has room by the algorithm and the limit that are counted by. It
-    /// takes nothing.
-    pub(super) fn has_room(&mut self, charge: &Charge, now: Now) -> bool {
-        if self.limiter.state.kind() != charge.of().counting.algorithm {
-            return false;
+    /// Takes a charge that has room by the algorithm and the limit that are counted by. Otherwise
+    /// it takes nothing, and returns `None`.
+    pub(super) fn grant(&mut self, charge: &Charge, exact: bool, now: Now) -> Option<Granted> {
+        let is_counted = self.limiter.state.kind() == charge.of().counting.algorithm
+            && self.limiter.limit.is_some_and(|limit| charge.is_by(&limit));
+        if !is_counted {
+            return None;
         }
         self.count_by(charge.of(), now);
-        self.limiter.has_room(charge, now)
+        let before = self.limiter.small();
+        let answer = (self.limiter).acquire_one(charge, Terms::HERE, exact, now);
+        let answer = answer.ok().filter(|it| it.verdict == Verdict::Granted)?;
+        self.keep_alive(now);
+        Some(Granted { answer, before })
+    }
+
+    /// Puts back what [`grant`](Self::grant) took at this instant.
+    pub(super) fn put_back(&mut self, charge: &Charge, granted: Granted, now: Now) {
+        match granted.before {
+            Some(before) => self.limiter = before,
+            None => {
+                let mark = granted.answer.mark(charge.of().counting);
+                // It cannot fail: what is put back is there.
+                let _ = self.limiter.settle(charge, mark, 0, now);
+            }
+        }
     }
 
     /// Settles a grant at `keep` permits. Returns how many were credited; below zero, charged.

@@ -150,7 +150,7 @@ pub trait KeyExtractor: fmt::Debug + Send + Sync + 'static {
     }
 
     /// Identifies its settings: extractors of one type that return the same number find the same
-    /// keys.
+    /// keys, and rules of one entry that follow each other look for theirs once.
     ///
     /// A hash of all settings that change what is found; of an extractor of any type that it
     /// delegates to, the [`type_fingerprint`](Self::type_fingerprint). `None` if they cannot be

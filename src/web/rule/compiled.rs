@@ -67,7 +67,34 @@ pub(super) struct CompiledRule {
     /// The rule's own; those of its limit unless it has tiers.
     pub(super) of: Arc<CompiledLimit>,
     pub(super) max_wait: Option<MaxWait>,
+    /// The first rule of its entry that finds the same key.
+    key_of: usize,
     warned: Once,
+}
+
+/// The key of a request by one of an entry's rules: the next is likely to have the same.
+#[derive(Default)]
+pub(super) struct FoundKey {
+    key: Key,
+    /// The first rule with this key, and whether there is a key.
+    found: Option<(usize, Result<(), NoKey>)>,
+}
+
+impl FoundKey {
+    /// Finds the key of a rule, unless the rule before it has the same.
+    #[inline]
+    fn of(&mut self, rule: &CompiledRule, parts: &Parts) -> Result<(), NoKey> {
+        match self.found {
+            Some((of, found)) if of == rule.key_of => found,
+            _ => {
+                self.key = Key::default();
+                let key = rule.rule.key.as_ref();
+                let found = key.map_or(Ok(()), |key| self.key.add(key, parts));
+                self.found = Some((rule.key_of, found));
+                found
+            }
+        }
+    }
 }
 
 /// One limit of a rule, with the way it names limiters.
@@ -152,16 +179,27 @@ impl CompiledRule {
                 queue: Some(queue),
                 ..MaxWait::of(wait)
             }),
+            key_of: 0,
             warned: Once::default(),
             rule,
         })
     }
 
-    /// Returns the charge for a request; `None` if the rule does not apply to it.
+    /// Numbers the keys of an entry's rules, so that each is looked for once in a request.
+    pub(super) fn share_keys(rules: &mut [Self]) {
+        let mut firsts = HashMap::new();
+        for (place, rule) in rules.iter_mut().enumerate() {
+            let key = rule.rule.key.as_ref().map(AnyKey::identity);
+            rule.key_of = *firsts.entry(key).or_insert(place);
+        }
+    }
+
+    /// Hands `charge` what a request takes; nothing if the rule does not apply to it.
     #[inline]
     pub(super) fn plan(
         &self,
         parts: &Parts,
+        by: &mut FoundKey,
         charge: impl FnOnce(Limiter, u32),
     ) -> Result<(), Missing> {
         let rule = &self.rule;
@@ -172,11 +210,8 @@ impl CompiledRule {
         if permits == 0 {
             return Ok(());
         }
-        let mut key = Key::default();
-        let found = match &rule.key {
-            Some(extractor) => key.add(extractor, parts),
-            None => Ok(()),
-        };
+        let found = by.of(self, parts);
+        let key = &mut by.key;
         if found.is_err_and(|none| none.fault() == Some(Fault::Server)) {
             // Recorded already, unless an extractor of the user's wraps `PeerIp`.
             key.mistakes |= mistakes::NO_PEER;

@@ -9,7 +9,7 @@ use http::request::Parts;
 
 use super::{
     Plan, Rule,
-    compiled::{CompiledRule, Defaults, duplicate},
+    compiled::{CompiledRule, Defaults, FoundKey, duplicate},
     index::{Found, Index},
     list::Lists,
     pattern::rewritten,
@@ -102,8 +102,9 @@ impl CompiledRules {
                 let compiled = CompiledRule::new(rule, store, &defaults, &names);
                 compiled.map_err(|error| error.at(place))
             });
-            let rules = rules.collect::<Result<Vec<_>, _>>()?;
+            let mut rules = rules.collect::<Result<Vec<_>, _>>()?;
             CompiledRule::agree_on_limiters(&rules)?;
+            CompiledRule::share_keys(&mut rules);
             Ok(rules)
         };
         let fields = rules.headers.as_deref();
@@ -179,7 +180,7 @@ impl CompiledRules {
         let mut limiters: Vec<Limiter> = Vec::new();
         for rule in rules {
             // One without a key is not counted.
-            let _ = rule.plan(parts, |limiter, _| {
+            let _ = rule.plan(parts, &mut FoundKey::default(), |limiter, _| {
                 // Two readings of a path may lead to one limiter.
                 if found.more.is_empty() || limiters.iter().all(|it| !it.is_same(&limiter)) {
                     limiters.push(limiter);
@@ -276,7 +277,7 @@ impl CompiledRules {
         earlier: Option<Earlier<'_>>,
         planned: &mut Planned,
     ) -> Option<Plan> {
-        let rules = self.rules_of(entry);
+        let (rules, mut key) = (self.rules_of(entry), FoundKey::default());
         for rule in rules {
             let charge = |limiter: Limiter, permits| {
                 if earlier.is_some_and(|earlier| self.has_charged(earlier, rule, &limiter, permits))
@@ -286,7 +287,7 @@ impl CompiledRules {
                 planned.charges.reserve(rules.len());
                 planned.add(rule, limiter, permits);
             };
-            match rule.plan(parts, charge) {
+            match rule.plan(parts, &mut key, charge) {
                 Ok(()) => {}
                 // A service in between may remove what the key was found in.
                 Err(_) if earlier.is_some_and(|it| it.has_met(|of| rule.has(of))) => {}
@@ -449,9 +450,9 @@ impl Planned {
     }
 
     fn join(&mut self, charge: Charge, of_both: fn(u32, u32) -> u32) {
-        let mut earlier = self.charges.iter_mut();
-        match earlier.find(|earlier| earlier.limiter.is_same(&charge.limiter)) {
-            Some(earlier) => earlier.join(charge, of_both),
+        let mut earlier = self.charges.iter();
+        match earlier.position(|earlier| earlier.limiter.is_same(&charge.limiter)) {
+            Some(place) => self.charges[place].join(charge, of_both),
             None => self.charges.push(charge),
         }
     }

@@ -311,6 +311,52 @@ fn different_keys_are_not_confused() {
     assert!(build(built(), built()).is_ok());
 }
 
+/// Rules of one key that follow each other look for it once in a request.
+#[tokio::test]
+async fn a_key_of_several_rules_is_looked_for_once() {
+    #[derive(Debug)]
+    struct Counted(&'static str, Arc<AtomicUsize>);
+    impl KeyExtractor for Counted {
+        fn extract(&self, parts: &Parts, key: &mut Key) -> Result<(), NoKey> {
+            self.1.fetch_add(1, Ordering::Relaxed);
+            let value = parts.headers.get(self.0).ok_or(NoKey::missing(self.0))?;
+            key.push(value.as_bytes());
+            Ok(())
+        }
+
+        fn fingerprint(&self) -> Option<u64> {
+            self.0.len().try_into().ok()
+        }
+    }
+    let looked = Arc::new(AtomicUsize::new(0));
+    let by = |header, name: &str, permits| {
+        let key = Counted(header, Arc::clone(&looked));
+        Limit::per_hour(permits).by(key).named(name)
+    };
+    let rules = [
+        by("user", "first", 3),
+        by("user", "second", 2),
+        by("tenant", "third", 9),
+        by("user", "fourth", 9),
+    ];
+    let store = MemoryStore::new();
+    let layer = RateLimitLayer::builder(&store)
+        .otherwise(rules)
+        .build()
+        .unwrap();
+    let ask = |user, tenant| {
+        let request = Request::builder()
+            .header("user", user)
+            .header("tenant", tenant);
+        code(&layer, request.body(String::new()).unwrap())
+    };
+    assert_eq!(ask("ann", "x").await, 200);
+    assert_eq!(looked.load(Ordering::Relaxed), 3);
+    assert_eq!(ask("ann", "y").await, 200);
+    assert_eq!(ask("ann", "z").await, 429);
+    assert_eq!(ask("bob", "x").await, 200);
+}
+
 /// What cannot be compared is the same as itself alone, in clones of its rule.
 #[test]
 fn keys_are_compared_by_all_of_their_settings() {
