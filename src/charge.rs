@@ -215,7 +215,10 @@ impl Charge {
 
     /// Returns whether a part of it is settled in this process.
     pub(crate) fn is_local(&self) -> bool {
-        matches!(self.taken_from, TakenFrom::Local | TakenFrom::LocalAndStore)
+        matches!(
+            self.taken_from,
+            TakenFrom::Local | TakenFrom::LocalAndStore(_)
+        )
     }
 
     /// Returns the part that must be settled with the store, if any.
@@ -223,12 +226,7 @@ impl Charge {
         match self.taken_from {
             TakenFrom::Store | TakenFrom::Lease(_) => Some(self),
             TakenFrom::Local => None,
-            TakenFrom::LocalAndStore => Some(Self {
-                taken_from: TakenFrom::Store,
-                standing: Standing::default(),
-                taken: None,
-                ..self
-            }),
+            TakenFrom::LocalAndStore(sent) => Some(Arc::unwrap_or_clone(sent)),
         }
     }
 

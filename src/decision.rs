@@ -92,7 +92,7 @@ impl Decision {
     /// Returns the answer to a charge of its request, if its store gave one.
     pub(crate) fn answer_to(&self, charge: &Charge) -> Option<&Charge> {
         let mut charges = self.charges().iter();
-        charges.find(|answered| answered.limiter.name == charge.limiter.name)
+        charges.find(|answered| answered.limiter.is_same(&charge.limiter))
     }
 
     /// Returns the grants of the layers that let the request pass, the innermost first.
@@ -206,7 +206,7 @@ impl Refusal {
     /// Returns the charge of this limiter, if it had no room and has not banned the caller.
     pub(crate) fn without_room(&mut self, limiter: &Limiter) -> Option<&mut Charge> {
         let mut charges = self.charges.iter_mut();
-        let charge = charges.find(|charge| charge.limiter.name == limiter.name)?;
+        let charge = charges.find(|charge| charge.limiter.is_same(limiter))?;
         let standing = &charge.standing;
         (standing.retry_after().is_some() && !standing.banned).then_some(charge)
     }

@@ -5,6 +5,8 @@ use std::sync::{
     atomic::{AtomicBool, Ordering},
 };
 
+use super::Charge;
+
 /// The theoretical arrival time after one grant: when all permits taken until then are free.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Tat {
@@ -47,8 +49,8 @@ pub(crate) enum TakenFrom {
     /// A share of the limit in this process, while the store failed. The store knows nothing of
     /// them
     Local,
-    /// The same, and perhaps also the store, by a call that was given up
-    LocalAndStore,
+    /// The same, and perhaps also the store, by a call that was given up: the charge that it sent
+    LocalAndStore(Arc<Charge>),
 }
 
 /// Records whether a grant without an entry was settled. The copies of a charge share it. It is

@@ -95,7 +95,7 @@ pub enum Algorithm {
     /// network that often cuts connections these may be many. Permits of an unanswered call are in
     /// use until their time has passed, an interval later at the latest. A
     /// [`Grant`](crate::Grant) is released once: the part of its permits that still lies ahead; if
-    /// other receipts were released meanwhile, it may be less, never more.
+    /// others were released meanwhile, it may be less, never more.
     Gcra,
     /// Counts by windows of the calendar. Only limits such as `Limit::monthly` (feature `calendar`)
     /// use it; choosing it for another limit is a [`ConfigError`].

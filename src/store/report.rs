@@ -123,7 +123,7 @@ impl<'a> Seen<'a> {
     #[inline(always)]
     fn decided<'c>(&self, charge: &'c Charge) -> DecidedRule<'c> {
         let of = charge.of();
-        let answered = |it: &&Charge| it.limiter.name == charge.limiter.name;
+        let answered = |it: &&Charge| it.limiter.is_same(&charge.limiter);
         let limit = self.charges.iter().find(answered).map(|it| &it.standing);
         DecidedRule {
             rule: of.rule(),

@@ -189,8 +189,9 @@ fn a_decision_in_memory_allocates_only_its_result() {
         let counts = counted(rule, &store, StatusCode::TOO_MANY_REQUESTS, Source::Store).await;
         assert_eq!((counts.head, counts.inner), (REFUSAL, None), "{counts:?}");
 
-        // The charges, and the grant's place in the extensions, whose table has room for it. Nothing is left
-        // in the response, which has its two fields: their map, and the text of one.
+        // The charges, and the grant's place in the extensions, whose table has room for it.
+        // Nothing is left in the response, which has its two fields: their map, and the text of
+        // one.
         let rule = ADMITTING.by(FromHeader::new("x-user"));
         let counts = counted(rule, &MemoryStore::new(), StatusCode::OK, Source::Store).await;
         assert_eq!((counts.inner, counts.head), (Some(2), 5), "{counts:?}");

@@ -144,13 +144,12 @@ impl<L: StandIn> Fallback<L> {
             Ok(Decision::Allow(grant)) if acquire.max_wait.is_none() => grant.charges_mut(),
             _ => &mut [],
         };
-        for charge in &mut *kept {
-            charge.taken_from = TakenFrom::LocalAndStore;
-            charge.made = acquire.asked_at;
-        }
         for charge in acquire.charges() {
-            if kept.iter().all(|kept| kept.name() != charge.name()) {
-                give_back(charge.made(acquire.asked_at));
+            let sent = charge.made(acquire.asked_at);
+            let mut kept = kept.iter_mut();
+            match kept.find(|kept| kept.name() == charge.name()) {
+                Some(kept) => kept.taken_from = TakenFrom::LocalAndStore(sent.into()),
+                None => give_back(sent),
             }
         }
         decision

@@ -84,6 +84,7 @@ pub(super) struct Granted {
     pub(super) answer: Answer,
     /// The limiter as it was; `None` for a log, in which the grant is found again.
     before: Option<Count>,
+    expires_at: i64,
 }
 
 impl StoredLimiter {
@@ -125,7 +126,7 @@ impl StoredLimiter {
         ptr::eq(self.by.as_ptr(), Arc::as_ptr(by))
     }
 
-    /// Takes a charge that has room by the algorithm and the limit that are counted by. Otherwise
+    /// Takes a charge that has room, if the limiter counts by its algorithm and its limit. Otherwise
     /// it takes nothing, and returns `None`.
     pub(super) fn grant(&mut self, charge: &Charge, exact: bool, now: Now) -> Option<Granted> {
         let is_counted = self.limiter.state.kind() == charge.of().counting.algorithm
@@ -134,20 +135,25 @@ impl StoredLimiter {
             return None;
         }
         self.count_by(charge.of(), now);
-        let before = self.limiter.small();
+        let (before, expires_at) = (self.limiter.small(), self.expires_at);
         let answer = (self.limiter).acquire_one(charge, Terms::HERE, exact, now);
         let answer = answer.ok().filter(|it| it.verdict == Verdict::Granted)?;
         self.keep_alive(now);
-        Some(Granted { answer, before })
+        Some(Granted {
+            answer,
+            before,
+            expires_at,
+        })
     }
 
     /// Puts back what [`grant`](Self::grant) took at this instant.
     pub(super) fn put_back(&mut self, charge: &Charge, granted: Granted, now: Now) {
+        self.expires_at = granted.expires_at;
         match granted.before {
             Some(before) => self.limiter = before,
             None => {
                 let mark = granted.answer.mark(charge.of().counting);
-                // It cannot fail: what is put back is there.
+                // As any settlement, it may find less where a wrong clock has moved a slot.
                 let _ = self.limiter.settle(charge, mark, 0, now);
             }
         }

@@ -67,7 +67,7 @@ pub(super) struct CompiledRule {
     /// The rule's own; those of its limit unless it has tiers.
     pub(super) of: Arc<CompiledLimit>,
     pub(super) max_wait: Option<MaxWait>,
-    /// The first rule of its entry that finds the same key.
+    /// The place of the first rule of its entry that finds the same key.
     key_of: usize,
     warned: Once,
 }
@@ -76,7 +76,7 @@ pub(super) struct CompiledRule {
 #[derive(Default)]
 pub(super) struct FoundKey {
     key: Key,
-    /// The first rule with this key, and whether there is a key.
+    /// The place of the first rule with this key, and whether there is a key.
     found: Option<(usize, Result<(), NoKey>)>,
 }
 
@@ -185,7 +185,7 @@ impl CompiledRule {
         })
     }
 
-    /// Numbers the keys of an entry's rules, so that each is looked for once in a request.
+    /// Numbers the keys of an entry's rules, so that rules in a row with one key look for it once.
     pub(super) fn share_keys(rules: &mut [Self]) {
         let mut firsts = HashMap::new();
         for (place, rule) in rules.iter_mut().enumerate() {

@@ -166,7 +166,7 @@ impl Bans {
             let (known, clock) = (self.get_or_make(charge), self.clock_of(charge.of()));
             let mut known = lock(&known);
             let mut charges = charges.iter();
-            let answered = charges.find(|answered| answered.name() == charge.name());
+            let answered = charges.find(|answered| answered.limiter.is_same(&charge.limiter));
             let left = Duration::from_millis(u64::try_from(found.left).unwrap_or(0));
             let back = Duration::from_millis(u64::try_from(found.back).unwrap_or(0));
             known.counted = RefusalCount {

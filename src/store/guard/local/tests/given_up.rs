@@ -3,7 +3,11 @@
 use std::sync::OnceLock;
 
 use super::*;
-use crate::{charge::TakenFrom, macros::logged::levels, store::guard::late::Late};
+use crate::{
+    charge::{PermitId, TakenFrom},
+    macros::logged::levels,
+    store::guard::late::Late,
+};
 
 /// Returns one whose server is silent, so that every call is given up.
 fn silent(policy: Option<FailurePolicy>) -> World {
@@ -27,8 +31,15 @@ fn passing(name: &str, permits: u32, limit: u64) -> Charge {
 #[test]
 fn who_is_admitted_here_keeps_the_charge_and_settles_both() {
     let world = silent(local());
-    let taken = world.ask([of("ann", 2, 4)]);
+    let asked = Charge {
+        id: PermitId([9; 16]),
+        ..of("ann", 2, 4)
+    };
+    let taken = world.ask([asked.clone()]);
     assert_eq!(taken.source(), Source::Local);
+    // By what was sent: the store knows neither the id of the grant here nor the share.
+    let sent = receipts(&taken)[0].clone().of_store().unwrap();
+    assert_eq!((sent.id, sent.limit()), (asked.id, asked.limit()));
     assert_eq!(world.guard.inner.settled(), [""; 0]);
     // Two of two are in use here.
     assert!(!world.takes([of("ann", 1, 4)]));
