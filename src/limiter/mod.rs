@@ -121,7 +121,7 @@ impl RateLimiter {
     ///
     /// Worst case: a grant cannot be distinguished from others. So an acquire is never sent twice:
     /// a call whose connection is lost is an error, and what it, or a call dropped under way, may
-    /// have taken is in use until it expires. A [`Grant`](crate::Grant) can be given back once.
+    /// have taken is in use until it expires. A [`Grant`] can be given back once.
     ///
     /// # Errors
     ///

@@ -34,15 +34,8 @@ use super::{
     },
     memory::shared::{Shared, stand_in},
 };
-#[cfg(feature = "_guards")]
 use crate::{
     charge::Charge,
-    clock::check_timer,
-    error::ErrorKind,
-    limit::at_least_zero,
-    store::{OpResult, TimeToLive},
-};
-use crate::{
     clock::{Clock, SteadyClock},
     compiled_limit::Limiter,
     decision::{Decision, RefusalKind},
@@ -51,6 +44,13 @@ use crate::{
     name::Name,
     observe::{Observers, StateChange},
     sync::OnDrop,
+};
+#[cfg(feature = "_guards")]
+use crate::{
+    clock::check_timer,
+    error::ErrorKind,
+    limit::at_least_zero,
+    store::{OpResult, TimeToLive},
 };
 
 /// The outermost guard: names the store in errors, and reports to listeners and observers.
