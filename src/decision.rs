@@ -76,9 +76,7 @@ impl Decision {
     ///
     /// Empty if no store answered: see [`source`](Self::source).
     pub fn limits(&self) -> impl ExactSizeIterator<Item = LimitState<'_>> {
-        let granted = self.is_allowed();
-        let charges = self.charges().iter();
-        charges.map(move |charge| LimitState { charge, granted })
+        LimitState::each(self.charges(), self.is_allowed())
     }
 
     /// Returns its charges, that of the limit closest to exhaustion first.
@@ -176,9 +174,7 @@ impl Refusal {
 
     /// Returns the limits that applied, the one closest to exhaustion first.
     pub fn limits(&self) -> impl ExactSizeIterator<Item = LimitState<'_>> {
-        let granted = false;
-        let charges = self.charges.iter();
-        charges.map(move |charge| LimitState { charge, granted })
+        LimitState::each(&self.charges, false)
     }
 
     /// Returns what the request lacks, if the kind is [`MissingKey`](RefusalKind::MissingKey), or

@@ -105,7 +105,8 @@ impl Grant {
     /// Adds a limit that applied, and its permits left.
     #[must_use]
     pub fn with_limit(self, name: &str, limit: Limit, remaining: u64) -> Self {
-        let mut charges = self.into_charges();
+        // Those of no layer.
+        let mut charges: Charges = self.charges().iter().cloned().collect();
         charges.push(charge(name, limit, remaining, None));
         charges.sort_by(Charge::by_tightness);
         Self::new(charges, Source::Store)

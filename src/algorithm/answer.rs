@@ -211,7 +211,7 @@ fn judge<'a>(
     let (mut wait, mut source) = (Duration::ZERO, Source::Store);
     for (charge, answer) in charges.iter().zip(answers.clone()) {
         if answer.estimated {
-            source = answer.source();
+            source = Source::Estimate;
         }
         if !charge.shadow {
             above_rate |= answer.verdict == Verdict::AboveRate;

@@ -99,9 +99,7 @@ impl Grant {
     ///
     /// Empty if no store answered: see [`source`](Self::source).
     pub fn limits(&self) -> impl ExactSizeIterator<Item = LimitState<'_>> {
-        let granted = true;
-        let charges = self.charges().iter();
-        charges.map(move |charge| LimitState { charge, granted })
+        LimitState::each(self.charges(), true)
     }
 
     /// Returns its charges, also those of shadow rules that had no room.
@@ -271,26 +269,13 @@ impl Grant {
         &mut self.charges
     }
 
-    /// Returns the charges alone, as those of no layer.
-    pub(crate) fn into_charges(mut self) -> Charges {
-        if let Some(held) = self
-            .charges
-            .0
-            .as_mut()
-            .filter(|held| held.admitted.is_some())
-        {
-            Arc::make_mut(held).admitted = None;
-        }
-        self.charges
-    }
-
     /// Returns it as made by a share of the limits in this process.
-    pub(crate) fn by_share(self) -> Self {
-        let mut charges = self.into_charges();
-        for charge in charges.iter_mut() {
+    pub(crate) fn by_share(mut self) -> Self {
+        for charge in self.charges_mut() {
             charge.taken_from = TakenFrom::Local;
         }
-        Self::new(charges, Source::Local)
+        self.source = Source::Local;
+        self
     }
 }
 

@@ -7,11 +7,20 @@ use crate::charge::Charge;
 /// The state of one limit after a decision.
 #[derive(Clone, Copy, Debug)]
 pub struct LimitState<'a> {
-    pub(super) charge: &'a Charge,
-    pub(super) granted: bool,
+    charge: &'a Charge,
+    granted: bool,
 }
 
 impl<'a> LimitState<'a> {
+    /// Returns the states of the limits of a decision's charges.
+    pub(super) fn each(
+        charges: &'a [Charge],
+        granted: bool,
+    ) -> impl ExactSizeIterator<Item = Self> {
+        let charges = charges.iter();
+        charges.map(move |charge| Self { charge, granted })
+    }
+
     /// Returns the rule's name; that of a [`Limit::named`](crate::Limit::named), whatever the key;
     /// for another [`RateLimiter`](crate::RateLimiter) its own.
     pub fn name(&self) -> &'a str {

@@ -69,22 +69,26 @@ impl Drop for Undecided {
     }
 }
 
-/// Returns whether observers or the caller's span see a request.
+/// The caller's span, of a request that it or observers see.
+pub(super) struct SeenBy(Option<CallerSpan>);
+
+/// Returns who sees a request; `None` if nothing does.
 #[inline]
-pub(super) fn is_seen(acquire: &Acquire) -> bool {
-    !acquire.first().of().observers.is_empty() || CallerSpan::current().is_some()
+pub(super) fn seen_by(acquire: &Acquire) -> Option<SeenBy> {
+    let span = CallerSpan::current();
+    let is_seen = span.is_some() || !acquire.first().of().observers.is_empty();
+    is_seen.then_some(SeenBy(span))
 }
 
 /// Reports a request that was decided at once, to its observers and the caller's span.
 #[inline(never)]
-pub(super) fn at_once(acquire: &Acquire, decision: &Result<Decision, Error>) {
+pub(super) fn at_once(by: &SeenBy, acquire: &Acquire, decision: &Result<Decision, Error>) {
     // What answers the charges themselves has left them in its decision.
     let charges = match decision {
         Ok(decision) if acquire.charges.is_empty() => decision.charges(),
         _ => &acquire.charges[..],
     };
-    let (seen, span) = (Seen::of(decision), CallerSpan::current());
-    report(charges, &seen, None, span.as_ref());
+    report(charges, &Seen::of(decision), None, by.0.as_ref());
 }
 
 fn report_wait(acquire: &Acquire, ended: Option<Duration>) {

@@ -143,7 +143,7 @@ impl<S: Decide> InMemory<S> {
 
 impl<S: Decide> AnyStore for InMemory<S> {
     fn decide_at_once(&self, acquire: &mut Acquire) -> Option<Result<Decision, Error>> {
-        let seen = report::is_seen(acquire);
+        let seen_by = report::seen_by(acquire);
         // A decision is large: it is changed in place.
         let mut decision = self.store.decide_at_once(acquire);
         self.report_limiters();
@@ -151,8 +151,8 @@ impl<S: Decide> AnyStore for InMemory<S> {
             if let Err(error) = decided {
                 *decided = self.answer_error(acquire, error.clone());
             }
-            if seen {
-                report::at_once(acquire, decided);
+            if let Some(by) = seen_by {
+                report::at_once(&by, acquire, decided);
             }
         }
         decision
@@ -321,10 +321,10 @@ impl<S: Decide> Remote<S> {
 #[cfg(feature = "_guards")]
 impl<S: Decide> AnyStore for Remote<S> {
     fn decide_at_once(&self, acquire: &mut Acquire) -> Option<Result<Decision, Error>> {
-        let seen = report::is_seen(acquire);
+        let seen_by = report::seen_by(acquire);
         let decision = self.decide_unsent(acquire);
-        if let Some(decision) = decision.as_ref().filter(|_| seen) {
-            report::at_once(acquire, decision);
+        if let (Some(by), Some(decision)) = (seen_by, &decision) {
+            report::at_once(&by, acquire, decision);
         }
         decision
     }

@@ -5,7 +5,7 @@
 use crate::{memory::now, scene::*};
 
 use proptest::prelude::*;
-use tower_ratelimit::Algorithm;
+use tower_ratelimit::{Algorithm, TimeToLive};
 
 /// Limiters that count in each way, and one whose only permit is taken for a day.
 struct World {
@@ -97,4 +97,21 @@ proptest! {
             }
         }
     }
+}
+
+/// Not even when they expire.
+#[test]
+fn a_list_that_is_an_error_changes_nothing() {
+    let store = MemoryStore::new().clock(ManualClock::new());
+    let of = |name| RateLimiter::new(&store, name).unwrap();
+    let (kept, unset) = (of("kept"), of("unset"));
+    let limit = Limit::per_second(5).keep_alive(Duration::from_secs(60));
+    assert!(now(kept.try_set_rate(limit.unwrap())).unwrap());
+    let later = Duration::from_secs(600);
+    assert!(now(kept.expire(later)).unwrap());
+    let both = RateLimiter::all([&kept, &unset]).unwrap();
+    let error = now(both.try_acquire()).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::NotInitialized);
+    assert_eq!(now(kept.time_to_live()).unwrap(), TimeToLive::Left(later));
+    assert_eq!(now(kept.available_permits()).unwrap(), 5);
 }

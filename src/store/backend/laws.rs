@@ -125,7 +125,7 @@ struct History {
     clock: ManualClock,
     random: Random,
     books: [Book; 2],
-    /// Grants that can be settled: the number of the book and of the charge, the permits, the grant.
+    /// Grants that can be settled: the numbers of book and charge, the permits, the grant.
     taken: Vec<(usize, usize, u64, Grant)>,
 }
 

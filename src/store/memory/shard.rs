@@ -126,8 +126,8 @@ impl StoredLimiter {
         ptr::eq(self.by.as_ptr(), Arc::as_ptr(by))
     }
 
-    /// Takes a charge that has room, if the limiter counts by its algorithm and its limit. Otherwise
-    /// it takes nothing, and returns `None`.
+    /// Takes a charge that has room, if the limiter counts by its algorithm and its limit.
+    /// Otherwise it takes nothing, and returns `None`.
     pub(super) fn grant(&mut self, charge: &Charge, exact: bool, now: Now) -> Option<Granted> {
         let is_counted = self.limiter.state.kind() == charge.of().counting.algorithm
             && self.limiter.limit.is_some_and(|limit| charge.is_by(&limit));

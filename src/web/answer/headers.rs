@@ -51,9 +51,9 @@ pub enum HeaderStyle {
     /// number; `r` the permits left, without which there is no `RateLimit` field. `t` is in
     /// seconds, rounded up: on a refusal the same number as `Retry-After`, on a grant the time
     /// until at least one more permit is free,
-    /// [`LimitState::next_after`](crate::LimitState::next_after). It is omitted if it is unknown, or
-    /// if it would exceed the `Retry-After` of the same response. The limit closest to exhaustion
-    /// comes first. Items of other limiters stay; a layer outside adds to them.
+    /// [`LimitState::next_after`](crate::LimitState::next_after). It is omitted if it is unknown,
+    /// or if it would exceed the `Retry-After` of the same response. The limit closest to
+    /// exhaustion comes first. Items of other limiters stay; a layer outside adds to them.
     ///
     /// Draft 11 expired on 24 November 2026. A later one may rename `r` and `t`, and would be
     /// another style.

@@ -62,7 +62,7 @@ pub(crate) fn acquire_command(
     windows: [Window; 2],
     settings: CallSettings<'_>,
 ) -> Option<Cmd> {
-    let first = &run.first()?.first();
+    let first = run.first()?.first();
     let mut command = ACQUIRE.start(1, 7 + 4 * run.len());
     command.arg(own_keys(
         first.name(),
