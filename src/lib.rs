@@ -22,6 +22,9 @@
 mod algorithm;
 mod charge;
 mod clock;
+#[cfg(feature = "_meter")]
+#[doc(hidden)]
+pub mod command;
 mod compiled_limit;
 mod decision;
 mod demand;
@@ -37,8 +40,6 @@ mod list;
 mod macros;
 mod name;
 pub mod observe;
-#[cfg(feature = "replay")]
-pub mod replay;
 mod store;
 mod sync;
 #[cfg(any(test, feature = "test-util"))]

@@ -13,9 +13,13 @@
 
 mod allocations;
 mod call_sites;
+#[cfg(all(feature = "redis", feature = "cli"))]
+#[path = "../../src/bin/ratelimit/engine/mod.rs"]
+#[allow(dead_code, unused_imports, reason = "the command uses the rest")]
+mod engine;
 #[path = "../../src/macros/logged/log.rs"]
 mod log;
-#[cfg(all(feature = "redis", feature = "replay"))]
+#[cfg(all(feature = "redis", feature = "cli"))]
 mod replay;
 #[path = "../support/scene.rs"]
 mod scene;

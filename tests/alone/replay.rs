@@ -2,9 +2,13 @@
 
 use std::io::{BufReader, Read, Result, Write};
 
-use tower_ratelimit::{Limit, replay::Replay};
+use tower_ratelimit::{Algorithm, Limit};
 
-use crate::{ALONE, allocations::ALLOCATOR};
+use crate::{
+    ALONE,
+    allocations::ALLOCATOR,
+    engine::{Replay, Rows},
+};
 
 /// In one hour each; three hours later come others.
 const CALLERS: usize = 2000;
@@ -60,7 +64,8 @@ async fn a_replay_holds_the_callers_of_an_interval() {
     let before = in_use();
     let mut log = Log::default();
     let mut once = Some(BufReader::new(&mut log));
-    let replay = Replay::by("1").limit(Limit::per_hour(GRANTS as u64));
+    let replay =
+        Replay::of(Rows::of(["1"])).limit(Algorithm::SlidingLog, Limit::per_hour(GRANTS as u64));
     let report = replay.run(|| Ok(once.take())).unwrap();
     assert_eq!(report.callers, (HOURS * CALLERS) as u64);
     assert_eq!(report.candidates[0].touched, [0, 0]);

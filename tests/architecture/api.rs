@@ -69,7 +69,11 @@ impl Api<'_> {
                         self.name(module, &path, shown);
                     }
                 }
-                Item::Mod(item) if is_public(&item.vis) && !is_aside(&item.attrs) => {
+                Item::Mod(item)
+                    if is_public(&item.vis)
+                        && !is_aside(&item.attrs)
+                        && !is_hidden(&item.attrs) =>
+                {
                     let name = item.ident.to_string();
                     let inner = [&module[..], std::slice::from_ref(&name)].concat();
                     self.module(&inner, &format!("{shown}{name}::"));

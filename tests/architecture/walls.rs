@@ -116,9 +116,9 @@ fn counting_knows_values_alone() {
 }
 
 #[test]
-fn replays_know_values_and_counting() {
-    let known = |it: &Names| is_in(it, &VALUES) || is_in(it, &["algorithm", "replay"]);
-    assert_eq!(strangers(&["replay"], known), []);
+fn what_the_command_needs_is_values_and_counting() {
+    let known = |it: &Names| is_in(it, &VALUES) || is_in(it, &["algorithm", "command"]);
+    assert_eq!(strangers(&["command"], known), []);
 }
 
 #[test]

@@ -12,6 +12,10 @@
 
 mod client_ip;
 mod config;
+#[cfg(feature = "cli")]
+#[path = "../../src/bin/ratelimit/engine/mod.rs"]
+#[allow(dead_code, unused_imports, reason = "the command uses the rest")]
+mod engine;
 mod headers;
 mod house;
 mod links;
@@ -23,7 +27,7 @@ mod operations;
 mod pictures;
 #[path = "../../benches/shared/plot.rs"]
 mod plot;
-#[cfg(feature = "replay")]
+#[cfg(feature = "cli")]
 mod replay;
 #[path = "../support/scene.rs"]
 mod scene;

@@ -4,13 +4,13 @@ mod oracle;
 
 use std::{io, time::Duration};
 
-use tower_ratelimit::{
-    Algorithm, Limit,
-    replay::{Replay, ReplayError, Report, Rows},
-};
+use tower_ratelimit::{Algorithm, Limit};
 
 use self::oracle::{Format, Log};
-use crate::support::random::Random;
+use crate::{
+    engine::{Replay, ReplayError, Report, Rows},
+    support::random::Random,
+};
 
 fn run(replay: &Replay, text: &str) -> Result<Report, ReplayError> {
     replay.run(|| Ok(Some(text.as_bytes())))
@@ -45,7 +45,7 @@ fn limits(
 fn counting(replay: Replay, limits: &[(Algorithm, Limit)]) -> Replay {
     let limits = limits.iter();
     limits.fold(replay, |replay, (algorithm, limit)| {
-        replay.limit_by(*algorithm, *limit)
+        replay.limit(*algorithm, *limit)
     })
 }
 
@@ -170,7 +170,7 @@ fn addresses_count_as_peers_do() {
         "",
     ];
     let text: String = all.iter().map(|caller| line(caller)).collect();
-    let replay = Replay::by("who").limit(Limit::per_minute(1));
+    let replay = Replay::of(Rows::of(["who"])).limit(Algorithm::SlidingLog, Limit::per_minute(1));
     let report = run(&replay.clone().show_keys(), &text).unwrap();
     assert_eq!((report.callers, report.without_caller), (4, 2));
     let busiest = report.busiest.iter();
@@ -193,7 +193,9 @@ fn long_callers_are_cut_and_distinguished() {
     let long = "x".repeat(10_000);
     let line = |end: u32| format!("{{\"ts\":1700000000.1,\"agent\":\"{long}{end}\"}}\n");
     let text: String = [1, 2, 2].map(line).concat();
-    let replay = Replay::by("agent").limit(Limit::per_minute(9)).show_keys();
+    let replay = Replay::of(Rows::of(["agent"]))
+        .limit(Algorithm::SlidingLog, Limit::per_minute(9))
+        .show_keys();
     let report = run(&replay, &text).unwrap();
     let most = report.busiest.iter().map(|it| it.most[0]);
     assert_eq!(most.collect::<Vec<_>>(), [2, 1]);
@@ -206,7 +208,11 @@ fn unreadable_lines_are_counted_and_shown_harmlessly() {
     let good = "192.0.2.1 - - [10/Oct/2000:13:55:36 -0700] \"GET / HTTP/1.1\" 200 2\n";
     let long = "x".repeat(100_000);
     let text = format!("{good}\u{1b}[2Jbroken\n\n{good}{long}\n{good}3\n4\n{good}");
-    let report = run(&Replay::by("ip").limit(Limit::per_hour(3)), &text).unwrap();
+    let report = run(
+        &Replay::of(Rows::of(["ip"])).limit(Algorithm::SlidingLog, Limit::per_hour(3)),
+        &text,
+    )
+    .unwrap();
     let read = &report.read;
     assert_eq!((read.lines, read.unreadable, read.requests), (8, 4, 4));
     assert_eq!(read.lost(), 0.5);
@@ -223,9 +229,9 @@ fn unreadable_lines_are_counted_and_shown_harmlessly() {
 #[test]
 fn a_log_that_is_read_once_is_not_verified() {
     let text = "time,who\n1700000000.001,a\n1700000000.002,a\n1700000000.003,b\n";
-    let replay = Replay::by("who")
-        .limit(Limit::per_minute(1))
-        .limit_by(Algorithm::Gcra, Limit::per_minute(1));
+    let replay = Replay::of(Rows::of(["who"]))
+        .limit(Algorithm::SlidingLog, Limit::per_minute(1))
+        .limit(Algorithm::Gcra, Limit::per_minute(1));
     let mut opened = false;
     let report = replay
         .run(|| Ok((!std::mem::replace(&mut opened, true)).then_some(text.as_bytes())))
@@ -252,9 +258,13 @@ fn a_log_that_is_read_once_is_not_verified() {
 fn errors_say_what_would_be_right() {
     let combined = "192.0.2.1 - - [10/Oct/2000:13:55:36 -0700] \"GET / HTTP/1.1\" 200 2\n";
     let minute = Limit::per_minute(1);
-    let by = |column| Replay::by(column).limit(minute);
+    let by = |column| Replay::of(Rows::of([column])).limit(Algorithm::SlidingLog, minute);
     for (replay, text, part) in [
-        (Replay::by("ip"), combined, "1 to 16 limits, not 0"),
+        (
+            Replay::of(Rows::of(["ip"])),
+            combined,
+            "1 to 16 limits, not 0",
+        ),
         (by("ip").share(1.5), combined, "from 0 to 1, not 1.5"),
         (by("tenant"), combined, "no column \"tenant\": it has ip,"),
         (
@@ -264,7 +274,7 @@ fn errors_say_what_would_be_right() {
         ),
         (by("ip"), "what\n", "line 1 of the log: it is neither JSON"),
         (
-            by("ip").limit_by(Algorithm::Gcra, limit(2_000_000, 1000)),
+            by("ip").limit(Algorithm::Gcra, limit(2_000_000, 1000)),
             "time,ip\n1700000000.001,a\n",
             "more than one in each microsecond",
         ),

@@ -4,6 +4,9 @@ mod arguments;
 mod commands;
 mod contenders;
 mod database;
+#[allow(dead_code, unused_imports, reason = "the command uses the rest")]
+#[path = "../../../src/bin/ratelimit/engine/mod.rs"]
+mod engine;
 #[path = "../../shared/figures.rs"]
 mod figures;
 mod floors;

@@ -2,8 +2,8 @@
 
 use std::fmt::{self, Display, Write};
 
+use crate::engine::{Candidate, Report, SmallestLimit};
 use jiff::Timestamp;
-use tower_ratelimit::replay::{Candidate, Report, SmallestLimit};
 
 use crate::{
     log::understood,

@@ -12,15 +12,11 @@ use std::{
 use flate2::bufread::MultiGzDecoder;
 use http::{HeaderName, HeaderValue, Method, Request, StatusCode, Uri, header::HOST};
 use indicatif::{ProgressBar, ProgressFinish};
-use ipnet::Ipv6Net;
 use serde_json::{Value, json};
-use tower_ratelimit::{
-    Limit,
-    key::PeerAddr,
-    replay::{Rows, RowsRead},
-};
+use tower_ratelimit::{Limit, command::caller_of, key::PeerAddr};
 
 use crate::{
+    engine::{Rows, RowsRead},
     needs::Need,
     out::{counted, harmless, in_file, say},
     rules::Found,
@@ -30,9 +26,6 @@ use crate::{
 
 /// The share of lines that may be unreadable or late.
 const LOST: f64 = 0.01;
-
-/// The bits of an IPv6 address that distinguish callers, as in `PeerIp`.
-const IPV6_PREFIX: u8 = 56;
 
 /// How a log is read.
 #[derive(clap::Args)]
@@ -200,12 +193,8 @@ fn address(text: &str) -> Option<SocketAddr> {
 
 /// Returns an address as rules by `peer` count it: without a port, and of IPv6 the network.
 fn grouped(caller: &str) -> Box<str> {
-    match address(caller).map(|address| address.ip().to_canonical()) {
-        Some(IpAddr::V6(ip)) => {
-            let network = Ipv6Net::new(ip, IPV6_PREFIX).map(|it| it.trunc().to_string());
-            network.unwrap_or_default().into()
-        }
-        Some(ip) => ip.to_string().into(),
+    match address(caller) {
+        Some(address) => caller_of(address.ip()).into(),
         None => caller.into(),
     }
 }

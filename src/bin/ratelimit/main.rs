@@ -8,6 +8,7 @@
 mod check;
 mod demo;
 mod diff;
+mod engine;
 mod explain;
 mod html;
 mod limiter;

@@ -12,11 +12,12 @@ use serde_json::json;
 use tower_ratelimit::{
     Algorithm, Limit,
     key::{ClientIp, KeyExtractor},
-    replay::{Replay, Report, Rows},
 };
 
 use crate::{
-    Stop, demo, html,
+    Stop, demo,
+    engine::{Replay, Report, Rows},
+    html,
     log::{self, Columns, is_enough, request, understood},
     needs::needs,
     out::{Format, counted, in_file, objects, table},
@@ -136,7 +137,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<bool, Stop> {
     };
     let mut replay = Replay::of(columns.rows(rows)?).share(share.unwrap_or(0.001));
     for limit in &arguments.limit {
-        replay = replay.limit_by(arguments.algorithm, *limit);
+        replay = replay.limit(arguments.algorithm, *limit);
     }
     if arguments.show_keys {
         replay = replay.show_keys();

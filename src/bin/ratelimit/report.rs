@@ -1,7 +1,7 @@
 //! Describes the results of a replay in words, for the commands [`replay`](crate::replay) and
 //! [`html`](crate::html).
 
-use tower_ratelimit::replay::{Figure, Report, SmallestLimit};
+use crate::engine::{Figure, Report, SmallestLimit};
 
 use crate::{
     log::is_coarse,

@@ -8,11 +8,12 @@ use std::{
     process::{self, Command},
 };
 
-use tower_ratelimit::{Limit, replay::Replay};
+use tower_ratelimit::{Algorithm, Limit};
 
 use super::Pace;
 use crate::{
     database,
+    engine::{Replay, Rows},
     row::{Contest, Goal::AtMost, Rounds, Row, figure},
     support::random::Random,
 };
@@ -103,7 +104,7 @@ impl Drop for Log {
 pub(crate) fn read(path: &str, replayed: bool) {
     let open = || File::open(path).map(|file| BufReader::with_capacity(1 << 16, file));
     if replayed {
-        let replay = Replay::by("ip").limit(Limit::per_minute(60));
+        let replay = Replay::of(Rows::of(["ip"])).limit(Algorithm::SlidingLog, Limit::per_minute(60));
         let report = replay.run(|| open().map(Some)).unwrap();
         assert_eq!((report.read.requests, report.callers), (LINES, CALLERS));
         assert!(report.smallest[0].verified);

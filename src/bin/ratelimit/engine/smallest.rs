@@ -2,8 +2,9 @@
 
 use std::{collections::BTreeMap, time::Duration};
 
+use tower_ratelimit::{Algorithm, Limit};
+
 use super::pass::{Pass, Way};
-use crate::limit::{Algorithm, Limit};
 
 /// The most limits that one reading tries for one smallest limit.
 const TRIED: u64 = 8;
@@ -50,9 +51,10 @@ impl Bounds {
         };
         let (times, longer) = match self.algorithm {
             Algorithm::SlidingLog => (1, Duration::ZERO),
-            Algorithm::FixedWindow | Algorithm::Calendar => (2, Duration::from_millis(1)),
             // The time from permit to permit is rounded up to a microsecond.
             Algorithm::Gcra => (2, Duration::from_micros(permits)),
+            // A fixed window.
+            _ => (2, Duration::from_millis(1)),
         };
         let shorter = self.interval + Duration::from_millis(u64::from(self.whole));
         let shorter = shorter.checked_sub(resolution).map(|it| millis(it, 0));

@@ -2,13 +2,13 @@
 
 use smallvec::SmallVec;
 
+use super::super::{
+    check::Kind,
+    words::{Words, skip},
+};
 use super::{
     Column, Format, Lack, Line, Place, Wanted, between, header, is_name, layout, member, text_of,
     value_of,
-};
-use crate::replay::{
-    check::Kind,
-    words::{Words, skip},
 };
 
 /// The usual names of columns in logs, after the name that finds all of them.
@@ -52,7 +52,7 @@ const LONGEST_LIST: usize = 300;
 impl Format {
     /// Finds the format by a line, which may be a header: an error says what is missing, and of
     /// which kind it is.
-    pub(in crate::replay) fn of(line: &str, wanted: &Wanted) -> Result<Self, Lack> {
+    pub(in super::super) fn of(line: &str, wanted: &Wanted) -> Result<Self, Lack> {
         let text = skip(line, wanted.skip);
         let mut format = Self {
             between: between(text),

@@ -2,31 +2,8 @@
 //! the smallest limit that leaves nearly all callers alone.
 //!
 //! Requests are decided by the algorithms that also decide in a service. All figures assume that
-//! callers would have sent the same requests after a refusal. The command `ratelimit` (feature
-//! `cli`) is this module on a command line.
-//!
-//! # What `ratelimit replay --json` prints
-//!
-//! One object, whose `schema` is 1; it grows when a member changes or goes. Its other members are
-//! those of [`Report`] and of its [`RowsRead`], which implement `serde::Serialize`.
-//!
-//! [`Rows`] reads other columns of a log in the same way; the command sends them through rules.
-//! What its other commands print is in [operations](crate::docs::operations#the-commands-json).
-//!
-//! # Example
-//!
-//! ```
-//! use tower_ratelimit::{Limit, replay::Replay};
-//!
-//! let log = r#"192.0.2.1 - - [10/Oct/2026:13:55:36.100 +0000] "GET / HTTP/1.1" 200 5
-//! 192.0.2.1 - - [10/Oct/2026:13:55:36.900 +0000] "GET / HTTP/1.1" 200 5
-//! 192.0.2.2 - - [10/Oct/2026:13:55:37.000 +0000] "GET / HTTP/1.1" 200 5
-//! "#;
-//! let report = Replay::by("ip").limit(Limit::per_minute(1)).run(|| Ok(Some(log.as_bytes())))?;
-//! assert_eq!(report.read.requests, 3);
-//! assert_eq!(report.candidates[0].touched, [1, 1]);
-//! # Ok::<_, tower_ratelimit::replay::ReplayError>(())
-//! ```
+//! callers would have sent the same requests after a refusal. [`Rows`] reads columns of a log in
+//! the same way, for the commands that send them through rules.
 
 mod callers;
 mod check;
@@ -47,19 +24,17 @@ use std::{
     time::Duration,
 };
 
+use tower_ratelimit::{Algorithm, Limit, command::Meter};
+
 use self::{
     callers::Callers,
     pass::{Pass, Run, Way},
     smallest::{Bounds, Search},
 };
-pub use self::{
+pub(crate) use self::{
     error::ReplayError,
     report::{Busiest, Candidate, Figure, Moment, Report, SmallestLimit},
     rows::{Rows, RowsRead},
-};
-use crate::{
-    limit::{Algorithm, Limit},
-    name::Name,
 };
 
 /// The most limits of one replay.
@@ -77,7 +52,7 @@ const BUSIEST: usize = 10;
 /// error.
 #[derive(Clone, Debug)]
 #[must_use = "nothing is read before `run`"]
-pub struct Replay {
+pub(crate) struct Replay {
     rows: Rows,
     limits: Vec<Way>,
     share: f64,
@@ -85,21 +60,15 @@ pub struct Replay {
 }
 
 impl Replay {
-    /// Counts requests by a column: `ip` is the address, whatever the log calls it, and others have
-    /// their names.
+    /// Counts requests by the first of these columns, or by what [`run_by`](Self::run_by) makes of
+    /// them: `ip` is the address, whatever the log calls it, and others have their names.
     ///
     /// A common or combined log has `ip`, `user`, `request`, `status`, `bytes`, `referer` and
     /// `agent`. Words without a header have numbers, counted from 1, or the names before their
     /// equals signs. In JSON, `user.id` is a member of the member `user`, and a list is what was
-    /// sent in several lines of a header. An address counts as [`PeerIp`](crate::key::PeerIp)
-    /// counts it.
-    pub fn by(column: &str) -> Self {
-        Self::of(Rows::of([column]))
-    }
-
-    /// Counts requests by the first of these columns, or by what [`run_by`](Self::run_by) makes of
-    /// them.
-    pub fn of(rows: Rows) -> Self {
+    /// sent in several lines of a header. An address counts as
+    /// [`PeerIp`](tower_ratelimit::key::PeerIp) counts it.
+    pub(crate) fn of(rows: Rows) -> Self {
         Self {
             rows,
             limits: Vec::new(),
@@ -108,25 +77,20 @@ impl Replay {
         }
     }
 
-    /// Adds a limit, counted by a sliding log.
-    pub fn limit(self, limit: Limit) -> Self {
-        self.limit_by(Algorithm::SlidingLog, limit)
-    }
-
     /// Adds a limit, counted by this algorithm.
-    pub fn limit_by(mut self, algorithm: Algorithm, limit: Limit) -> Self {
+    pub(crate) fn limit(mut self, algorithm: Algorithm, limit: Limit) -> Self {
         self.limits.push((algorithm, limit));
         self
     }
 
     /// Looks for the smallest limit that touches fewer than this share of callers. Default: 0.001.
-    pub fn share(mut self, share: f64) -> Self {
+    pub(crate) fn share(mut self, share: f64) -> Self {
         self.share = share;
         self
     }
 
     /// Shows callers by their keys. Default: by digests, with a secret that each run draws.
-    pub fn show_keys(mut self) -> Self {
+    pub(crate) fn show_keys(mut self) -> Self {
         self.show_keys = true;
         self
     }
@@ -140,7 +104,7 @@ impl Replay {
     ///
     /// Returns an error if a setting cannot be used, or if the log cannot be read or lacks a
     /// column.
-    pub fn run<R: BufRead>(
+    pub(crate) fn run<R: BufRead>(
         &self,
         open: impl FnMut() -> io::Result<Option<R>>,
     ) -> Result<Report, ReplayError> {
@@ -152,22 +116,23 @@ impl Replay {
     /// # Errors
     ///
     /// Returns an error as [`run`](Self::run) does.
-    pub fn run_by<R: BufRead>(
+    pub(crate) fn run_by<R: BufRead>(
         &self,
         mut open: impl FnMut() -> io::Result<Option<R>>,
         mut caller: impl for<'f> FnMut(&'f [Option<Cow<'f, str>>]) -> Option<Cow<'f, str>>,
     ) -> Result<Report, ReplayError> {
         self.check()?;
-        let name = Name::exact("replay")?;
         let mut count = |log: R, lines, limits: &dyn Fn(Duration) -> Vec<_>, verifies| {
             let (mut callers, mut pass) = (Callers::default(), None);
             let keep = |fields: &[Option<Cow<'_, str>>]| callers.number(caller(fields).as_deref());
             let decide = |resolution, time, caller| {
-                let begin = || Pass::new(&name, &limits(resolution), verifies);
-                pass.get_or_insert_with(begin).request(time, caller);
+                let begin = || Pass::new(&limits(resolution), verifies);
+                if let Ok(pass) = pass.get_or_insert_with(begin) {
+                    pass.request(time, caller);
+                }
             };
             let read = self.rows.each(log, lines, keep, decide)?;
-            Ok::<_, ReplayError>((read, callers, pass.unwrap_or_default()))
+            Ok::<_, ReplayError>((read, callers, pass.transpose()?.unwrap_or_default()))
         };
         let Some(log) = open()? else {
             return Err(ReplayError::Setting("there is no log to read".to_owned()));
@@ -206,11 +171,9 @@ impl Replay {
             format!("a replay takes 1 to {MOST_LIMITS} limits, not {count}")
         } else if !(0.0..=1.0).contains(&share) {
             format!("a share of callers is from 0 to 1, not {share}")
-        } else if self.limits.iter().any(|it| it.1.calendar().is_some()) {
-            "days, weeks and months are replayed by rules alone: give it a rules file".to_owned()
         } else {
             for (algorithm, limit) in &self.limits {
-                algorithm.check(limit.stored().rate, limit.stored().interval)?;
+                Meter::new(*algorithm, *limit)?;
             }
             return Ok(());
         };

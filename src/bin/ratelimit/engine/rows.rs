@@ -19,26 +19,9 @@ use super::{
 /// `path`, `host` and `status` also find columns by other usual names; method and path are also
 /// read from a column `request`, as in the common format. Lines whose method or path is none are
 /// no requests.
-///
-/// # Example
-///
-/// ```
-/// use tower_ratelimit::replay::Rows;
-///
-/// let log = r#"{"ts": 1791640536.9, "remote_addr": "192.0.2.1", "request": "GET /b HTTP/1.1"}
-/// {"ts": 1791640536.1, "remote_addr": "192.0.2.1", "request": "GET /a HTTP/1.1"}"#;
-/// let mut paths = Vec::<Box<str>>::new();
-/// let rows = Rows::of(["ip", "path"]).optional("status");
-/// let read = rows.read(log.as_bytes(), |_time, fields| {
-///     paths.push(fields[1].clone().unwrap_or_default());
-/// })?;
-/// assert_eq!(paths.concat(), "/a/b");
-/// assert_eq!((read.requests, read.missing), (2, vec!["status".to_owned()]));
-/// # Ok::<_, tower_ratelimit::replay::ReplayError>(())
-/// ```
 #[derive(Clone, Debug)]
 #[must_use = "nothing is read before `read`"]
-pub struct Rows {
+pub(crate) struct Rows {
     /// Those of `OWN`, and those that are read.
     pub(super) wanted: Wanted,
     /// In nanoseconds: the unit of the duration, if one is subtracted.
@@ -48,37 +31,36 @@ pub struct Rows {
 
 /// The lines that [`Rows::read`] has read, by kind.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
-#[non_exhaustive]
-pub struct RowsRead {
+pub(crate) struct RowsRead {
     /// The lines that were read, without empty ones and the header of a CSV file
-    pub lines: u64,
+    pub(crate) lines: u64,
     /// The lines that could not be read
-    pub unreadable: u64,
+    pub(crate) unreadable: u64,
     /// The first of these, each with its number, cut and escaped. They may hold addresses
     #[serde(skip)]
-    pub samples: Vec<(u64, String)>,
+    pub(crate) samples: Vec<(u64, String)>,
     /// The lines that came too late to be put in order, and were left out
-    pub late: u64,
+    pub(crate) late: u64,
     /// The lines that hold no valid request of HTTP, such as `"-" 408`, and were left out
-    pub invalid: u64,
+    pub(crate) invalid: u64,
     /// The requests
-    pub requests: u64,
+    pub(crate) requests: u64,
     /// The time of the first request since the epoch; `None` if there are none
-    pub first_ms: Option<i64>,
+    pub(crate) first_ms: Option<i64>,
     /// The same of the last one
-    pub last_ms: Option<i64>,
+    pub(crate) last_ms: Option<i64>,
     /// The resolution of the log's times, such as a second
     #[serde(rename = "resolution_us", serialize_with = "in_micros")]
-    pub resolution: Duration,
+    pub(crate) resolution: Duration,
     /// Each column by its name, and where it was found
     #[serde(serialize_with = "as_map")]
-    pub columns: Vec<(String, String)>,
+    pub(crate) columns: Vec<(String, String)>,
     /// The optional columns that the log lacks, or that say nothing in any line
     #[serde(skip)]
-    pub missing: Vec<String>,
+    pub(crate) missing: Vec<String>,
     /// Where they may be, by what the first lines hold; empty if none is missing
     #[serde(skip)]
-    pub hint: String,
+    pub(crate) hint: String,
     /// The lines of any kind. A further reading reads no more of them: the log may have grown.
     #[serde(skip)]
     pub(super) physical: u64,
@@ -94,7 +76,7 @@ fn as_map<S: Serializer>(pairs: &[(String, String)], serializer: S) -> Result<S:
 
 impl Rows {
     /// Reads these columns, which a log must have.
-    pub fn of<'n>(columns: impl IntoIterator<Item = &'n str>) -> Self {
+    pub(crate) fn of<'n>(columns: impl IntoIterator<Item = &'n str>) -> Self {
         let none = Self {
             wanted: Wanted {
                 columns: OWN.map(|(name, it)| (name.to_owned(), it)).to_vec(),
@@ -108,27 +90,27 @@ impl Rows {
     }
 
     /// Adds a column.
-    pub fn column(mut self, column: &str) -> Self {
+    pub(crate) fn column(mut self, column: &str) -> Self {
         self.wanted.columns.push((column.to_owned(), false));
         self
     }
 
     /// Adds a column that a log may lack.
-    pub fn optional(mut self, column: &str) -> Self {
+    pub(crate) fn optional(mut self, column: &str) -> Self {
         self.wanted.columns.push((column.to_owned(), true));
         self
     }
 
     /// Puts requests in order whose lines are apart by up to this time. Later ones are counted, and
     /// left out. Default: 60 seconds.
-    pub fn reorder(mut self, within: Duration) -> Self {
+    pub(crate) fn reorder(mut self, within: Duration) -> Self {
         self.reorder = within;
         self
     }
 
     /// Says where a column is: its name or number in the log, two of these with a plus between them
     /// for a time that stands in two, or `-` for a column that the log does not have.
-    pub fn place(mut self, column: &str, place: &str) -> Self {
+    pub(crate) fn place(mut self, column: &str, place: &str) -> Self {
         self.wanted
             .places
             .push((column.to_owned(), place.to_owned()));
@@ -136,14 +118,14 @@ impl Rows {
     }
 
     /// Leaves out so many words before each line, by blanks, which another program has put there.
-    pub fn skip_fields(mut self, words: usize) -> Self {
+    pub(crate) fn skip_fields(mut self, words: usize) -> Self {
         self.wanted.skip = words;
         self
     }
 
     /// Subtracts the duration in this column, in numbers of the given unit or with units of their
     /// own, because a server writes a line when its request ends.
-    pub fn duration_column(mut self, column: &str, unit: Duration) -> Self {
+    pub(crate) fn duration_column(mut self, column: &str, unit: Duration) -> Self {
         self.unit = Some(i64::try_from(unit.as_nanos()).unwrap_or(i64::MAX));
         self.wanted.columns[1] = ("duration".to_owned(), false);
         self.place("duration", column)
@@ -161,7 +143,7 @@ impl Rows {
     ///
     /// Returns an error if the log cannot be read or lacks a column, or if a column is not what its
     /// name says in 95 % of the lines, which only the whole log shows: `each` was called then.
-    pub fn read(
+    pub(crate) fn read(
         &self,
         log: impl BufRead,
         mut each: impl FnMut(SystemTime, &[Option<Box<str>>]),
@@ -184,7 +166,7 @@ impl Rows {
 
 impl RowsRead {
     /// Returns the share of lines that were left out, as they were unreadable or late.
-    pub fn lost(&self) -> f64 {
+    pub(crate) fn lost(&self) -> f64 {
         match self.lines {
             0 => 0.0,
             lines => (self.unreadable + self.late) as f64 / lines as f64,

@@ -3,101 +3,96 @@
 use std::{fmt::Display, time::Duration};
 
 use serde::{Serialize, Serializer};
+use tower_ratelimit::{Algorithm, Limit};
 
 use super::rows::RowsRead;
-use crate::limit::{Algorithm, Limit};
 
 /// The least and the most that a figure may be. Both are the same where it is known.
-pub type Figure = [u64; 2];
+pub(crate) type Figure = [u64; 2];
 
 /// The result of [`Replay::run`](super::Replay::run).
 ///
 /// A figure is a range where the log's times are coarser than a twentieth of the interval: the true
 /// one is in it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-#[non_exhaustive]
-pub struct Report {
+pub(crate) struct Report {
     /// The lines that were read, by kind
     #[serde(flatten)]
-    pub read: RowsRead,
+    pub(crate) read: RowsRead,
     /// The lines without a caller, which no limit counts
-    pub without_caller: u64,
+    pub(crate) without_caller: u64,
     /// The callers that the requests came from
-    pub callers: u64,
+    pub(crate) callers: u64,
     /// Set if the duration of each request was subtracted
-    pub durations_subtracted: bool,
+    pub(crate) durations_subtracted: bool,
     /// The effect of each limit, in the order in which they were added
-    pub candidates: Vec<Candidate>,
+    pub(crate) candidates: Vec<Candidate>,
     /// The smallest limit for each algorithm and interval among them
-    pub smallest: Vec<SmallestLimit>,
+    pub(crate) smallest: Vec<SmallestLimit>,
     /// The callers with the most requests in one interval of the first limit, the first ten
-    pub busiest: Vec<Busiest>,
+    pub(crate) busiest: Vec<Busiest>,
     /// The most callers whose state was held at once
-    pub most_active: u64,
+    pub(crate) most_active: u64,
     /// The refusals over time, in at most 120 steps of one length
-    pub moments: Vec<Moment>,
+    pub(crate) moments: Vec<Moment>,
 }
 
 /// The effect that one limit would have had.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-#[non_exhaustive]
-pub struct Candidate {
+pub(crate) struct Candidate {
     /// The limit
     #[serde(serialize_with = "as_text")]
-    pub limit: Limit,
+    pub(crate) limit: Limit,
     /// The algorithm that counted
     #[serde(serialize_with = "as_text")]
-    pub algorithm: Algorithm,
+    pub(crate) algorithm: Algorithm,
     /// The callers of whose requests at least one would have been refused
-    pub touched: Figure,
+    pub(crate) touched: Figure,
     /// The requests that would have been refused
-    pub refused: Figure,
+    pub(crate) refused: Figure,
 }
 
 /// The smallest limit that touches fewer callers than the given share.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-#[non_exhaustive]
-pub struct SmallestLimit {
+pub(crate) struct SmallestLimit {
     /// The algorithm
     #[serde(serialize_with = "as_text")]
-    pub algorithm: Algorithm,
+    pub(crate) algorithm: Algorithm,
     /// The interval
     #[serde(rename = "interval_ms", serialize_with = "in_millis")]
-    pub interval: Duration,
+    pub(crate) interval: Duration,
     /// Its permits; `None` if there was no request, or if it would take a second reading to
     /// find them: only those of a sliding log are found in one
-    pub permits: Option<Figure>,
+    pub(crate) permits: Option<Figure>,
     /// The callers that it touches
-    pub touched: Figure,
+    pub(crate) touched: Figure,
     /// The same for one permit less; all of them where no permit would be left
-    pub touched_by_one_less: Figure,
+    pub(crate) touched_by_one_less: Figure,
     /// Set if runs of these limits and of one permit less touched as many callers
-    pub verified: bool,
+    pub(crate) verified: bool,
     /// The largest numbers of requests of callers in one interval, at most, each with how many
     /// callers have it
-    pub peaks: Vec<(u64, u64)>,
+    pub(crate) peaks: Vec<(u64, u64)>,
 }
 
 /// A caller with many requests.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-#[non_exhaustive]
-pub struct Busiest {
+pub(crate) struct Busiest {
     /// A digest by a secret of this run, unless keys are shown
-    pub caller: String,
+    pub(crate) caller: String,
     /// Its largest number of requests in one interval
-    pub most: Figure,
+    pub(crate) most: Figure,
 }
 
 /// A part of the log's time.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-#[non_exhaustive]
-pub struct Moment {
+pub(crate) struct Moment {
     /// When it begins, since the epoch
-    pub from_ms: i64,
+    pub(crate) from_ms: i64,
     /// The requests in it
-    pub requests: u64,
+    pub(crate) requests: u64,
     /// The refusals of each candidate
-    pub refused: Vec<Figure>,
+    pub(crate) refused: Vec<Figure>,
 }
 
 fn as_text<S: Serializer>(value: &impl Display, serializer: S) -> Result<S::Ok, S::Error> {

@@ -4,18 +4,18 @@ use std::collections::{BTreeMap, HashSet};
 
 use serde_json::Value;
 
-use super::{Format, Wanted, between, between_words, header, is_name, layout, text_of};
-use crate::replay::{
+use super::super::{
     callers::ip,
     check::{Kind, Tally, says_nothing},
     words::{Words, skip},
 };
+use super::{Format, Wanted, between, between_words, header, is_name, layout, text_of};
 
 /// The words before a line that may be a prefix, at most.
 const LONGEST_PREFIX: usize = 12;
 
 /// Returns the option that reads these lines, or what they lack.
-pub(in crate::replay) fn suggestion(sample: &[&str], wanted: &Wanted) -> String {
+pub(in super::super) fn suggestion(sample: &[&str], wanted: &Wanted) -> String {
     let is_most = |number: usize| number * 100 >= sample.len() * 95 && number > 0;
     for words in (0..=LONGEST_PREFIX).filter(|words| *words != wanted.skip) {
         let behind = sample.iter().filter(|line| is_whole(skip(line, words)));
@@ -28,7 +28,7 @@ pub(in crate::replay) fn suggestion(sample: &[&str], wanted: &Wanted) -> String 
 
 /// Returns why another column may be the one of the callers: nearly all of these lines have few
 /// addresses, and the other has many. Proxies have few.
-pub(in crate::replay) fn rival(sample: &[&str], wanted: &Wanted) -> Option<String> {
+pub(in super::super) fn rival(sample: &[&str], wanted: &Wanted) -> Option<String> {
     let is_wanted = |name: &str| wanted.columns.iter().any(|(it, _)| it == name);
     if !is_wanted("ip") || is_wanted("forwarded") || wanted.place("ip").is_some() {
         return None;

@@ -2,12 +2,11 @@
 
 use std::{error::Error, fmt, io};
 
-use crate::error::ConfigError;
+use tower_ratelimit::ConfigError;
 
 /// An error that ends a replay. Single lines that cannot be read do not: they are counted.
 #[derive(Debug)]
-#[non_exhaustive]
-pub enum ReplayError {
+pub(crate) enum ReplayError {
     /// The log cannot be read
     Read(io::Error),
     /// A setting cannot be used; the text names it and what would be right

@@ -5,18 +5,14 @@
 //! own when the list first exceeds its limit. A pass that verifies has no such list: there each
 //! candidate has a state from a caller's first request on.
 
-use std::{collections::VecDeque, mem};
+use std::{collections::VecDeque, mem, time::Duration};
+
+use tower_ratelimit::{
+    Algorithm, ConfigError, Limit,
+    command::{Meter, Metered},
+};
 
 use super::time::SECOND;
-use crate::{
-    algorithm::{Count, answer::Verdict, limiter::Terms},
-    charge::Charge,
-    clock::{Now, TICKS},
-    compiled_limit::{CompiledLimit, Limiter},
-    limit::{Algorithm, Counting, Limit, LimitSource},
-    list::List,
-    name::Name,
-};
 
 /// The number of moments that a log is divided into, at most.
 const MOMENTS: usize = 120;
@@ -27,7 +23,7 @@ pub(super) type Way = (Algorithm, Limit);
 /// A limit, and what it did.
 pub(super) struct Run {
     way: Way,
-    charge: Charge,
+    meter: Meter,
     /// That of the limit, in microseconds.
     interval: i64,
     /// The largest numbers of requests in one interval, by caller; none in a pass that verifies.
@@ -42,9 +38,9 @@ struct Active {
     /// Its requests in the longest interval, oldest first.
     times: VecDeque<i64>,
     /// By run, its requests in the present interval; none in a pass that verifies.
-    counts: List<u32>,
+    counts: Box<[u32]>,
     /// By run
-    states: List<Option<Box<Count>>>,
+    states: Box<[Option<Box<Metered>>]>,
 }
 
 #[derive(Default)]
@@ -73,49 +69,43 @@ impl Pass {
     /// As many runs as a caller has bits for them.
     pub(super) const MOST_RUNS: usize = 64;
 
-    /// All runs are of limiters with this name. Their algorithms can count by their limits.
-    pub(super) fn new(name: &Name, ways: &[Way], verifies: bool) -> Self {
+    /// # Errors
+    ///
+    /// Returns an error if an algorithm cannot count by its limit.
+    pub(super) fn new(ways: &[Way], verifies: bool) -> Result<Self, ConfigError> {
         let mut pass = Self {
             next_sweep: i64::MIN,
             ..Self::default()
         };
         for way in ways {
             if pass.place(way).is_none() && pass.runs.len() < Self::MOST_RUNS {
-                pass.add(name.clone(), *way, verifies);
+                pass.add(*way, verifies)?;
             }
         }
-        pass
+        Ok(pass)
     }
 
-    fn add(&mut self, name: Name, way: Way, verifies: bool) {
+    fn add(&mut self, way: Way, verifies: bool) -> Result<(), ConfigError> {
         let (algorithm, limit) = way;
-        let stored = limit.stored();
-        let interval = stored.interval.saturating_mul(TICKS);
+        let interval = micros(limit.interval());
         if !verifies {
             self.longest = self.longest.max(interval);
         }
         // A window lasts a millisecond longer, and GCRA rounds the time from permit to permit up to
         // a microsecond.
-        let beyond = TICKS.saturating_add(stored.rate);
+        let beyond = i64::try_from(limit.permits())
+            .unwrap_or(i64::MAX)
+            .saturating_add(1000);
         self.kept = self.kept.max(interval.saturating_add(beyond));
-        let counting = Counting {
-            algorithm,
-            ..Counting::default()
-        };
-        let of = CompiledLimit {
-            counting,
-            limit: LimitSource::Code(limit),
-            ..CompiledLimit::of("replay", false, false)
-        };
-        let of = of.into();
         self.runs.push(Run {
             way,
-            charge: Charge::new(Limiter { name, of }, 1),
+            meter: Meter::new(algorithm, limit)?,
             interval,
             peaks: Vec::new(),
             touched: 0,
             refused: 0,
         });
+        Ok(())
     }
 
     /// Returns the place of a limit among those that are run.
@@ -151,7 +141,7 @@ impl Pass {
             Box::new(Active {
                 last: time,
                 times: VecDeque::new(),
-                counts: List::from_elem(0, counted),
+                counts: vec![0; counted].into(),
                 states: self.runs.iter().map(|_| None).collect(),
             })
         });
@@ -266,7 +256,7 @@ impl Run {
     /// interval, if they were counted.
     fn refuses(
         &self,
-        state: &mut Option<Box<Count>>,
+        state: &mut Option<Box<Metered>>,
         requests: Option<u32>,
         times: &VecDeque<i64>,
         time: i64,
@@ -278,20 +268,18 @@ impl Run {
             return false;
         }
         let state = state.get_or_insert_with(|| {
-            let mut state = Box::new(Count::new(algorithm));
+            let mut state = Box::new(self.meter.begin());
             let before = requests.filter(|_| is_log).unwrap_or(0) as usize;
             for granted in times.iter().rev().take(before).skip(1).rev() {
-                self.acquire(&mut state, *granted);
+                self.meter.refuses(&mut state, *granted);
             }
             state
         });
-        self.acquire(state, time)
+        self.meter.refuses(state, time)
     }
+}
 
-    /// Counts a request in a state, and returns whether it is refused.
-    fn acquire(&self, state: &mut Count, time: i64) -> bool {
-        let answer = state.acquire_one(&self.charge, Terms::HERE, false, Now::at(time));
-        // The limit was checked, so there is an answer.
-        answer.is_ok_and(|answer| answer.verdict == Verdict::Refused)
-    }
+/// Returns a time in microseconds.
+fn micros(time: Duration) -> i64 {
+    i64::try_from(time.as_micros()).unwrap_or(i64::MAX)
 }

@@ -7,7 +7,7 @@ use std::{
     net::{IpAddr, Ipv6Addr, SocketAddr},
 };
 
-use crate::name::{IPV6_PREFIX, spell};
+use tower_ratelimit::command::caller_of;
 
 /// The number of characters of a caller's text that are kept: a digest replaces the rest of a
 /// longer one.
@@ -80,7 +80,7 @@ fn address(caller: &str) -> Option<String> {
     }
     match ip(caller)? {
         IpAddr::V4(_) if !caller.contains(':') => None,
-        address => Some(spell(address, IPV6_PREFIX).to_string()),
+        address => Some(caller_of(address)),
     }
 }
 

@@ -1,0 +1,68 @@
+//! What the command `ratelimit` needs of this crate and no user does: it may change in any version.
+//!
+//! A replay decides millions of requests of a log, by many limits at once. So it keeps the states
+//! of the algorithms itself, without a store: see `src/bin/ratelimit/engine/pass.rs`.
+
+use std::net::IpAddr;
+
+use crate::{
+    algorithm::{Count, answer::Verdict, limiter::Terms},
+    charge::Charge,
+    clock::Now,
+    compiled_limit::{CompiledLimit, Limiter},
+    error::{ConfigError, bail},
+    limit::{Algorithm, Counting, Limit, LimitSource},
+    name::{IPV6_PREFIX, Name, spell},
+};
+
+/// A limit without a limiter: its callers keep their own states.
+#[derive(Debug)]
+pub struct Meter(Charge);
+
+/// The permits of one caller that are in use.
+#[derive(Debug)]
+pub struct Metered(Count);
+
+impl Meter {
+    /// # Errors
+    ///
+    /// Returns an error of kind [`Limit`](crate::ConfigErrorKind::Limit) if the algorithm cannot
+    /// count by the limit, or if that is of the calendar.
+    pub fn new(algorithm: Algorithm, limit: Limit) -> Result<Self, ConfigError> {
+        if limit.calendar().is_some() {
+            bail!(Limit: "days, weeks and months are replayed by rules alone: give it a rules file");
+        }
+        algorithm.check(limit.stored().rate, limit.stored().interval)?;
+        let counting = Counting {
+            algorithm,
+            ..Counting::default()
+        };
+        let of = CompiledLimit {
+            counting,
+            limit: LimitSource::Code(limit),
+            ..CompiledLimit::of("replay", false, false)
+        };
+        let (name, of) = (Name::exact("replay")?, of.into());
+        Ok(Self(Charge::new(Limiter { name, of }, 1)))
+    }
+
+    /// Returns the state of a caller that has nothing in use.
+    pub fn begin(&self) -> Metered {
+        Metered(Count::new(self.0.of().counting.algorithm))
+    }
+
+    /// Takes a permit at a time in microseconds since the epoch. Returns whether there is none.
+    pub fn refuses(&self, metered: &mut Metered, micros: i64) -> bool {
+        let answer = metered
+            .0
+            .acquire_one(&self.0, Terms::HERE, false, Now::at(micros));
+        // The limit was checked, so there is an answer.
+        answer.is_ok_and(|answer| answer.verdict == Verdict::Refused)
+    }
+}
+
+/// Returns the text under which the address of a caller counts, as in
+/// [`PeerIp`](crate::key::PeerIp).
+pub fn caller_of(address: IpAddr) -> String {
+    spell(address, IPV6_PREFIX).to_string()
+}
