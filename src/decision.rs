@@ -286,7 +286,7 @@ pub struct Missing {
 
 impl Missing {
     /// Returns its name, as shown to the caller.
-    pub fn what(&self) -> &'static str {
+    pub(crate) fn what(&self) -> &'static str {
         self.what
     }
 }

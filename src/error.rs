@@ -105,16 +105,6 @@ impl Error {
         self.kind
     }
 
-    /// Returns whether no reply came in time.
-    pub fn is_timeout(&self) -> bool {
-        self.kind == ErrorKind::Timeout
-    }
-
-    /// Returns whether the limiter has no limit yet; `try_set_rate` sets one.
-    pub fn is_not_initialized(&self) -> bool {
-        self.kind == ErrorKind::NotInitialized
-    }
-
     /// Returns the innermost cause, for a log line.
     pub(crate) fn cause(&self) -> String {
         std::error::Error::source(self).map_or_else(String::new, ToString::to_string)

@@ -91,7 +91,7 @@ pub use crate::{
     decision::{Decision, Grant, LimitState, Missing, Refusal, RefusalKind, Source},
     error::{ConfigError, ConfigErrorKind, Error, ErrorKind},
     failure_policy::FailurePolicy,
-    limit::{Algorithm, Ban, Limit, RateType},
+    limit::{Algorithm, Ban, Limit},
     limiter::{
         RateLimiter,
         all_of::AllOf,
@@ -99,7 +99,7 @@ pub use crate::{
     },
     store::{ExpireWhen, MemoryStore, Store, TimeToLive},
     web::{
-        answer::{HeaderStyle, ResetUnit},
+        answer::HeaderStyle,
         body::RateLimitBody,
         builder::RateLimitLayerBuilder,
         charge::{Cost, Outcome},

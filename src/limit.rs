@@ -63,7 +63,7 @@ pub struct Limit {
 
 /// The clients that share a limit: Redisson's `RateType`, and its numbers on the wire.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub enum RateType {
+pub(crate) enum RateType {
     /// All together: all processes, Rust and Java
     #[default]
     Overall,
@@ -193,9 +193,9 @@ impl Limit {
         Duration::from_millis(self.interval)
     }
 
-    /// Returns which clients share the limit.
-    pub const fn rate_type(&self) -> RateType {
-        self.rate_type
+    /// Returns whether each client has the limit for itself: see [`per_client`](Self::per_client).
+    pub const fn is_per_client(&self) -> bool {
+        matches!(self.rate_type, RateType::PerClient)
     }
 
     /// Returns how long an unused limiter stays, if that was set.

@@ -45,9 +45,7 @@ use axum::{
     routing::get,
 };
 use tokio::{net::TcpListener, process::Command};
-use tower_ratelimit::{
-    Decision, HeaderStyle, Limit, RateLimitLayer, ResetUnit, Store, key::PeerIp,
-};
+use tower_ratelimit::{Decision, HeaderStyle, Limit, RateLimitLayer, Store, key::PeerIp};
 
 use support::RedisServer;
 
@@ -88,9 +86,7 @@ async fn note(State(log): State<Log>, request: Request, next: Next) -> Response 
 
 /// A server that admits one request in an interval, and what it sees.
 async fn serve(store: &impl Store) -> (SocketAddr, Log) {
-    let legacy = HeaderStyle::Legacy {
-        reset: ResetUnit::EpochSeconds,
-    };
+    let legacy = HeaderStyle::LegacyEpoch;
     let layer = RateLimitLayer::builder(store)
         .otherwise(Limit::new(1, INTERVAL).by(PeerIp))
         // All that a client may know of, to be misled by.

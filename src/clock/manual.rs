@@ -38,14 +38,8 @@ impl ManualClock {
     /// Returns a clock that shows the second of January 2024, UTC.
     #[must_use]
     pub fn new() -> Self {
-        Self::starting_at(Duration::from_secs(1_704_153_600))
-    }
-
-    /// Returns a clock that shows `time` since the Unix epoch.
-    #[must_use]
-    pub fn starting_at(time: Duration) -> Self {
         Self(Arc::new(Mutex::new(Shown {
-            time,
+            time: Duration::from_secs(1_704_153_600),
             sleepers: Vec::new(),
         })))
     }

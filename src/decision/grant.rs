@@ -35,7 +35,7 @@ use crate::{
 /// it is charged more, the rest is debt: it counts from the end of the response, also beyond the
 /// limit, is never refused, and no caller is admitted until enough of it has left the interval. A
 /// limiter in Redis learns of it in the background. What cannot be sent within nine tenths of the
-/// interval, or a minute, is lost, and [counted](crate::RedisStore::lost_charges).
+/// interval, or a minute, is lost, and [counted](crate::Health::lost_charges).
 ///
 /// If several rules applied to the request, a number is meant for each of them;
 /// [`rule`](Self::rule) chooses one. If several layers let it pass, the grant is the innermost

@@ -396,7 +396,7 @@ impl RateLimiter {
         });
         match self.manage(op).await {
             Ok(OpResult::Number(permits)) => Ok(permits),
-            Err(error) if error.is_not_initialized() => unused.ok_or(error),
+            Err(error) if error.kind() == ErrorKind::NotInitialized => unused.ok_or(error),
             Ok(_) => Err(mismatch()),
             Err(error) => Err(error),
         }

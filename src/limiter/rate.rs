@@ -48,7 +48,7 @@ impl RateLimiter {
     /// `keepState(true)`.
     ///
     /// A lower limit holds at once, as with [`update_rate`](Self::update_rate). A limit of another
-    /// [`RateType`](crate::RateType) starts with all permits free, because it is counted under
+    /// [rate type](Limit::per_client) starts with all permits free, because it is counted under
     /// other keys.
     ///
     /// # Errors

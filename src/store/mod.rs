@@ -92,7 +92,7 @@ use crate::{
     decision::{Decision, Refusal},
     demand::Acquire,
     error::{ConfigError, Error, ErrorKind, bail},
-    limit::{Counting, Limit, RateType, StoredLimit},
+    limit::{Counting, Limit, StoredLimit},
     list::List,
     name::Name,
     observe::Observers,
@@ -180,9 +180,8 @@ impl About {
     /// Returns an error of kind [`Rule`](crate::ConfigErrorKind::Rule) if it has the sliding log
     /// and nothing else.
     pub(crate) fn check(&self, owner: &str, of: &CompiledLimit) -> Result<(), ConfigError> {
-        let is_per_client = |limit: &Limit| limit.rate_type() == RateType::PerClient;
         let is_plain = of.counting == Counting::default()
-            && !of.limit.given().is_some_and(is_per_client)
+            && !of.limit.given().is_some_and(Limit::is_per_client)
             && of.ban.is_none();
         if self.counts_by_log_alone && !is_plain {
             bail!(Rule: "rule {owner:?} needs what a store of your own does not have: use \

@@ -8,7 +8,7 @@ use std::{
 use crate::{
     charge::{Charge, Standing},
     clock,
-    decision::{Decision, RefusalKind, Source},
+    decision::{Decision, Refusal, RefusalKind, Source},
     demand::Acquire,
     error::{Error, ErrorKind},
     observe::{CallerSpan, Decided, DecidedRule, RequestResult, RuleResult, StateChange},
@@ -109,9 +109,7 @@ impl<'a> Seen<'a> {
     fn of(decision: &'a Result<Decision, Error>) -> Self {
         let (result, error) = match decision {
             Ok(Decision::Allow(_)) => (RequestResult::Allow, None),
-            Ok(Decision::Deny(refusal)) => {
-                (refusal.kind().into(), refusal.error().map(Error::kind))
-            }
+            Ok(Decision::Deny(refusal)) => (refusal.result(), refusal.error().map(Error::kind)),
             Err(error) if error.kind() == ErrorKind::AboveRate => (RequestResult::AboveRate, None),
             Err(error) => (RequestResult::Unavailable, Some(error.kind())),
         };
@@ -167,16 +165,17 @@ impl<'a> Seen<'a> {
     }
 }
 
-impl From<RefusalKind> for RequestResult {
-    fn from(kind: RefusalKind) -> Self {
-        match kind {
-            RefusalKind::OverLimit => Self::Deny,
-            RefusalKind::AboveRate => Self::AboveRate,
-            RefusalKind::Banned => Self::Banned,
-            RefusalKind::MissingKey | RefusalKind::KeyTooLong => Self::MissingKey,
-            RefusalKind::Blocked => Self::DeniedByList,
-            RefusalKind::QueueFull => Self::QueueFull,
-            RefusalKind::Unavailable => Self::Unavailable,
+impl Refusal {
+    /// Returns the result of the request that it refused.
+    pub(crate) fn result(&self) -> RequestResult {
+        match self.kind() {
+            RefusalKind::OverLimit => RequestResult::Deny,
+            RefusalKind::AboveRate => RequestResult::AboveRate,
+            RefusalKind::Banned => RequestResult::Banned,
+            RefusalKind::MissingKey | RefusalKind::KeyTooLong => RequestResult::MissingKey,
+            RefusalKind::Blocked => RequestResult::DeniedByList,
+            RefusalKind::QueueFull => RequestResult::QueueFull,
+            RefusalKind::Unavailable => RequestResult::Unavailable,
         }
     }
 }

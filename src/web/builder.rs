@@ -193,12 +193,11 @@ impl RateLimitLayerBuilder {
     /// # Example
     ///
     /// ```
-    /// use tower_ratelimit::{HeaderStyle, Limit, MemoryStore, RateLimitLayer, ResetUnit};
+    /// use tower_ratelimit::{HeaderStyle, Limit, MemoryStore, RateLimitLayer};
     ///
-    /// let legacy = HeaderStyle::Legacy { reset: ResetUnit::EpochSeconds };
     /// let layer = RateLimitLayer::builder(&MemoryStore::new())
     ///     .otherwise(Limit::per_second(100))
-    ///     .headers([HeaderStyle::Draft11, legacy])
+    ///     .headers([HeaderStyle::Draft11, HeaderStyle::LegacyEpoch])
     ///     .build()?;
     /// # Ok::<_, tower_ratelimit::ConfigError>(())
     /// ```

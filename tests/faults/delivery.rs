@@ -229,7 +229,7 @@ async fn a_receipt_like_any_other_whose_reply_was_lost_is_not_resent() {
         // Those that are to be sent again are waited for, too.
         scene.store.close().await;
         assert_eq!(scene.server.scripts_called(), 1, "{way}");
-        assert_eq!(scene.store.lost_receipts(), lost, "{way}");
+        assert_eq!(scene.store.health().lost_receipts, lost, "{way}");
         assert_eq!(free(limiter).await, 4, "{way}");
     }
 }
@@ -248,7 +248,10 @@ async fn a_settlement_whose_reply_was_lost_is_sent_again_and_counts_once() {
         assert_eq!(value, left.to_string(), "settled at {kept}");
     }
     let store = &scene.store;
-    assert_eq!((store.lost_receipts(), store.lost_charges()), (0, 0));
+    assert_eq!(
+        (store.health().lost_receipts, store.health().lost_charges),
+        (0, 0)
+    );
 }
 
 #[tokio::test]
@@ -278,7 +281,7 @@ async fn a_charge_is_kept_while_redis_is_away() {
     assert!(closing.await.is_err(), "nothing was sent yet");
     scene.proxy.refuse(false);
     scene.store.close().await;
-    assert_eq!(scene.store.lost_charges(), 0);
+    assert_eq!(scene.store.health().lost_charges, 0);
     let called = scene.server.scripts_called();
     assert_eq!(called, 1, "sent when it could be, and once");
     assert_eq!(free(&limiter).await, 70);
@@ -293,10 +296,13 @@ async fn a_charge_is_not_sent_again_later_than_its_interval() {
     limiter.settle(&grant, 30);
     limiter.settle(&grant, 2);
     let store = &scene.store;
-    until("it is lost", async || store.lost_charges() == 1).await;
+    until("it is lost", async || store.health().lost_charges == 1).await;
     scene.proxy.refuse(false);
     // What gives back may be sent at any time, and was not given up.
     store.close().await;
-    assert_eq!((store.lost_receipts(), store.lost_charges()), (0, 1));
+    assert_eq!(
+        (store.health().lost_receipts, store.health().lost_charges),
+        (0, 1)
+    );
     is_free(&limiter, 100).await;
 }

@@ -1,4 +1,4 @@
-//! What `lost_receipts` counts: permits that may stay taken, and nothing else.
+//! What `Health::lost_receipts` counts: permits that may stay taken, and nothing else.
 
 use crate::scene::*;
 
@@ -23,7 +23,7 @@ async fn callers_that_leave_before_their_call_is_sent_lose_no_receipt() {
     drop(calls);
     server.resume();
     store.close().await;
-    assert_eq!(store.lost_receipts(), 0);
+    assert_eq!(store.health().lost_receipts, 0);
     until("what was in flight is given back", async || {
         free(&limiter).await == ROOM - 1
     })

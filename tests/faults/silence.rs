@@ -42,7 +42,7 @@ async fn given_back_after_a_stall(response_timeout: Duration, stall: Duration) {
 
     let healed = is_free(&limiter, 19).await;
     println!("given back {healed:?} after a stall of {stall:?}");
-    assert_eq!(store.lost_receipts(), 0);
+    assert_eq!(store.health().lost_receipts, 0);
 }
 
 #[tokio::test]

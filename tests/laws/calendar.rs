@@ -51,7 +51,8 @@ fn in_memory_by_a_clock_that_moves_to_and_fro() {
     let runtime = runtime();
     check(200, &steps(), |steps| {
         let begun = ManualClock::new().now() + secs(DAY) / 2;
-        let clock = ManualClock::starting_at(begun);
+        let clock = ManualClock::new();
+        clock.set(begun);
         let store = MemoryStore::new().clock(clock.clone());
         let (limiter, mut ledger, mut newest) = (quota(&store, "quota"), Ledger::default(), 0);
         for (hours, _, permits) in steps {
@@ -70,7 +71,8 @@ fn in_memory_by_a_clock_that_moves_to_and_fro() {
 fn in_redis_by_three_processes_whose_clocks_move() {
     let runtime = runtime();
     let begun = SystemClock.now();
-    let clocks = [0; 3].map(|_| ManualClock::starting_at(begun));
+    let clocks = [0; 3].map(|_| ManualClock::new());
+    clocks.iter().for_each(|clock| clock.set(begun));
     let stores = runtime.block_on(async {
         let prefix = unique("laws");
         let store = |clock: &ManualClock| {

@@ -235,7 +235,11 @@ impl Load {
             let closed = tokio::time::timeout(LONG * 3, handle.close()).await;
             closed.expect("what is to be given back is given back, or given up");
         }
-        let lost_receipts = self.handles.iter().map(RedisStore::lost_receipts).sum();
+        let lost_receipts = self
+            .handles
+            .iter()
+            .map(|store| store.health().lost_receipts)
+            .sum();
         self.handles.clear();
         let began = Instant::now();
         let tasks = || Handle::current().metrics().num_alive_tasks();

@@ -6,7 +6,7 @@ use redis::{RedisError, Value};
 use tokio::runtime::Runtime;
 use tower_ratelimit::{
     Decision, Error, ErrorKind, ExpireWhen, Grant, Limit, LimitState, ManualClock, RateLimiter,
-    RateType, RedisStore, RefusalKind, TimeToLive,
+    RedisStore, RefusalKind, TimeToLive,
 };
 
 use super::{
@@ -88,7 +88,7 @@ async fn perform(
         Op::Available => Reply::Number(limiter.available_permits().await? as i64),
         Op::TrySetRate(limit) => Reply::Flag(limiter.try_set_rate(wanted(limit)).await?),
         Op::Config => Reply::Config(limiter.limit().await?.map(|limit| {
-            let per_client = limit.rate_type() == RateType::PerClient;
+            let per_client = limit.is_per_client();
             (
                 per_client,
                 limit.permits() as i64,

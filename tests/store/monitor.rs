@@ -163,7 +163,8 @@ async fn a_limiters_decision_is_one_command() {
     }
     // Also a limiter without a limit.
     let unset = RateLimiter::new(&store, "unset").unwrap();
-    assert!(unset.try_acquire().await.unwrap_err().is_not_initialized());
+    let error = unset.try_acquire().await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::NotInitialized);
     assert_eq!(sent(), ["EVALSHA"]);
     limiter.limit().await.unwrap();
     assert_eq!(sent(), ["HMGET"]);

@@ -121,7 +121,7 @@ impl Settles for MemoryStore {
 impl Settles for RedisStore {
     async fn settled(&self) {
         self.close().await;
-        assert_eq!(self.lost_receipts(), 0);
+        assert_eq!(self.health().lost_receipts, 0);
     }
 }
 

@@ -68,7 +68,7 @@ async fn limiters_live_in_all_slots() {
             limiter.give_back(grant);
         }
         store.close().await;
-        assert_eq!(store.lost_receipts(), 0, "{way:?}");
+        assert_eq!(store.health().lost_receipts, 0, "{way:?}");
         for (limiter, _) in &receipts {
             assert_eq!(free(limiter).await, 6, "{way:?}");
         }

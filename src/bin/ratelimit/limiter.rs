@@ -7,7 +7,7 @@ use std::{
 };
 
 use serde_json::{Value, json};
-use tower_ratelimit::{Diagnosis, Finding, Limit, RateLimiter, RateType, RedisStore, TimeToLive};
+use tower_ratelimit::{Diagnosis, Finding, Limit, RateLimiter, RedisStore, TimeToLive};
 
 use crate::{
     Stop,
@@ -291,9 +291,10 @@ fn like(limit: Limit, before: Option<Limit>) -> Result<Limit, Stop> {
     let Some(before) = before else {
         return Ok(limit);
     };
-    let limit = match before.rate_type() {
-        RateType::PerClient => limit.per_client(),
-        RateType::Overall => limit,
+    let limit = if before.is_per_client() {
+        limit.per_client()
+    } else {
+        limit
     };
     Ok(match before.keep_alive_time() {
         Some(time) => limit.keep_alive(time)?,

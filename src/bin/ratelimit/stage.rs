@@ -149,7 +149,8 @@ pub(crate) struct Stage {
 
 impl Stage {
     pub(crate) fn new(rules: Rules) -> Result<Self, ConfigError> {
-        let clock = ManualClock::starting_at(Duration::ZERO);
+        let clock = ManualClock::new();
+        clock.set(Duration::ZERO);
         // No bound, and so no estimates: each caller is counted exactly.
         let store = MemoryStore::new()
             .max_limiters(usize::MAX)

@@ -13,7 +13,7 @@ use crate::{
     decision::Decision,
     demand::Acquire,
     error::{ConfigError, Error, ErrorKind},
-    limit::{Limit, RateType},
+    limit::Limit,
     list::List,
     macros::detail,
     name::check_word,
@@ -154,8 +154,8 @@ impl<B: Backend> Decide for Unguarded<B> {
     fn decide_at_once(&self, acquire: &mut Acquire) -> Option<Result<Decision, Error>> {
         let is_lacking = |charge: &Charge| {
             let limit = charge.limit();
-            let is_per_client = |limit: &Limit| limit.rate_type() == RateType::PerClient;
-            !charge.of().counting.tells_grants_apart() || limit.given().is_some_and(is_per_client)
+            !charge.of().counting.tells_grants_apart()
+                || limit.given().is_some_and(Limit::is_per_client)
         };
         if acquire.charges().any(is_lacking) {
             let reason = "a store of your own has a sliding log without slots, for all clients";

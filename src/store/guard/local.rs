@@ -22,7 +22,7 @@ use crate::{
     demand::Acquire,
     error::{Error, ErrorKind},
     failure_policy::part,
-    limit::{Limit, LimitSource, RateType},
+    limit::{Limit, LimitSource},
     macros::warning,
     store::StandIn,
     sync::lock,
@@ -134,10 +134,11 @@ impl<L: StandIn> Locals<L> {
                 }
                 return None;
             };
-            let limit = match limit.rate_type() {
-                RateType::Overall => limit.with_permits(part(share, limit.permits())),
-                // Each process has all of it.
-                RateType::PerClient => limit,
+            // By a limit per client, each process has all of it.
+            let limit = if limit.is_per_client() {
+                limit
+            } else {
+                limit.with_permits(part(share, limit.permits()))
             };
             let limit = LimitSource::Code(limit.for_request_key());
             charges.push(charge.clone().by(limit));

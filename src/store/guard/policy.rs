@@ -33,7 +33,7 @@ pub(crate) fn answer_by(
         warn_uncounted(acquire, &error);
         return Ok(Decision::Allow(Grant::by_policy()));
     }
-    if error.is_not_initialized() {
+    if error.kind() == ErrorKind::NotInitialized {
         for charge in acquire.charges() {
             if charge.of().is_to_warn(Warning::Unset) {
                 warning!(

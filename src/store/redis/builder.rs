@@ -87,7 +87,7 @@ impl RedisStoreBuilder {
         self
     }
 
-    /// Sets the id of this client, for limits [per client](crate::RateType::PerClient). Default: a
+    /// Sets the id of this client, for limits [per client](crate::Limit::per_client). Default: a
     /// random UUID, as in Redisson.
     ///
     /// Characters: `A-Z a-z 0-9 . _ -`, at least one.

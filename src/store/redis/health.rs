@@ -1,6 +1,6 @@
 //! The state of the servers as this process sees it, from breakers and calls, for `health()`.
 
-use std::{ops::RangeInclusive, time::Duration};
+use std::{ops::RangeInclusive, sync::atomic::Ordering::Relaxed, time::Duration};
 
 use super::{node::slots_of, store::RedisStore, transport::connection::ConnectionState};
 pub use crate::store::guard::breaker::BreakerState;
@@ -27,7 +27,10 @@ impl RedisStore {
         let server = self.server();
         let is_cluster = server.connection.source.is_cluster;
         let seen = server.batches.breakers.look().into_iter().zip(0..);
+        let counts = &server.settle_queue.counts;
         Health {
+            lost_receipts: counts.lost_receipts.load(Relaxed),
+            lost_charges: counts.lost_charges.load(Relaxed),
             connection: server.connection.state(),
             nodes: seen
                 .map(|((breaker, lasts, failures), place): (_, u16)| NodeHealth {
@@ -50,6 +53,12 @@ pub struct Health {
     /// The breakers: one, or one for each 512 hash slots of a Cluster, in their order. None if
     /// [`breaker`](super::RedisStoreBuilder::breaker) is zero
     pub nodes: Vec<NodeHealth>,
+    /// How many receipts could not be released, since the store was built. Each costs its permits
+    /// for one interval
+    pub lost_receipts: u64,
+    /// How many extra charges could not be made. That usage is never charged: see
+    /// [`Grant`](crate::Grant)
+    pub lost_charges: u64,
 }
 
 impl Health {

@@ -2,7 +2,7 @@
 
 use std::{
     fmt,
-    sync::{Arc, OnceLock, atomic::Ordering},
+    sync::{Arc, OnceLock},
     time::Duration,
 };
 
@@ -153,19 +153,6 @@ impl RedisStore {
             settle_queue.flush().await;
         }
         settle_queue.flush().await;
-    }
-
-    /// Returns how many receipts could not be released. Each costs its permits for one interval.
-    pub fn lost_receipts(&self) -> u64 {
-        let counts = &self.server().settle_queue.counts;
-        counts.lost_receipts.load(Ordering::Relaxed)
-    }
-
-    /// Returns how many extra charges could not be made. That usage is never charged: see
-    /// [`Grant`](crate::Grant).
-    pub fn lost_charges(&self) -> u64 {
-        let counts = &self.server().settle_queue.counts;
-        counts.lost_charges.load(Ordering::Relaxed)
     }
 
     pub(super) fn assemble(

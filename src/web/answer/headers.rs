@@ -70,19 +70,16 @@ pub enum HeaderStyle {
     ///
     /// They are of the limit closest to exhaustion, with `Reset` as in [`Draft6`](Self::Draft6).
     /// Without the permits left there is only the first. Those of another limiter stay as they are.
-    Legacy {
-        /// The unit of `X-RateLimit-Reset`: clients that expect one misread the other
-        reset: ResetUnit,
-    },
+    /// `Reset` is in seconds from now; clients that expect an epoch misread it.
+    Legacy,
+    /// The same, with `Reset` in seconds since 1970 by this machine's clock, as in GitHub's API
+    LegacyEpoch,
 }
 
 /// The unit of `X-RateLimit-Reset`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[non_exhaustive]
-pub enum ResetUnit {
-    /// Seconds since 1970, by this machine's clock, as in GitHub's API
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum ResetUnit {
     EpochSeconds,
-    /// Seconds from now
     DeltaSeconds,
 }
 
@@ -158,7 +155,12 @@ impl Fields {
             match *style {
                 HeaderStyle::Draft11 => choose(&mut fields.policy, Policy::Draft11, POLICY_FIELD),
                 HeaderStyle::Draft6 => choose(&mut fields.policy, Policy::Draft6, POLICY_FIELD),
-                HeaderStyle::Legacy { reset } => choose(&mut fields.legacy, reset, RESET_FIELD),
+                HeaderStyle::Legacy => {
+                    choose(&mut fields.legacy, ResetUnit::DeltaSeconds, RESET_FIELD)
+                }
+                HeaderStyle::LegacyEpoch => {
+                    choose(&mut fields.legacy, ResetUnit::EpochSeconds, RESET_FIELD)
+                }
             }?;
         }
         Ok(fields)

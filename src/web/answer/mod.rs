@@ -14,8 +14,8 @@ use bytes::Bytes;
 use http::{HeaderValue, Method, Response, header, request::Parts};
 
 use self::accept::prefers_text;
+pub use self::headers::HeaderStyle;
 pub(crate) use self::headers::{DecisionKind, Fields};
-pub use self::headers::{HeaderStyle, ResetUnit};
 use super::request::is_grpc;
 use crate::{decision::Refusal, macros::opaque};
 

@@ -86,7 +86,7 @@ mod tests {
         compiled_limit::CompiledLimit,
         decision::Source,
         limit::Limit,
-        web::answer::{HeaderStyle, ResetUnit, copies::PLACES, headers},
+        web::answer::{HeaderStyle, copies::PLACES, headers},
     };
 
     fn looks(answer: &Response<Bytes>) -> (StatusCode, HeaderMap, Bytes, String) {
@@ -96,12 +96,11 @@ mod tests {
     }
 
     fn styles() -> impl Strategy<Value = Fields> {
-        let legacy = |reset| HeaderStyle::Legacy { reset };
         let styles = vec![
             vec![],
             vec![HeaderStyle::Draft11],
-            vec![HeaderStyle::Draft6, legacy(ResetUnit::DeltaSeconds)],
-            vec![HeaderStyle::Draft11, legacy(ResetUnit::EpochSeconds)],
+            vec![HeaderStyle::Draft6, HeaderStyle::Legacy],
+            vec![HeaderStyle::Draft11, HeaderStyle::LegacyEpoch],
         ];
         select(styles).prop_map(|styles| Fields::new(&styles).unwrap())
     }

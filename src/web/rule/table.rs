@@ -323,7 +323,7 @@ impl CompiledRules {
     }
 
     fn refuses(&self, refusal: Refusal, rule: Option<&CompiledRule>) -> Plan {
-        self.report(refusal.kind().into(), rule);
+        self.report(refusal.result(), rule);
         Plan::Refuse(refusal)
     }
 

@@ -20,7 +20,7 @@ use toml::Spanned;
 
 use self::reader::{ByName, Fail, Mistake, Table, one_of};
 use super::{
-    answer::{Fields, HeaderStyle, ResetUnit},
+    answer::{Fields, HeaderStyle},
     charge::{Outcome, charge_if},
     key::{AnyKey, KeyExtractor, Secret},
     rule::{CompiledRules, Defaults, Rules, limits::ChooseTier, pattern::Condition},
@@ -245,12 +245,11 @@ struct Document {
 }
 
 fn header_style(style: &Spanned<String>) -> Result<HeaderStyle, Mistake> {
-    let legacy = |reset| HeaderStyle::Legacy { reset };
     let styles = [
         ("draft-11", HeaderStyle::Draft11),
         ("draft-6", HeaderStyle::Draft6),
-        ("legacy-epoch", legacy(ResetUnit::EpochSeconds)),
-        ("legacy-delta", legacy(ResetUnit::DeltaSeconds)),
+        ("legacy-epoch", HeaderStyle::LegacyEpoch),
+        ("legacy-delta", HeaderStyle::Legacy),
     ];
     one_of(style, style.get_ref(), &styles)
 }

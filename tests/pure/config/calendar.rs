@@ -17,7 +17,8 @@ fn layer(store: &MemoryStore, text: &str) -> RateLimitLayer {
 
 #[tokio::test]
 async fn a_file_says_period_zone_and_first_day() {
-    let clock = ManualClock::starting_at(secs(1_792_926_000));
+    let clock = ManualClock::new();
+    clock.set(secs(1_792_926_000));
     let store = MemoryStore::new().clock(clock.clone());
     let layer = layer(&store, QUOTA);
     let get = || request("GET", "/", &[]);

@@ -9,16 +9,12 @@ use std::{
 use proptest::prelude::*;
 use serde::Deserialize;
 use sfv::{BareItem, ListEntry, Parser};
-use tower_ratelimit::{HeaderStyle, Requests, ResetUnit, Rules};
+use tower_ratelimit::{HeaderStyle, Requests, Rules};
 
 const DRAFT11: HeaderStyle = HeaderStyle::Draft11;
 const DRAFT6: HeaderStyle = HeaderStyle::Draft6;
-const DELTA: HeaderStyle = HeaderStyle::Legacy {
-    reset: ResetUnit::DeltaSeconds,
-};
-const EPOCH: HeaderStyle = HeaderStyle::Legacy {
-    reset: ResetUnit::EpochSeconds,
-};
+const DELTA: HeaderStyle = HeaderStyle::Legacy;
+const EPOCH: HeaderStyle = HeaderStyle::LegacyEpoch;
 
 fn layer(store: &impl Store, rule: impl Into<Rule>, styles: &[HeaderStyle]) -> RateLimitLayer {
     let builder = RateLimitLayer::builder(store).otherwise(rule.into());

@@ -194,7 +194,8 @@ fn what_it_cannot_have_is_named() {
 /// The turn, by a clock that is moved. Until it, and a turn further for more than one window has.
 #[tokio::test]
 async fn a_wait_ends_at_the_turn() {
-    let clock = ManualClock::starting_at(secs(1_792_926_000));
+    let clock = ManualClock::new();
+    clock.set(secs(1_792_926_000));
     let store = MemoryStore::new().clock(clock.clone());
     // The Sunday whose last hour comes twice.
     let limiter = quota(&store, "2/day Europe/Berlin");
@@ -268,7 +269,8 @@ async fn another_zone_reopens_nothing() {
 #[tokio::test]
 async fn a_clock_that_is_off_costs_a_call_and_no_permit() {
     let server = RedisServer::start();
-    let clock = ManualClock::starting_at(SystemClock.now());
+    let clock = ManualClock::new();
+    clock.set(SystemClock.now());
     let store = patient(server.url())
         .client_clock(clock.clone())
         .deny_cache(Duration::ZERO);

@@ -70,7 +70,10 @@ impl Fleet<'_> {
             }
             let [one, other] = &self.stores;
             tokio::join!(one.close(), other.close());
-            assert_eq!((one.lost_receipts(), other.lost_receipts()), (0, 0));
+            assert_eq!(
+                (one.health().lost_receipts, other.health().lost_receipts),
+                (0, 0)
+            );
             for (feed, master) in feeds.iter_mut().zip(&self.masters) {
                 for seen in feed.until_now(master) {
                     record.read(&seen);

@@ -110,12 +110,12 @@ fn an_observer_may_ask_its_store_again() {
             limiter.settle(&grants.pop().unwrap(), 0);
             store.close().await;
         });
-        assert_eq!(store.lost_receipts(), 0);
+        assert_eq!(store.health().lost_receipts, 0);
         drop(first);
         // No runtime is left that could send it.
         again.grants.lock().unwrap().extend(grants.drain(..3));
         limiter.settle(&grants.pop().unwrap(), 0);
-        assert!(store.lost_receipts() > 0);
+        assert!(store.health().lost_receipts > 0);
         server.stop_process();
         let hasty = hasty(server.url(), millis(30)).breaker(1);
         let hasty = hasty.observe(again.clone()).build().unwrap();

@@ -1,7 +1,7 @@
 //! The fields of responses, by axum and by hyper, over HTTP/1.1 and HTTP/2.
 
 use super::{sockets::serve, *};
-use tower_ratelimit::{HeaderStyle, RateLimitLayerBuilder, ResetUnit};
+use tower_ratelimit::{HeaderStyle, RateLimitLayerBuilder};
 
 on_both_stores! { every_response_has_its_fields, both_versions_share_a_limit }
 
@@ -41,10 +41,8 @@ type Build = fn(RateLimitLayerBuilder) -> RateLimitLayerBuilder;
 const BUILDS: &[(&str, Build)] = &[
     ("by default", |layer| layer.otherwise(rule(2))),
     ("draft-6 and legacy", |layer| {
-        let reset = ResetUnit::DeltaSeconds;
-        let legacy = HeaderStyle::Legacy { reset };
         let layer = layer.otherwise(rule(1));
-        layer.headers([HeaderStyle::Draft6, legacy])
+        layer.headers([HeaderStyle::Draft6, HeaderStyle::Legacy])
     }),
     ("an interval of no whole seconds, not counted", |layer| {
         let limit = Limit::new(1, Duration::from_millis(3_600_500));

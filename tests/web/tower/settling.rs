@@ -197,7 +197,10 @@ async fn what_a_policy_let_pass_has_a_charge_without_effect() {
     assert!(answers.last().rule("default").is_none());
     drop(answer);
     assert!(!answers.last().set(5));
-    assert_eq!((down.lost_charges(), down.lost_receipts()), (0, 0));
+    assert_eq!(
+        (down.health().lost_charges, down.health().lost_receipts),
+        (0, 0)
+    );
 }
 
 /// An empty answer is over before it is sent.

@@ -58,7 +58,8 @@ async fn nor_does_it_outlast_an_interval_of_a_rules_limiter() {
 async fn a_slow_caller_makes_no_room_for_another() {
     let prefix = unique("slow");
     let clock = ManualClock::new();
-    let slow = ManualClock::starting_at(clock.now() - HOUR);
+    let slow = ManualClock::new();
+    slow.set(clock.now() - HOUR);
     let store = |clock: &ManualClock| {
         let store = redis_store().prefix(&prefix);
         store.client_clock(clock.clone()).build().unwrap()

@@ -101,7 +101,8 @@ async fn a_log_never_takes_the_time_of_arrival_for_a_number() {
     // One of eleven permits takes 90 910 us.
     let begins_with_8 = |ms: &u64| (((ms * 1000 + 90_910) as f64).to_bits() & 0xffff) == 0x38;
     let at = (1_704_153_600_000..).find(begins_with_8).unwrap();
-    let clock = ManualClock::starting_at(millis(at));
+    let clock = ManualClock::new();
+    clock.set(millis(at));
     let store = redis_store().client_clock(clock).build().unwrap();
     let name = unique("digit");
     let log = RateLimiter::new(&store, &name).unwrap();
