@@ -104,7 +104,8 @@ impl Drop for Log {
 pub(crate) fn read(path: &str, replayed: bool) {
     let open = || File::open(path).map(|file| BufReader::with_capacity(1 << 16, file));
     if replayed {
-        let replay = Replay::of(Rows::of(["ip"])).limit(Algorithm::SlidingLog, Limit::per_minute(60));
+        let replay =
+            Replay::of(Rows::of(["ip"])).limit(Algorithm::SlidingLog, Limit::per_minute(60));
         let report = replay.run(|| open().map(Some)).unwrap();
         assert_eq!((report.read.requests, report.callers), (LINES, CALLERS));
         assert!(report.smallest[0].verified);
