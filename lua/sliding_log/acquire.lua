@@ -80,6 +80,8 @@ if usual then
     if not now then
       local time = call('TIME')
       now = time[1] .. string.sub('00000' .. time[2], -6, -4)
+      -- What follows for unusual cases reads it no more.
+      ARGV.now = now
     end
 
     -- If enough is left, and it is not wanted exactly, only the newest entry is read: it shows

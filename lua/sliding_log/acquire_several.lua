@@ -21,6 +21,8 @@ local own = now == ''
 if own then
   local time = call('TIME')
   now = time[1] .. string.sub('00000' .. time[2], -6, -4)
+  -- What follows for unusual cases reads it no more.
+  ARGV.now = now
 end
 
 local books, usual, brief = {}, true, true

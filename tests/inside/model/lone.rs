@@ -1,6 +1,7 @@
 //! Calls of one caller: entries that are not read, and short replies.
 
 use super::*;
+use crate::store::redis::inside::support::RedisServer;
 use crate::store::redis::wire::{
     format::{self, member},
     sliding_log::{ACQUIRE_BATCH, brief_answers},
@@ -145,4 +146,37 @@ fn a_brief_reply_to_a_caller_without_a_limit_is_an_error() {
             assert_eq!(error.kind(), ErrorKind::Unavailable);
         }
     }
+}
+
+/// How often a server's time was read, also by scripts.
+fn times_read(pair: &mut Pair) -> u32 {
+    let stats: String = pair.ask(&["INFO", "commandstats"]);
+    let of_time = stats.split("cmdstat_time:calls=").nth(1).unwrap();
+    of_time.split(',').next().unwrap().parse().unwrap()
+}
+
+// Before Redis 7.2 it moves on while a script runs: a grant would have another time than its reply.
+#[test]
+fn a_call_that_becomes_unusual_reads_the_time_once() {
+    let server = RedisServer::start();
+    let mut pair = Pair::new(RateType::Overall, Clock::Server).on(&server);
+    let limit = pair.limit(5, 1000);
+    assert!(pair.try_set_rate(limit));
+    let how = how(&pair, true);
+    pair.grants(1, how);
+    // By a wrong clock, which the script sees after it has granted.
+    let score = pair.now() + 10_000;
+    pair.plant(Generation::Bytes21, score, 1);
+    pair.set_value(3);
+    let sent = pair.unsent(1);
+    let [(script, command), _] = pair.commands(sent, how);
+    let before = times_read(&mut pair);
+    pair.call(script, &command).unwrap();
+    assert_eq!(times_read(&mut pair) - before, 1);
+    let log = pair.log_key();
+    let ahead = pair.now() + 1000;
+    assert_eq!(
+        pair.ask::<i64>(&["ZCOUNT", &log, &ahead.to_string(), "+inf"]),
+        0
+    );
 }

@@ -194,6 +194,13 @@ impl<K: Kind> Pair<K> {
         }
     }
 
+    /// The same on a server of its own.
+    pub(crate) fn on(mut self, server: &RedisServer) -> Self {
+        let client = redis::Client::open(server.url()).unwrap();
+        self.connection = client.get_connection().unwrap();
+        self
+    }
+
     pub(crate) fn limit(&self, rate: u64, interval: u64) -> Limit {
         let limit = Limit::new(rate, Duration::from_millis(interval));
         match self.rate_type {
