@@ -10,7 +10,9 @@
 )]
 
 mod histories;
+mod laws;
 mod plan;
+mod play;
 #[path = "../support/mod.rs"]
 mod support;
 mod twin;
