@@ -13,6 +13,7 @@ mod histories;
 mod laws;
 mod plan;
 mod play;
+mod rules;
 #[path = "../support/mod.rs"]
 mod support;
 mod twin;
