@@ -61,7 +61,8 @@ Environment:
                         so many different keys are asked for in row 25 of the fault matrix (default: 20000),
                         and in the flood of a full MemoryStore (default: 30000)
     TOWER_RATELIMIT_HISTORIES
-                        so many rounds of recorded histories, one of each combination of guards
+                        so many rounds of recorded histories, one of each combination of guards; and so many histories of
+                        tests/packed (default: 200)
     TOWER_RATELIMIT_REDISSON_VERSIONS
                         which versions of Redisson (default: 4.7.0 3.27.2)
     CI                  if set and not empty, Cargo.lock must be up to date (--locked)

@@ -79,7 +79,8 @@ fn find_scripts(folder: &Path, found: &mut Vec<String>) {
     for entry in fs::read_dir(folder).unwrap() {
         let path = entry.unwrap().path();
         let below = path.strip_prefix(lua()).unwrap().to_str().unwrap();
-        if path.is_dir() && !path.ends_with("lib") {
+        // `tests/packed` joins the scripts of `packed`, which no limiter uses yet.
+        if path.is_dir() && !path.ends_with("lib") && !path.ends_with("packed") {
             find_scripts(&path, found);
         } else if path.extension().is_some_and(|end| end == "lua") {
             let text = read(below);

@@ -1,0 +1,28 @@
+-- Reads a charge of a request that is not simple. A fragment of decide.lua.
+--
+--   B key, B row, B flags (1: a shadow: it counts, but refuses none; 2: it has a ban; 4: it fetches
+--     ahead), I4 permits
+--   of a request that settles: I4 permits that it took, I7 mark, I7 given: see settle.lua
+--   with a ban: B key, B row, I4 strikes carried, I6 age of these, ms: see ban.lua
+--   ahead: I4 permits, I6 lead, ms: what is fetched has the place after the callers
+
+ahead, given, has_fetched, takes = nil, is_found and callers or nil, nil, may_take
+key, number, flags, permits, cursor = unpack('<BBBI4', arg, cursor)
+if asks > 3 and asks < 8 then
+  was, mark, mark_given, cursor = unpack('<I4I7I7', arg, cursor)
+end
+if flags % 4 > 1 then
+  if not bans then
+    --- @include ban.lua
+  end
+  if is_dry then
+    judged = judged or {}
+    judged[charge] = read_charge(cursor, flags % 2 == 1)
+    failure = judged[charge].ban and failure
+  end
+  cursor = cursor + 12
+end
+if flags > 3 then
+  ahead, lead, cursor = unpack('<I4I6', arg, cursor)
+  fetches, needs_rare = true, true
+end

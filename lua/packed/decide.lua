@@ -1,0 +1,274 @@
+-- Decides requests for permits of limiters. A request is a list of charges, and takes permits of
+-- all or none. Requests are decided in order: each sees what those before it took. Each state is
+-- read once, and written once after all decisions, so all are checked before the first write.
+--
+-- KEYS  the states of limiters, N~, and of bans, N~:ban, in any order
+-- ARGV  1, packed, little-endian:
+--       a lone call, of one caller of key 1 by row 1:
+--         c8 id, I6 now, B 0, the row, I4 permits
+--       any other:
+--         c8 id, I6 now, B rows, B flags (1: tell the time), the rows, the requests
+--       id    drawn when the call is sent. A caller is an id and a place: callers have places one
+--             after the other through the call, from 0 on
+--       now   ms; 0: the server's clock
+--       rows  see row.lua
+--       request  B callers, B charges, B flags, the charges. Instead of B callers also: B 0, c8 id,
+--             B place, of one caller that was sent before
+--             flags 1: it waits, so a refusal is no strike; 2: it only asks; 4: it settles what
+--             the caller took; 8: it bans. Those of 2 and 8 have no place of the call
+--       charge   B key, B row, B flags, I4 permits, and what the flags say: see charge.lua
+-- Reply one integer for a lone call that is granted and has one number, but of a calendar; or an
+--       array: the time in us, if it is asked for, and for each request
+--         nil                if a state is foreign
+--         2 - MOST           if a row of a calendar has no window for now
+--         of several callers   how many are granted; a group with room, if any are; one without, if
+--                            not all are
+--         of a list, for each charge   a group
+--         where it fetches ahead, behind the groups of the charge   1 if it has fetched, 0 if not
+--         of one that settles, for each charge   the permits freed; below zero: charged
+--         for each ban, behind all groups   ms until the ban in force ends, ms until the caller may
+--                            come back, strikes that count
+--       a group with room:   log, window, calendar: left * (interval + 1) + next, or two numbers if
+--                            rate * (interval + 1) is above MOST;  GCRA: backlog (us), given (a
+--                            lone call: only the backlog, if given is 0)
+--       one without:         -wait, left, and of a log reset;  GCRA: -wait, backlog, given
+--                            -MOST: it asks for more than the rate. 1 - MOST alone: a ban refuses
+--
+-- A state is one string. Its last two bytes say what it is: 16 * version + kind, and the magic
+-- byte. Kinds: 1 log, 2 GCRA, 3 window, 4 ban, 5 calendar; see the fragments of these names. A state
+-- that is foreign stays as it is.
+--
+-- Most requests are simple: one charge of new callers. All others are gone through twice, at first
+-- only to count. What few calls need is made where it is first needed, as making functions costs
+-- more than most decisions.
+--
+-- In Lua 5.4, `/` and struct.unpack make floats. So what becomes text is formatted, and a reply is
+-- made whole at the end.
+
+local call, try, arg, KEYS = redis.call, redis.pcall, ARGV[1], KEYS
+local unpack_list, min, max = unpack, math.min, math.max
+local unpack, pack, byte, sub, format =
+  struct.unpack, struct.pack, string.byte, string.sub, string.format
+-- The greatest number of a reply, and the greatest in six bytes.
+local MOST, LATEST = 9007199254740991, 281474976710655
+-- The last four bytes of a log, as one number, but for the counts.
+local LOG = 17 * 65536 + 183 * 16777216
+
+-- Most calls are lone ones of one limit: they are read at once.
+local length, row, row_number = #arg, 16, 1
+local id, now, row_count, kind, limits, interval, rate, permits
+if length == 34 then
+  id, now, row_count, kind, limits, interval, rate, permits = unpack('<c8I6BBBI6I7I4', arg)
+elseif length == 33 then
+  id, now, row_count, kind, interval, rate, permits = unpack('<c8I6BBI6I7I4', arg)
+else
+  id, now, row_count = unpack('<c8I6B', arg)
+  row_number = 0
+end
+local time = call('TIME')
+local server = time[1] * 1000000 + time[2]
+local server_ms = (server - server % 1000) / 1000
+local own, micros = now == 0, now * 1000
+if own then
+  now, micros = server_ms, server
+end
+
+-- Of the row: see row.lua.
+local ladder, open_label, open_ends, open_interval, next_label, next_ends, next_interval
+local is_lone, is_absent = row_count == 0, false
+local at, place, callers, charges, key, number, flags = length + 1, 0, 1, 1, 1, 1, 0
+local rows, reply, size, answer = nil, nil, 0, nil
+-- The state that is open: see state.lua.
+local name, of_kind, page, from, is_late, fits, log, tail, lent
+local of_label, of_ends, of_used, of_interval, of_rate, back, tat, ids
+-- What is written of it: a text from an offset on, or the whole for so many ms; of a log, the
+-- records that are not written. Of a call that is not lone, by key.
+local text, offset, life, logs, texts, offsets, lives
+-- What is made when it is needed.
+local rare, held, lents, leads, settle, bans, read_charge, meet, judge_request, write_bans
+--- @include walk.lua
+if not is_lone then
+  reply, rows, at, logs, texts, offsets, lives = {}, {}, 17, {}, {}, {}, {}
+  if byte(arg, 16) % 2 == 1 then
+    reply[1], size = micros, 1
+  end
+  for number = 1, row_count do
+    local of, limits = byte(arg, at, at + 1)
+    rows[number] = at
+    at = at + (of == 1 and 2 + 13 * limits or of == 4 and 23 or of == 5 and 44 or 14)
+  end
+  row_number = 0
+elseif row_number == 0 then
+  rows, permits = { 16 }, unpack('<I4', arg, length - 3)
+end
+
+repeat
+  -- Whether permits are taken where there is room; to how many callers they are given in any case;
+  -- and of a request that is not simple: see charge.lua and resolve.lua.
+  local of, of_place, charge, asks, wait, takes, has_room = id, place, 1, 0, 0, true, true
+  local cursor, pages, judged, given, failure, ahead, lead, was, mark, mark_given
+  local is_again, needs_rare, is_dry, is_sent_again, is_found, is_banned, fetches, has_fetched, may_take
+  if not is_lone then
+    callers, charges, asks, key, number, flags, permits = unpack('<BBBBBBI4', arg, at)
+    if charges == 1 and flags < 2 and asks < 2 and callers > 0 then
+      at, place = at + 10, place + callers
+    else
+      is_dry, cursor, pages = true, at + 3, {}
+      if callers == 0 then
+        of, of_place, charges, asks, cursor = unpack('<c8BBB', arg, at + 1)
+        callers, is_sent_again, needs_rare = 1, true, true
+      end
+      at = cursor
+    end
+  end
+
+  repeat
+    if pages and not is_again then
+      --- @include charge.lua
+    end
+    if number ~= row_number then
+      --- @include row.lua
+    end
+    --- @include state.lua
+    if not rare and (needs_rare or is_late or lent or not fits and of_kind ~= 0) then
+      --- @include rare.lua
+    end
+    if is_late then
+      rare.set_back()
+    end
+    if not of_kind then
+      failure = false
+    elseif kind == 5 and not open_label and failure == nil then
+      failure = 2 - MOST
+    end
+
+    local granted, left, next, one, two, told, third, freed = 0
+    text, life, is_again = nil, nil, nil
+    if pages and of_kind then
+      if is_dry then
+        is_found = is_found or is_sent_again and asks < 2 and rare.find(of, of_place)
+      elseif asks > 3 and asks < 8 then
+        if not settle then
+          --- @include settle.lua
+        end
+        freed = settle(of, of_place, permits, was, mark, mark_given)
+        permits, given = permits - was, 1
+      end
+    end
+    if is_banned then
+      told = 1 - MOST
+    elseif failure ~= nil then
+      granted = 0
+    elseif freed then
+      granted = 1
+    elseif kind == 1 then
+      --- @include log.lua
+    elseif kind == 2 then
+      --- @include gcra.lua
+    else
+      --- @include window.lua
+    end
+    if text and texts then
+      if kind == 1 then
+        logs[key] = log
+      else
+        if logs[key] then
+          logs[key] = nil
+        elseif texts[key] and offset > 0 then
+          text, offset = sub(texts[key], 1, offset - offsets[key]) .. text, offsets[key]
+        end
+        offsets[key] = offset
+        if life then
+          lives[key] = life
+        end
+      end
+      texts[key] = text
+    end
+
+    if is_again then
+      charge = charge - 1
+    elseif is_dry then
+      has_room = has_room and (granted > 0 or flags % 2 == 1)
+      if charge == charges then
+        --- @include resolve.lua
+      end
+    elseif failure ~= nil then
+      reply, size = reply or {}, size + 1
+      reply[size] = failure
+    else
+      -- The reply.
+      if held then
+        -- What was set back stays so.
+        held[key] = nil
+      end
+      if asks > 3 and asks < 8 then
+        granted, one, two = 1, freed or -permits, nil
+      elseif next and granted > 0 then
+        one, two = left > 0 and left or 0, next < interval and next or interval
+        if rate * (interval + 1) <= MOST then
+          one, two = one * (interval + 1) + two, nil
+        end
+      end
+      if is_lone and granted > 0 and not two and kind ~= 5 then
+        answer = one
+      else
+        reply = reply or {}
+        if callers > 1 then
+          size = size + 1
+          reply[size] = granted
+        end
+        if granted > 0 then
+          reply[size + 1], reply[size + 2] = one, two
+          size = size + (two and 2 or 1)
+        end
+        if granted < callers then
+          reply[size + 1], reply[size + 2], reply[size + 3] = told, left, third
+          size = size + (third and 3 or left and 2 or 1)
+        end
+      end
+      if pages then
+        --- @include told.lua
+      end
+    end
+    charge = charge + 1
+  until charge > charges
+  if pages then
+    at = cursor
+    if judged and failure == nil then
+      judge_request(judged, charges, callers, of, of_place, asks, wait, has_room,
+        asks > 1 or is_found or is_banned, is_sent_again)
+    end
+  end
+until at > length
+
+for key = 1, #KEYS do
+  local name, it, text, offset, life = KEYS[key], kind == 1 and log, text, offset, life
+  if texts then
+    it, text, offset, life = logs[key], texts[key], offsets[key], lives[key]
+  end
+  if text and not (held and held[key]) then
+    if it then
+      --- @include log_write.lua
+    end
+    if not life then
+      call('SETRANGE', name, format('%d', offset), text)
+    elseif not is_absent then
+      call('SET', name, text, 'PX', format('%d', math.floor(life)))
+    elseif not call('SET', name, text, 'PX', format('%d', math.floor(life)), 'NX') then
+      -- It has an empty string.
+      answer, reply, size = nil, { false }, 1
+    end
+  end
+end
+if bans then
+  write_bans()
+end
+
+if not reply then
+  return math.floor(answer)
+elseif math.type then
+  for place = 1, size do
+    reply[place] = reply[place] and math.floor(reply[place])
+  end
+end
+return reply

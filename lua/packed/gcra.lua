@@ -1,0 +1,58 @@
+-- Decides a charge by GCRA, which keeps one time: `tat`, until which the permits in use are paid.
+-- A fragment of decide.lua.
+--
+--   I6 interval, ms, I7 rate   by which tat is counted
+--   I7 ends    when the key expires, us by the server's clock
+--   I7 given back   us by which settlements moved tat back
+--   I7 tat     when all permits are free, us: the theoretical arrival time
+--   c8 id, B place, B callers of the last four grants, newest first; B kind, B magic
+--
+-- In memory: `of_interval`, `of_rate`, `of_ends`, `back`, `tat`, and three of the ids.
+-- A permit takes `emission`, and all permits `whole`; how far tat lies ahead of now is the backlog.
+
+local emission = interval * 1000
+local rest = emission % rate
+emission = (emission - rest) / rate + (rest > 0 and 1 or 0)
+local whole, cost, backlog = emission * rate, permits * emission, 0
+if fits then
+  backlog = tat > micros and tat - micros or 0
+elseif of_kind > 0 then
+  backlog = min(rare.use() * emission, whole)
+end
+if of_kind ~= 2 then
+  of_ends, back = 0, 0
+end
+local room = whole - backlog
+granted = given or callers
+if not given and callers * cost > room then
+  granted = room < cost and 0 or (room - room % cost) / cost
+end
+if takes and granted > 0 then
+  if given then
+    -- A debt is at most as much as all permits.
+    backlog = max(backlog, min(backlog + cost, 2 * whole))
+  else
+    backlog = backlog + granted * cost
+  end
+  tat, offset = micros + backlog, fits and 27 or 0
+  if tat > MOST then
+    tat = MOST
+  end
+  -- The end is put off by as much as all permits take, so most grants leave it.
+  if server + backlog > of_ends or lives and lives[key] then
+    of_ends = min(server + backlog + whole, MOST)
+    life, offset = (of_ends - server) / 1000 + 2, 0
+  end
+  text = pack('<I7c8BBc30BB', tat, of, of_place, granted, ids or string.rep('\0', 30), 18, 183)
+  if offset == 0 then
+    text = pack('<I6I7I7I7', interval, rate, of_ends, back) .. text
+  end
+end
+one, two = backlog, (not is_lone or back > 0) and back or nil
+if granted < callers then
+  told, left, third = -MOST, backlog, back
+  if permits <= rate then
+    rest = (backlog + cost - whole) % 1000
+    told = (rest - backlog - cost + whole) / 1000 - (rest > 0 and 1 or 0)
+  end
+end

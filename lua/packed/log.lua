@@ -1,0 +1,131 @@
+-- Decides a charge by a log: a record lives by a limit for its interval, and the permits of those
+-- that live are in use. A fragment of decide.lua.
+--
+--   records, oldest first, 22 bytes each, one for each grant
+--     c8 id, B place, B callers, I6 permits of all of them, I6 time, ms
+--   ahead, as the records: permits that a process fetched ahead of their time
+--   windows, 30 bytes each, one for each limit, the longest first
+--     I6 interval, I7 rate, I7 used, I4 start, I6 seen
+--   I6 ends    when the key expires, ms by the server's clock
+--   B number of ahead, B number of windows, B kind, B magic
+--
+-- Several limits share the records: each has a window, which begins at the offset `start`, with
+-- the first record that may live by its interval. `used` is the sum from there on, `seen` the time
+-- of the last grant by it. A request counts by the windows of its own limits, and moves their
+-- starts if it takes anything.
+--
+-- In memory, `log` is the list of the numbers of a log: the time of its last record; for each
+-- window, from the place `w` on, interval, rate, used, start, seen; ends; the last four bytes as one
+-- number, without ahead; and the offset of the end of the records. The last of these are not
+-- written yet, and are `tail`. `lent` is what is ahead, nil for nothing.
+
+if of_kind ~= 1 or log[1] <= now - log[2] and not (lent and rare.ahead(now - log[2])) then
+  -- Nothing lives: another log begins, with what a state of another kind has in use.
+  local used = of_kind > 1 and min(rare.use(), rate, LATEST) or 0
+  tail, lent = used > 0 and string.rep('\0', 10) .. pack('<I6I6', used, now) or '', nil
+  log = { used > 0 and now or 0, interval, 0, used, 0, 0, 0, LOG + 256 * limits, #tail }
+  for limit = 2, limits do
+    for _, number in ipairs({ 0, 0, used, 0, ladder[2 * limit - 1] }) do
+      table.insert(log, 5 * limit - 3, number)
+    end
+  end
+elseif not fits then
+  rare.add_windows()
+end
+local stop, newest, taken, wait_here = log[#log], log[1], 0, 0
+local time_of_grant = newest > now and newest or now
+granted = given or callers
+
+-- The limits are gone through to count, and if there are several, again to take and to tell.
+local round, limit = (is_dry or limits > 1) and 1 or 2, 1
+repeat
+  local w, its_interval, its_rate = 5 * limit - 3, interval, rate
+  if limit > 1 then
+    its_interval, its_rate = ladder[2 * limit - 1], ladder[2 * limit]
+  end
+  while log[w] ~= its_interval do
+    w = w + 5
+  end
+  local expired, used, start, oldest = now - its_interval, log[w + 2], log[w + 3], nil
+  if start < stop then
+    if start >= from then
+      oldest = unpack('<I6', page, start - from + 17)
+    end
+    if not oldest or oldest <= expired then
+      local gone
+      start, oldest, gone = walk(name, 22, tail, page, from, stop, start, expired, MOST)
+      used = gone < used and used - gone or 0
+    end
+  end
+  local room = its_rate - used
+  if lent then
+    local first, sum = rare.ahead(expired)
+    room, oldest = room - sum, first and oldest and min(first, oldest) or first or oldest
+  end
+  if room < granted * permits and not given then
+    granted = room < permits and 0 or (room - room % permits) / permits
+  end
+
+  if round == 2 then
+    if takes and granted > 0 then
+      taken = granted * permits
+      log[w + 1], log[w + 2], log[w + 3], log[w + 4] = its_rate, used, start, now
+      room = room - taken
+      if not oldest or oldest > time_of_grant then
+        oldest = time_of_grant
+      end
+    end
+    -- What is told: permits left by the limit that has the fewest, when one more of it is free, and
+    -- when all limits have room for one caller more.
+    local free = oldest and oldest - expired or its_interval
+    if not left or room < left or room == left and free < next then
+      left, next = room, free
+    end
+    if permits > its_rate then
+      wait_here = MOST
+    elseif granted < callers and room < permits then
+      local offset, time
+      if lent then
+        time = rare.time_of_room(start, expired, permits - room)
+      else
+        offset, time = walk(name, 22, tail, page, from, stop, start, LATEST, permits - room)
+      end
+      wait_here = max(wait_here, (time or taken > 0 and time_of_grant or newest) - expired)
+    end
+  end
+  limit = limit + 1
+  if limit > limits and round == 1 and not is_dry then
+    round, limit = 2, 1
+  end
+until limit > limits
+
+local has_ahead = lent or ahead
+if taken > 0 then
+  if lent then
+    rare.join_ahead()
+  elseif lents then
+    lents[key] = nil
+  end
+  -- What is charged by a settlement is a record of 255 callers: see settle.lua.
+  tail = tail .. pack('<c8BBI6I6', of, of_place, given and 255 or granted, taken, time_of_grant)
+  log[1], log[#log] = time_of_grant, log[#log] + 22
+  for w = 2, #log - 7, 5 do
+    local used = log[w + 2] + taken
+    log[w + 2] = used < MOST and used or MOST
+  end
+  text, newest = tail, time_of_grant
+end
+if granted < callers then
+  local first, sum, last = nil, 0, newest
+  if lent then
+    first, sum, last = rare.ahead(0)
+  end
+  told, third = -wait_here, max(max(last, newest) + interval - now, 0)
+end
+if taken > 0 and has_ahead then
+  -- What has become of it is told as if it was only asked.
+  given, takes, is_again, has_fetched = granted, false, true, false
+elseif has_fetched == false and ahead and granted == callers and left >= ahead
+  and rare.fetch_ahead(of, of_place + callers, ahead, lead) then
+  is_again, has_fetched = true, true
+end

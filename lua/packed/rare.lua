@@ -1,0 +1,206 @@
+-- Makes the functions that few calls need: for states of another kind or with other limits than the
+-- row, for clocks that were set back, for permits that were fetched ahead, and for requests that
+-- were sent before. They do what they do to the state that is open. A fragment of decide.lua.
+
+rare, held, lents, leads = {}, {}, {}, {}
+if not texts then
+  logs, texts, offsets, lives = {}, {}, {}, {}
+end
+
+-- Returns how many times a part covers an amount.
+function rare.rounded_up(amount, part)
+  return (amount - amount % part) / part + (amount % part > 0 and 1 or 0)
+end
+
+-- Returns the records of the log.
+function rare.records()
+  local kept = log[#log] - #tail
+  return (kept > 0 and call('GETRANGE', name, '0', format('%d', kept - 1)) or '') .. tail
+end
+
+-- Returns records, none of which is later than a time.
+local function cut_times(records, latest)
+  return (string.gsub(records, string.rep('.', 22), function(record)
+    return sub(record, 1, 16) .. pack('<I6', min(latest, (unpack('<I6', record, 17))))
+  end))
+end
+
+-- Puts tat elsewhere.
+function rare.put_tat(its_tat)
+  local whole = rare.rounded_up(of_interval * 1000, of_rate) * of_rate
+  local backlog = its_tat - micros
+  if server + backlog > of_ends or lives[key] or is_late then
+    of_ends = min(server + backlog + whole, MOST)
+    lives[key] = (of_ends - server) / 1000 + 2
+  end
+  tat = min(its_tat, MOST)
+  page = sub(page, 1, 13) .. pack('<I7I7I7', of_ends, back, tat) .. sub(page, 35)
+  texts[key], offsets[key] = page, 0
+end
+
+-- Sets back what lies so far ahead that only a clock that was set back has written it. It is held,
+-- and written even if nothing is taken, as otherwise the next call would find the same.
+function rare.set_back()
+  if of_kind == 1 then
+    tail = cut_times(rare.records(), now)
+    lent = lent and cut_times(lent, now + (log[2] - log[2] % 10) / 10)
+    log[1], log[#log - 2], from = now, 0, MOST
+    logs[key], texts[key], lents[key], held[key] = { unpack_list(log) }, tail, lent, true
+  elseif of_kind == 2 then
+    -- A debt is at most a whole limit above a whole limit.
+    local whole = rare.rounded_up(of_interval * 1000, of_rate) * of_rate
+    is_late = tat - micros > 2 * whole + (whole - whole % 5) / 5
+    if is_late then
+      rare.put_tat(micros + whole)
+      held[key] = true
+    end
+  elseif of_kind then
+    of_label, of_ends = now + of_interval, now + of_interval
+    page = pack('<I6I6', of_label, of_ends) .. sub(page, 13)
+    texts[key], offsets[key], lives[key], held[key] = page, 0, of_interval, true
+  end
+end
+
+-- Returns the first time of what is ahead and is later than `expired`, the sum of that, the last
+-- time of all, and where the first one is.
+function rare.ahead(expired)
+  local first, sum, last, place = nil, 0, 0, nil
+  for at = 1, lent and #lent or 0, 22 do
+    local permits, time = unpack('<I6I6', lent, at + 10)
+    if time > expired then
+      sum, last = sum + permits, max(last, time)
+      if not first or time < first then
+        first, place = time, at
+      end
+    end
+  end
+  return first, sum, last, place
+end
+
+-- Takes one out of what is ahead. Returns its record.
+local function take_ahead(place)
+  local record = sub(lent, place, place + 21)
+  lent = sub(lent, 1, place - 1) .. sub(lent, place + 22)
+  return record
+end
+
+-- Returns how many permits are in use by the limits of the state.
+function rare.use()
+  if of_kind == 1 then
+    local first, sum = rare.ahead(now - log[2])
+    local offset, time, gone = walk(name, 22, tail, page, from, log[#log], log[5], now - log[2], MOST)
+    return max(log[4] - gone, 0) + sum
+  elseif of_kind == 2 then
+    local backlog, emission = max(tat - micros, 0), rare.rounded_up(of_interval * 1000, of_rate)
+    -- By the server's clock, more than all is a debt.
+    return rare.rounded_up(own and min(backlog, emission * of_rate) or backlog, emission)
+  end
+  return now < of_ends and of_used or 0
+end
+
+-- Takes a window out of a log.
+function rare.drop_window(log, w)
+  for _ = 1, 5 do
+    table.remove(log, w)
+  end
+  log[#log - 1] = log[#log - 1] - 256
+end
+
+-- Adds the windows of the row that the log lacks. A log keeps four: of those that the row does not
+-- have, the shortest go.
+function rare.add_windows()
+  local begin, stop, is_ours, w = log[5], log[#log], {}, 2
+  for limit = 1, limits do
+    local its_interval = limit == 1 and interval or ladder[2 * limit - 1]
+    is_ours[its_interval] = true
+    while w < #log - 2 and log[w] > its_interval do
+      w = w + 5
+    end
+    if w == #log - 2 or log[w] ~= its_interval then
+      local start = walk(name, 22, tail, page, from, stop, begin, now - its_interval, MOST)
+      local behind, time, used = walk(name, 22, tail, page, from, stop, start, LATEST, MOST)
+      for _, number in ipairs({ 0, start, used, 0, its_interval }) do
+        table.insert(log, w, number)
+      end
+      log[#log - 1] = log[#log - 1] + 256
+    end
+  end
+  for w = #log - 7, 2, -5 do
+    if #log > 24 and not is_ours[log[w]] then
+      rare.drop_window(log, w)
+    end
+  end
+end
+
+-- Puts a record behind those of the log.
+function rare.append(record)
+  local permits, time = unpack('<I6I6', record, 11)
+  log[1], log[#log] = max(log[1], time), log[#log] + 22
+  for w = 2, #log - 7, 5 do
+    log[w + 2] = min(log[w + 2] + permits, MOST)
+  end
+  tail = tail .. sub(record, 1, 16) .. pack('<I6', log[1])
+end
+
+-- Makes records of what was fetched ahead and whose time has come, in the order of the times.
+function rare.join_ahead()
+  local first, sum, last, place = rare.ahead(-1)
+  while first and first <= now do
+    rare.append(take_ahead(place))
+    first, sum, last, place = rare.ahead(-1)
+  end
+  lent = lent ~= '' and lent or nil
+  lents[key] = lent
+end
+
+-- Fetches permits ahead for a caller, if the list has room. Returns whether it does.
+function rare.fetch_ahead(of, place, permits, lead)
+  if lent and #lent > 1387 then
+    return false
+  end
+  lents[key] = (lent or '') .. pack('<c8BBI6I6', of, place, 1, permits, now + lead)
+  leads[key] = max(leads[key] or 0, lead)
+  return true
+end
+
+-- Returns the time at which so many permits have expired, of records from an offset on and of what
+-- is ahead and lives; nil if these are fewer.
+function rare.time_of_room(offset, expired, missing)
+  local all_lent, time = lent, nil
+  repeat
+    local first, sum, last, place = rare.ahead(expired)
+    offset, time, sum = walk(name, 22, tail, page, from, log[#log], offset, first or LATEST, missing)
+    missing = missing - sum
+    if first and not (time and time <= first) then
+      missing = missing - unpack('<I6', take_ahead(place), 11)
+      time = missing <= 0 and first or nil
+    end
+  until time or not first
+  lent = all_lent
+  return time
+end
+
+-- Returns where a text has what a caller got, of records or ids with so many bytes each.
+function rare.places(text, size, of, place)
+  local found, at = {}, string.find(text, of, 1, true)
+  while at do
+    local first, callers = byte(text, at + 8, at + 9)
+    if at % size == 1 and first <= place and place < first + (callers < 255 and callers or 1) then
+      found[#found + 1] = at
+    end
+    at = string.find(text, of, at + 1, true)
+  end
+  return found
+end
+
+-- Returns whether the state has a grant of a caller.
+function rare.find(of, place)
+  local is_log = of_kind == 1
+  local text = is_log and rare.records() .. (lent or '') or sub(page, -42, -3)
+  for _, at in ipairs(rare.places(text, is_log and 22 or 10, of, place)) do
+    if byte(text, at + 9) < 255 then
+      return true
+    end
+  end
+  return false
+end

@@ -1,0 +1,109 @@
+-- Makes the function that settles what a caller took: it lets the caller have so many permits, and
+-- frees or charges the difference. A fragment of decide.lua.
+--
+-- In a log, the grant is found by the id and the place of its caller. What is charged is a record
+-- of its own, of 255 callers, of which none but that caller is meant: so a settlement that is sent
+-- twice changes nothing. In other states a grant is not found: there the call says what the caller
+-- took, and how the state was after the grant. For GCRA, `mark` and `given` are tat and given back;
+-- for a window, `mark` is its label.
+
+-- Gives one caller of the record at a place of the text so many permits, in a record of its own.
+-- Returns the text, and how many the caller had.
+local function change(text, at, of, place, permits)
+  local first, callers, held = unpack('<BBI6', text, at + 8)
+  local is_added = callers == 255
+  callers = is_added and 1 or callers
+  local each, parts, time = (held - held % callers) / callers, {}, sub(text, at + 16, at + 21)
+  local function add(first, callers, permits)
+    if callers > 0 then
+      parts[#parts + 1] = pack('<c8BBI6', of, first, callers, permits) .. time
+    end
+  end
+  add(first, place - first, (place - first) * each)
+  add(place, is_added and 255 or 1, permits)
+  add(place + 1, first + callers - place - 1, (first + callers - place - 1) * each)
+  for w = 2, #log - 7, 5 do
+    -- What is ahead is in no sum.
+    if log[w + 3] > at then
+      log[w + 3] = log[w + 3] + 22 * #parts - 22
+    elseif at < log[#log] then
+      log[w + 2] = min(max(log[w + 2] + permits - each, 0), MOST)
+    end
+  end
+  log[#log] = log[#log] + 22 * #parts - 22
+  return sub(text, 1, at - 1) .. table.concat(parts) .. sub(text, at + 22), each
+end
+
+local function settle_log(of, place, permits, was)
+  local text, kept, has, added = rare.records() .. (lent or ''), log[#log] - #tail, nil, nil
+  local found = rare.places(text, 22, of, place)
+  for _, at in ipairs(found) do
+    local callers, held = unpack('<BI6', text, at + 9)
+    if callers == 255 then
+      added = at
+    else
+      has = (has or 0) + (held - held % callers) / callers
+    end
+  end
+  local rest, owed, freed, each = max((has or 0) - permits, 0), max(permits - (has or was), 0), 0, 0
+  if added then
+    text, each = change(text, added, of, place, owed)
+    freed, kept = each - owed, min(kept, added - 1)
+  end
+  for number = #found, 1, -1 do
+    -- The newest give first.
+    local at = found[number]
+    if at ~= added and rest > 0 then
+      local callers, held = unpack('<BI6', text, at + 9)
+      local gives = min((held - held % callers) / callers, rest)
+      text = change(text, at, of, place, (held - held % callers) / callers - gives)
+      rest, freed, kept = rest - gives, freed + gives, min(kept, at - 1)
+    end
+  end
+  tail, lent = sub(text, kept + 1, log[#log]), sub(text, log[#log] + 1)
+  if not added and owed > 0 then
+    rare.join_ahead()
+    rare.append(pack('<c8BBI6I6', of, place, 255, owed, now))
+    freed = -owed
+  end
+  if freed ~= 0 then
+    logs[key], texts[key], lents[key] = log, tail, lent ~= '' and lent or nil
+  end
+  return freed
+end
+
+-- As much of a grant is freed as lies ahead still. What settlements freed since may have been before
+-- it, and moved it forward by as much.
+local function settle_gcra(more, mark, given)
+  local backlog, emission = max(tat - micros, 0), rare.rounded_up(of_interval * 1000, of_rate)
+  local moved, freed = 0, -more
+  if more > 0 then
+    -- A debt is at most as much as all permits.
+    moved = -max(min(more * emission, 2 * emission * of_rate - backlog), 0)
+  else
+    local since = (back - given) % 4503599627370496
+    moved = max(min(freed * emission, mark - since - micros, backlog), 0)
+    freed, back = rare.rounded_up(moved, emission), (back + moved) % 4503599627370496
+  end
+  if freed ~= 0 then
+    rare.put_tat(micros + backlog - moved)
+  end
+  return freed
+end
+
+-- Settles a charge. Returns how many permits are freed; below zero: charged; nil if more is charged
+-- as a grant by the row.
+function settle(of, place, permits, was, mark, given)
+  if of_kind == kind and kind == 1 then
+    return settle_log(of, place, permits, was)
+  elseif of_kind == kind and kind == 2 then
+    return settle_gcra(permits - was, mark, given)
+  elseif of_kind == kind and of_label == mark and now < of_ends then
+    local used = min(max(of_used + permits - was, 0), MOST)
+    if used ~= of_used then
+      texts[key], offsets[key] = sub(page, 1, 12) .. pack('<I7', used) .. sub(page, 20), 0
+    end
+    return of_used - used
+  end
+  return permits <= was and 0 or nil
+end

@@ -1,0 +1,39 @@
+-- Walks over the records of a log, or the strikes of a ban. A fragment of decide.lua.
+
+-- Times never fall, so five records are passed at once by the time of the last.
+local FIVE = '<I6xxxxxxxxxxxxxxxxI6xxxxxxxxxxxxxxxxI6xxxxxxxxxxxxxxxxI6xxxxxxxxxxxxxxxxI6I6'
+
+-- Walks over what has so many bytes each and ends at the offset `stop`, from an offset on, as long
+-- as the times are at most `latest` and the sum is less than `enough`. What stands in `tail` is not
+-- written yet; `page` has a part of the string from `from` on. Returns the offset of the first one
+-- behind, its time, and the sum without it.
+local function walk(name, size, tail, page, from, stop, offset, latest, enough)
+  local sum, kept, numbers = 0, stop - #tail, size == 22 and '<I6I6' or '<I4I6'
+  local is_far = size == 22
+  while offset < stop do
+    if offset >= kept then
+      page, from = tail, kept
+    elseif offset < from or offset + size > from + #page then
+      -- Most walks are short, but one that goes on behind a page is not.
+      local last = offset + (offset == from + #page and 90 * size or 10 * size) - 1
+      page, from = call('GETRANGE', name, format('%d', offset), format('%d', last)), offset
+    end
+    local at, left = offset - from + 11, (offset < kept and from + #page or stop) - offset
+    if left > kept - offset and offset < kept then
+      left = kept - offset
+    end
+    local permits, time = unpack(numbers, page, at)
+    if time > latest or sum + permits >= enough then
+      return offset, time, sum
+    end
+    sum, offset, at, left = sum + permits, offset + size, at + size, left - size
+    while is_far and left >= 110 do
+      local a, b, c, d, e, time = unpack(FIVE, page, at)
+      is_far = time <= latest and sum + a + b + c + d + e < enough
+      if is_far then
+        sum, offset, at, left = sum + a + b + c + d + e, offset + 110, at + 110, left - 110
+      end
+    end
+  end
+  return offset, nil, sum
+end

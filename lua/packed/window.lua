@@ -1,0 +1,54 @@
+-- Decides a charge by a fixed window, which opens with its first grant, or by the window of a
+-- calendar, which the call names. A fragment of decide.lua.
+--
+--   I6 label    of a calendar's window, greater for later ones; of another, its end
+--   I6 ends, ms   I7 used   I6 interval, ms   I7 rate
+--   c8 id, B place, B callers of the last four grants, newest first; B kind, B magic
+--
+-- In memory: `of_label`, `of_ends`, `of_used`, `of_interval`, and three of the ids.
+-- The key of a calendar outlives its window by an hour, so that hosts whose time zone data differ
+-- still find it.
+
+local label, ends, its_interval, used = open_label, open_ends, open_interval, 0
+if kind == 3 then
+  ends, its_interval = min(now + interval, LATEST), interval
+  if fits and now < of_ends then
+    -- A longer window stays, a shorter one grows.
+    ends, used = of_ends, of_used
+    if of_interval < interval then
+      ends = min(ends - of_interval + interval, LATEST)
+    else
+      its_interval = of_interval
+    end
+  end
+  label = ends
+elseif fits and of_label >= label then
+  used = of_used
+  if of_label == next_label then
+    label, ends, its_interval = next_label, next_ends, next_interval
+  elseif of_label > label then
+    -- Labels never fall: another host's window stays, of which only the label is known.
+    label, ends = of_label, max(of_ends, now + 1)
+  end
+end
+if not fits and of_kind > 0 then
+  used = min(rare.use(), rate)
+end
+left, granted = rate - used, given or callers
+if not given and callers * permits > left then
+  granted = left < permits and 0 or (left - left % permits) / permits
+end
+if takes and granted > 0 then
+  used, offset = min(used + granted * permits, MOST), 12
+  left = rate - used
+  text = pack('<I7I6I7c8BBc30BB', used, its_interval, rate, of, of_place, granted,
+    ids or string.rep('\0', 30), 16 + kind, 183)
+  if not fits or of_label ~= label or of_ends ~= ends or lives and lives[key] then
+    life, offset = ends - now + (kind == 5 and 3600000 or 0), 0
+    text = pack('<I6I6', label, ends) .. text
+  end
+end
+next = ends - now
+if granted < callers then
+  told = permits > rate and -MOST or now - ends
+end

@@ -1,0 +1,66 @@
+//! Plays random histories of the script in a Redis server against the twin.
+//!
+//! Each history is made from a seed: the first of `TOWER_RATELIMIT_SEED`, and those behind it, as
+//! many as `TOWER_RATELIMIT_HISTORIES` says. One that shows a difference is cut to as few steps as
+//! still show one, and printed; `TOWER_RATELIMIT_MOST` so many, before the test ends.
+
+use crate::{
+    plan::{Maker, Step},
+    support::random::{seed, setting},
+    world::World,
+};
+
+/// Plays a history from an empty server. Returns where it shows a difference, and which.
+fn play(world: &mut World, steps: &[Step]) -> Result<(), (usize, String)> {
+    world.clear();
+    for (place, step) in steps.iter().enumerate() {
+        world.play(step).map_err(|difference| (place, difference))?;
+    }
+    Ok(())
+}
+
+/// Cuts a history to as few steps as still show a difference.
+fn shrink(world: &mut World, mut steps: Vec<Step>) -> (Vec<Step>, String) {
+    let mut size = steps.len();
+    while size > 0 {
+        let mut from = 0;
+        while from < steps.len() {
+            let mut fewer = steps.clone();
+            fewer.drain(from..(from + size).min(steps.len()));
+            match play(world, &fewer) {
+                Err((place, _)) => {
+                    fewer.truncate(place + 1);
+                    steps = fewer;
+                }
+                Ok(()) => from += size,
+            }
+        }
+        size /= 2;
+    }
+    let again = play(world, &steps);
+    let difference = again.map_or_else(|(_, it)| it, |()| "not again".to_owned());
+    (steps, difference)
+}
+
+#[test]
+fn the_script_and_the_twin_agree() {
+    let mut world = World::new();
+    let (first, length) = (seed(), setting("TOWER_RATELIMIT_STEPS", 120));
+    let (histories, most) = (
+        setting("TOWER_RATELIMIT_HISTORIES", 200),
+        setting("TOWER_RATELIMIT_MOST", 1),
+    );
+    let mut failed = 0;
+    for seed in (first..).take(histories) {
+        let mut steps = Maker::history(seed, length);
+        if let Err((place, _)) = play(&mut world, &steps) {
+            steps.truncate(place + 1);
+            let (steps, difference) = shrink(&mut world, steps);
+            steps.iter().for_each(|step| println!("{step:?}"));
+            println!("TOWER_RATELIMIT_SEED={seed}, step {place}: {difference}\n");
+            failed += 1;
+        }
+        assert!(failed < most, "{failed} differ up to seed {seed}");
+    }
+    assert!(failed == 0, "{failed} of {histories} differ");
+}

@@ -1,0 +1,20 @@
+//! The script that keeps limiters packed in one string each, and its twin in Rust: laws of the
+//! twin, rules that both keep, and random histories in which they agree.
+
+#![allow(
+    unreachable_pub,
+    clippy::panic,
+    clippy::print_stdout,
+    clippy::unwrap_used,
+    reason = "a test fails by panicking; clippy.toml reaches `#[test]` fns only"
+)]
+
+mod histories;
+mod laws;
+mod plan;
+mod play;
+mod rules;
+#[path = "../support/mod.rs"]
+mod support;
+mod twin;
+mod world;

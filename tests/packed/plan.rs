@@ -1,0 +1,412 @@
+//! Random histories: steps that can be played from any instant, so that a history that fails can
+//! be cut shorter.
+
+use crate::{
+    support::random::Random,
+    twin::{
+        Id, Limit, MOST,
+        ban::Terms,
+        call::{ASKS, Ahead, BANS, Banning, Call, Charge, Request, Row, SETTLES, Settled, WAITS},
+        keys::Keys,
+        state::State,
+        window::Dates,
+    },
+    world::name,
+};
+
+/// A step of a history.
+#[derive(Clone, Debug)]
+pub enum Step {
+    Call(Plan),
+    /// Time that passes, in us; below zero, the server's clock is set back.
+    Pass(i64),
+    Delete(usize),
+    /// The state is cut to so many thousandths.
+    Cut(usize, usize),
+    /// Another value in place of a state
+    Foreign(usize, Vec<u8>),
+    /// A list in place of a state
+    List(usize),
+    /// A byte of a state is changed: at so many thousandths, from its end if it is small.
+    Mutate(usize, usize, u8),
+    /// A log of so many single records, by this limit; the last is a slot or not.
+    Preload(usize, i64, Limit, bool),
+}
+
+/// A row, where dates depend on when it is sent.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Sketch {
+    Row(Row),
+    /// Windows of so many ms, shifted by as many
+    Calendar {
+        rate: i64,
+        length: i64,
+        shift: i64,
+    },
+}
+
+impl Sketch {
+    fn at(&self, present: i64) -> Row {
+        let (rate, length, shift) = match self {
+            Self::Row(row) => return row.clone(),
+            Self::Calendar {
+                rate,
+                length,
+                shift,
+            } => (*rate, *length, *shift),
+        };
+        let dates = |label: i64| Dates {
+            label,
+            start: label * length - shift,
+            end: (label + 1) * length - shift,
+        };
+        // A row that is late by two windows holds now no longer.
+        let late = if shift % 10 == 9 { 2 } else { 0 };
+        let label = (present + shift).div_euclid(length) - late;
+        let dates = [dates(label), dates(label + 1)];
+        Row::Calendar { rate, dates }
+    }
+}
+
+/// A call, without its time.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    /// By how many ms the caller's clock is ahead of the server's, if it counts by its own
+    ahead: Option<i64>,
+    /// The keys that it names, by their numbers
+    pub keys: Vec<usize>,
+    rows: Vec<Sketch>,
+    call: Call,
+}
+
+impl Plan {
+    /// Returns the call as it is sent at the server's time in us. Receipts differ by what they have
+    /// from the states that they are of.
+    pub fn at(&self, server_us: i64, keys: &Keys) -> Call {
+        let server = server_us.div_euclid(1000);
+        let now = self.ahead.map_or(0, |ahead| server + ahead);
+        let present = if now == 0 { server } else { now };
+        let rows = self.rows.iter().map(|sketch| sketch.at(present)).collect();
+        let mut call = Call {
+            now,
+            rows,
+            ..self.call.clone()
+        };
+        let charges = call
+            .requests
+            .iter_mut()
+            .flat_map(|request| &mut request.charges);
+        for charge in charges {
+            let Some(settled) = &mut charge.settled else {
+                continue;
+            };
+            let stored = keys.get(&name(usize::from(charge.key) - 1));
+            let (mark, given) = match stored.map(|stored| stored.state()) {
+                Some(Ok(State::Gcra(gcra))) => (gcra.tat, gcra.given),
+                Some(Ok(State::Window(window) | State::Calendar(window))) => (window.label, 0),
+                _ => (present, 0),
+            };
+            settled.mark = (settled.mark + mark).clamp(0, MOST);
+            settled.given = (given - settled.given).clamp(0, MOST);
+        }
+        call
+    }
+}
+
+/// How many limiters there are; their bans have the numbers behind theirs.
+pub const NAMES: usize = 3;
+/// The caller of the grants of a log that is made.
+pub const PRELOADED: Id = Id {
+    command: *b"preload!",
+    place: 0,
+};
+
+/// What a service asks of its limiters, in a version of it: the row of each, and behind them those
+/// of their bans, if it has any.
+type Version = Vec<Sketch>;
+
+/// Makes a history.
+pub struct Maker {
+    random: Random,
+    versions: Vec<Version>,
+    /// Whose clocks count: 0 the server's, 1 the callers', 2 both
+    clocks: u64,
+    /// By how much callers' clocks may be off, in ms
+    off: i64,
+    commands: u64,
+    /// Callers of earlier calls, with their requests
+    sent: Vec<(Id, Request)>,
+}
+
+const INTERVALS: [i64; 9] = [1, 7, 100, 250, 1000, 1001, 1500, 10_000, 60_000];
+
+impl Maker {
+    pub fn history(seed: u64, length: usize) -> Vec<Step> {
+        let mut random = Random(seed);
+        let versions = (0..1 + random.below(4)).map(|_| version(&mut random));
+        let mut maker = Self {
+            versions: versions.collect(),
+            clocks: random.below(3),
+            off: random.of(&[0, 0, 20, 3_000, 3_600_000]),
+            commands: 0,
+            sent: Vec::new(),
+            random,
+        };
+        (0..length).map(|_| maker.step()).collect()
+    }
+
+    fn step(&mut self) -> Step {
+        let random = &mut self.random;
+        let key = random.place(NAMES + NAMES);
+        match random.below(100) {
+            0..62 => Step::Call(self.call()),
+            62..91 => Step::Pass(self.pass()),
+            91 | 92 => Step::Delete(key),
+            93 => Step::Cut(key, random.place(1000)),
+            94 => Step::Foreign(key, foreign(random)),
+            95 => Step::List(key),
+            96 | 97 => Step::Mutate(key, random.place(1000), random.below(256) as u8),
+            _ => {
+                let interval = random.of(&[1000, 1001, 10_000, 60_000]);
+                let rate = random.of(&[2003, 6000]);
+                let number = random.of(&[1, 9, 1998, 1999, 2000, 2990, 2999, 3000, 4000, 5001]);
+                let (name, slot) = (random.place(NAMES), random.percent(40));
+                Step::Preload(name, number, Limit { interval, rate }, slot)
+            }
+        }
+    }
+
+    fn pass(&mut self) -> i64 {
+        let random = &mut self.random;
+        let interval = 1000 * random.of(&INTERVALS);
+        match random.below(20) {
+            0..3 => random.within(0, 999),
+            3..6 => 1000,
+            6..9 => random.within(0, 20_000),
+            9..14 => random.within(0, interval),
+            14 => interval - 1000,
+            15 => interval,
+            16 => interval + 1000,
+            17 => interval * random.within(2, 5),
+            18 if self.clocks == 0 => -random.within(0, interval),
+            _ if self.clocks == 0 && random.percent(20) => -3_600_000_000,
+            _ => random.within(0, 100_000),
+        }
+    }
+
+    fn call(&mut self) -> Plan {
+        let (random, off) = (&mut self.random, self.off);
+        let version = random.place(self.versions.len());
+        let is_own = self.clocks == 0 || self.clocks == 2 && random.percent(50);
+        let ahead = (!is_own).then(|| match random.below(4) {
+            0 | 1 => 0,
+            2 => random.within(-off, off),
+            _ => random.of(&[-off, off]),
+        });
+        self.commands += 1;
+        let command = self
+            .commands
+            .wrapping_mul(0x9E37_79B9_7F4A_7C15)
+            .to_le_bytes();
+        let mut call = Call {
+            command,
+            is_lone: random.percent(35),
+            tells: random.percent(20),
+            ..Call::default()
+        };
+        let (mut keys, mut rows) = ((0..2 * NAMES).collect(), self.versions[version].clone());
+        if call.is_lone {
+            let (number, permits) = (random.place(NAMES), permits(random));
+            (keys, rows) = (vec![number], vec![rows.swap_remove(number)]);
+            self.note(
+                command,
+                0,
+                &Request::of(1, 0, vec![charge(number, permits)]),
+            );
+            call.tells = false;
+            call.requests = vec![Request::of(1, 0, vec![charge(0, permits)])];
+        } else {
+            let mut places = 0;
+            for _ in 0..random.of(&[1, 1, 1, 2, 2, 3, 5]) {
+                let request = self.request(&rows);
+                if places + request.places() <= 250 {
+                    self.note(command, places, &request);
+                    places += request.places();
+                    call.requests.push(request);
+                }
+            }
+        }
+        Plan {
+            ahead,
+            keys,
+            rows,
+            call,
+        }
+    }
+
+    /// Remembers the callers of a request, which may come again.
+    fn note(&mut self, command: [u8; 8], place: i64, request: &Request) {
+        let asks = request.has(ASKS | BANS);
+        for caller in 0..i64::from(if asks { 0 } else { request.callers }) {
+            let fresh = Id { command, place: 0 }.plus(place + caller);
+            let id = request.resent.unwrap_or(fresh);
+            self.sent.push((id, request.clone()));
+        }
+    }
+
+    fn request(&mut self, rows: &[Sketch]) -> Request {
+        let random = &mut self.random;
+        // Mostly one of the last callers.
+        let most = random.of(&[5, 5, usize::MAX]);
+        let recent = &self.sent[self.sent.len().saturating_sub(most)..];
+        if random.percent(30) && !recent.is_empty() {
+            let (id, request) = random.of(recent);
+            return self.again(rows, id, request);
+        }
+        let number = random.of(&[1, 1, 1, 2, 3]);
+        let flags = match random.below(20) {
+            0..2 => ASKS,
+            2 => BANS,
+            _ => u8::from(random.percent(25)) * WAITS,
+        };
+        let is_one = number > 1 || flags > WAITS;
+        let callers = random.of(if is_one { &[1] } else { &[1, 1, 2, 3, 9, 64] });
+        let first = random.place(NAMES);
+        let charges = (first..first + number).map(|name| {
+            let mut charge = charge(name % NAMES, permits(random));
+            charge.is_shadow = random.percent(if number == 1 { 8 } else { 30 });
+            equip(random, &mut charge, rows);
+            charge.ahead = charge.ahead.filter(|_| flags <= WAITS);
+            charge
+        });
+        Request::of(callers, flags, charges.collect())
+    }
+
+    /// Sends the request of a caller again, or settles it.
+    fn again(&mut self, rows: &[Sketch], id: Id, mut request: Request) -> Request {
+        let random = &mut self.random;
+        let is_settled = request.has(SETTLES);
+        (request.callers, request.resent) = (1, Some(id));
+        if is_settled || random.percent(50) {
+            request.flags = SETTLES;
+            if random.percent(10) {
+                request.resent = Some(PRELOADED);
+            }
+        }
+        for charge in &mut request.charges {
+            charge.is_shadow = false;
+            if request.flags < SETTLES {
+                equip(random, charge, rows);
+            } else if !is_settled {
+                let was = charge.permits;
+                let permits = random.of(&[0, 0, 0, was / 2, was - 1, was, was + 1, 2 * was]);
+                let number = usize::from(charge.key) - 1;
+                *charge = self::charge(number, permits.min(u32::MAX.into()));
+                let mark = random.of(&[0, 0, 0, 1, -1, 5000, -5000, 1_000_000]);
+                let given = random.of(&[0, 0, 0, 1000, 100_000]);
+                charge.settled = Some(Settled { was, mark, given });
+            }
+        }
+        request
+    }
+}
+
+/// Charges a limiter: its row has the same place as its key.
+fn charge(number: usize, permits: i64) -> Charge {
+    let place = u8::try_from(number + 1).unwrap();
+    Charge::of(place, place, permits)
+}
+
+/// Gives a charge its ban, if the rows have some, and what it fetches ahead.
+fn equip(random: &mut Random, charge: &mut Charge, rows: &[Sketch]) {
+    let place = charge.key + u8::try_from(NAMES).unwrap();
+    let has_ban = rows.len() > NAMES && random.percent(70);
+    charge.banning = has_ban.then(|| Banning {
+        key: place,
+        row: place,
+        carried: random.within(-12, 4).max(0),
+        age: random.of(&[1, 50, 999, 1000, 5000]),
+    });
+    let is_log = matches!(&rows[usize::from(charge.row) - 1], Sketch::Row(Row::Log(_)));
+    let fetches = random.percent(if is_log { 20 } else { 3 });
+    let (permits, lead) = (random.within(1, 3), random.of(&[1, 5, 25, 100, 1000, 6000]));
+    charge.ahead = fetches.then_some(Ahead { permits, lead });
+}
+
+fn permits(random: &mut Random) -> i64 {
+    match random.below(40) {
+        0..30 => 1,
+        30..36 => random.within(1, 3),
+        36..38 => random.within(1, 12),
+        38 => 1000,
+        _ => (1 << 32) - 1,
+    }
+}
+
+fn rate(random: &mut Random) -> i64 {
+    match random.below(20) {
+        0..15 => random.within(1, 12),
+        15..17 => random.within(60, 130),
+        17 => random.of(&[1100, 3000, 7000]),
+        18 => 1 << random.within(30, 52),
+        _ => MOST - random.within(0, 2),
+    }
+}
+
+fn version(random: &mut Random) -> Version {
+    let mut rows: Version = (0..NAMES).map(|_| sketch(random)).collect();
+    for _ in 0..if random.percent(60) { NAMES } else { 0 } {
+        let (after, first) = (random.within(1, 6), random.of(&[1, 100, 1000]));
+        let within = random.of(&[100, 1000, 60_000]);
+        let terms = [after, within, first, first * random.of(&[1, 4, 1000])];
+        rows.push(Sketch::Row(Row::Ban(Terms::of(terms))));
+    }
+    rows
+}
+
+fn sketch(random: &mut Random) -> Sketch {
+    let mut intervals: Vec<i64> = (0..3).map(|_| random.of(&INTERVALS)).collect();
+    intervals.sort_unstable_by(|one, other| other.cmp(one));
+    intervals.dedup();
+    let (interval, rate_of_one) = (random.of(&intervals), rate(random));
+    let limit = |rate| Limit { interval, rate };
+    Sketch::Row(match random.below(10) {
+        0..5 => {
+            intervals.truncate(random.of(&[1, 1, 1, 2, 3]));
+            let limits = intervals.into_iter().map(|interval| {
+                let rate = rate(random);
+                Limit { interval, rate }
+            });
+            Row::Log(limits.collect())
+        }
+        5 | 6 => {
+            let most = (interval * 1000 / random.within(1, 3)).max(1);
+            Row::Gcra(limit(rate_of_one.min(most)))
+        }
+        7 | 8 => Row::Window(limit(rate_of_one)),
+        _ => {
+            let length = interval.max(100);
+            return Sketch::Calendar {
+                rate: rate_of_one,
+                length,
+                shift: random.within(0, length),
+            };
+        }
+    })
+}
+
+/// Returns bytes that are no state, or hardly one.
+fn foreign(random: &mut Random) -> Vec<u8> {
+    let mut bytes: Vec<_> = (0..random.below(130))
+        .map(|_| random.below(256) as u8)
+        .collect();
+    match random.below(6) {
+        0 => bytes.clear(),
+        1 => bytes = vec![0x11, 0xB7],
+        2 => bytes = b"{\"permits\": 5}".to_vec(),
+        // A later version
+        3 => bytes.extend([0x21, 0xB7]),
+        _ => bytes.extend([16 + random.below(7) as u8, 0xB7]),
+    }
+    bytes
+}

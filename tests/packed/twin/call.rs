@@ -1,0 +1,218 @@
+//! The one argument of a call: keys, limits, and what it asks for.
+
+use super::{Id, Limit, ban::Terms, put, put_id, state, window::Dates};
+
+/// The flags of a request.
+pub const WAITS: u8 = 1;
+pub const ASKS: u8 = 2;
+pub const SETTLES: u8 = 4;
+pub const BANS: u8 = 8;
+
+/// A call: requests that are decided in order.
+#[derive(Clone, Debug, Default)]
+pub struct Call {
+    pub command: [u8; 8],
+    /// The time in ms; 0 stands for the server's clock.
+    pub now: i64,
+    /// Set if it is written in the short form: of one caller, key and row.
+    pub is_lone: bool,
+    /// Set if the reply begins with the time.
+    pub tells: bool,
+    pub rows: Vec<Row>,
+    pub requests: Vec<Request>,
+}
+
+/// What a charge counts by, or bans by.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Row {
+    /// The longest interval first
+    Log(Vec<Limit>),
+    Gcra(Limit),
+    Window(Limit),
+    Calendar {
+        rate: i64,
+        dates: [Dates; 2],
+    },
+    Ban(Terms),
+}
+
+/// Charges that are granted together, for one caller or several.
+#[derive(Clone, Debug, Default)]
+pub struct Request {
+    pub callers: u8,
+    /// The caller, if it may have come before: it is alone
+    pub resent: Option<Id>,
+    pub flags: u8,
+    pub charges: Vec<Charge>,
+}
+
+/// Permits of one key.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Charge {
+    /// The place of its key and of its row, from 1 on
+    pub key: u8,
+    pub row: u8,
+    /// Set if it refuses none.
+    pub is_shadow: bool,
+    pub permits: i64,
+    pub banning: Option<Banning>,
+    pub ahead: Option<Ahead>,
+    pub settled: Option<Settled>,
+}
+
+/// The ban of a charge.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Banning {
+    pub key: u8,
+    pub row: u8,
+    /// The refusals that were answered from memory, and how many ms ago the first of them was; by
+    /// hand, for how long it bans
+    pub carried: i64,
+    pub age: i64,
+}
+
+/// Permits that are fetched ahead, for a time after so many ms.
+#[derive(Clone, Copy, Debug)]
+pub struct Ahead {
+    pub permits: i64,
+    pub lead: i64,
+}
+
+/// What a caller took by its receipt: how many permits, and what the grant left behind it. Of GCRA,
+/// TAT and what was given back; of windows, the label.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Settled {
+    pub was: i64,
+    pub mark: i64,
+    pub given: i64,
+}
+
+impl Charge {
+    pub fn of(key: u8, row: u8, permits: i64) -> Self {
+        Self {
+            key,
+            row,
+            permits,
+            ..Self::default()
+        }
+    }
+}
+
+impl Request {
+    pub fn of(callers: u8, flags: u8, charges: Vec<Charge>) -> Self {
+        Self {
+            callers,
+            resent: None,
+            flags,
+            charges,
+        }
+    }
+
+    pub fn has(&self, flag: u8) -> bool {
+        self.flags & flag > 0
+    }
+
+    /// Returns how many places of the call it takes.
+    pub fn places(&self) -> i64 {
+        if self.resent.is_some() || self.has(ASKS | BANS) {
+            return 0;
+        }
+        let fetches = self.charges.iter().any(|charge| charge.ahead.is_some());
+        i64::from(self.callers) + i64::from(fetches)
+    }
+}
+
+impl Row {
+    fn put(&self, bytes: &mut Vec<u8>) {
+        let put_limit = |bytes: &mut Vec<u8>, limit: &Limit| {
+            put(bytes, limit.interval, 6);
+            put(bytes, limit.rate, 7);
+        };
+        match self {
+            Self::Log(limits) => {
+                bytes.extend([state::LOG, u8::try_from(limits.len()).unwrap_or(u8::MAX)]);
+                limits.iter().for_each(|limit| put_limit(bytes, limit));
+            }
+            Self::Gcra(limit) => {
+                bytes.push(state::GCRA);
+                put_limit(bytes, limit);
+            }
+            Self::Window(limit) => {
+                bytes.push(state::WINDOW);
+                put_limit(bytes, limit);
+            }
+            Self::Calendar { rate, dates } => {
+                bytes.push(state::CALENDAR);
+                put(bytes, *rate, 7);
+                let numbers = dates.iter().flat_map(|at| [at.label, at.start, at.end]);
+                numbers.for_each(|number| put(bytes, number, 6));
+            }
+            Self::Ban(terms) => {
+                bytes.push(state::BAN);
+                put(bytes, terms.after, 4);
+                let times = [terms.within, terms.first, terms.longest];
+                times.iter().for_each(|time| put(bytes, *time, 6));
+            }
+        }
+    }
+}
+
+impl Charge {
+    fn put(&self, bytes: &mut Vec<u8>) {
+        let flags = u8::from(self.is_shadow)
+            + 2 * u8::from(self.banning.is_some())
+            + 4 * u8::from(self.ahead.is_some());
+        bytes.extend([self.key, self.row, flags]);
+        put(bytes, self.permits, 4);
+        if let Some(banning) = self.banning {
+            bytes.extend([banning.key, banning.row]);
+            put(bytes, banning.carried, 4);
+            put(bytes, banning.age, 6);
+        }
+        if let Some(ahead) = self.ahead {
+            put(bytes, ahead.permits, 4);
+            put(bytes, ahead.lead, 6);
+        }
+        if let Some(settled) = self.settled {
+            put(bytes, settled.was, 4);
+            put(bytes, settled.mark, 7);
+            put(bytes, settled.given, 7);
+        }
+    }
+}
+
+impl Call {
+    /// Writes the argument.
+    pub fn build(&self) -> Vec<u8> {
+        let mut bytes = self.command.to_vec();
+        put(&mut bytes, self.now, 6);
+        if self.is_lone {
+            bytes.push(0);
+            self.rows.iter().for_each(|row| row.put(&mut bytes));
+            put(&mut bytes, self.requests[0].charges[0].permits, 4);
+            return bytes;
+        }
+        let rows = u8::try_from(self.rows.len()).unwrap_or(u8::MAX);
+        bytes.extend([rows, u8::from(self.tells)]);
+        self.rows.iter().for_each(|row| row.put(&mut bytes));
+        for request in &self.requests {
+            match request.resent {
+                None => bytes.push(request.callers),
+                Some(id) => {
+                    bytes.push(0);
+                    put_id(&mut bytes, id);
+                }
+            }
+            let charges = u8::try_from(request.charges.len()).unwrap_or(u8::MAX);
+            bytes.extend([charges, request.flags]);
+            let each = request.charges.iter();
+            each.for_each(|charge| charge.put(&mut bytes));
+        }
+        bytes
+    }
+
+    /// Returns the row at a place.
+    pub fn row(&self, place: u8) -> Option<&Row> {
+        self.rows.get(usize::from(place).checked_sub(1)?)
+    }
+}

@@ -1,0 +1,165 @@
+//! The reply of a call: how each request was decided, as numbers.
+
+use super::{
+    MOST,
+    call::{Call, Row},
+};
+use crate::support;
+
+/// The first number of a group that is no wait: refused by a ban, and no window holds now.
+const BANNED: i64 = -(MOST - 1);
+const NO_WINDOW: i64 = -(MOST - 2);
+
+/// What a call is answered.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Reply {
+    /// In us, if it asks for the time
+    pub time: Option<i64>,
+    pub requests: Vec<Outcome>,
+}
+
+/// What a request is answered.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// A state is foreign.
+    Foreign,
+    /// Neither window of a calendar holds now.
+    NoWindow,
+    /// How many of its callers were granted, of one alone if all enforced charges had room; and of
+    /// each charge with a ban: ms until it ends, ms until the caller may come back, and how many
+    /// refusals count
+    Decided(i64, Vec<Group>, Vec<[i64; 3]>),
+    /// Of each charge, the permits that are free again; below zero, those charged
+    Settled(Vec<i64>),
+}
+
+/// What a charge is answered.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Group {
+    /// Set if there is room for some.
+    pub room: Option<Standing>,
+    /// Set if there is none for some.
+    pub refusal: Option<Refusal>,
+    /// Whether permits were fetched ahead, if that was asked for
+    pub ahead: Option<bool>,
+}
+
+/// How a limiter stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Standing {
+    /// The permits left, and the ms until there is one more
+    Left { left: i64, next: i64 },
+    /// Of GCRA: the backlog in us, and what was given back
+    Backlog { backlog: i64, given: i64 },
+}
+
+/// Why a charge has no room.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Refusal {
+    /// A ban in force refuses it.
+    Banned,
+    Full {
+        /// Ms until there is room; `None` if more is asked for than the rate
+        wait: Option<i64>,
+        standing: Standing,
+        /// Of a log: ms until nothing is in use
+        reset: i64,
+    },
+}
+
+impl Row {
+    /// Returns the interval by which permits left and the time until the next are one number, and
+    /// whether they are: not where it would pass the greatest number that a script counts.
+    fn form(&self) -> (i64, bool) {
+        let (interval, rate) = match self {
+            Self::Log(limits) => (limits[0].interval, limits[0].rate),
+            Self::Gcra(limit) | Self::Window(limit) => (limit.interval, limit.rate),
+            Self::Calendar { rate, dates } => (dates[0].length().max(dates[1].length()), *rate),
+            Self::Ban(_) => (0, 0),
+        };
+        (interval, rate.saturating_mul(interval + 1) <= MOST)
+    }
+}
+
+impl Standing {
+    fn put(self, row: &Row, numbers: &mut Vec<i64>) {
+        match (self, row.form()) {
+            // Left below zero would read as a refusal.
+            (Self::Left { left, next }, (interval, true)) => {
+                numbers.push(left.max(0) * (interval + 1) + next.min(interval));
+            }
+            (Self::Left { left, next }, (interval, false)) => {
+                numbers.extend([left.max(0), next.min(interval)]);
+            }
+            (Self::Backlog { backlog, given }, _) => numbers.extend([backlog, given]),
+        }
+    }
+}
+
+impl Refusal {
+    fn put(self, row: &Row, numbers: &mut Vec<i64>) {
+        let Self::Full {
+            wait,
+            standing,
+            reset,
+        } = self
+        else {
+            return numbers.push(BANNED);
+        };
+        numbers.push(-wait.unwrap_or(MOST));
+        match standing {
+            Standing::Left { left, .. } => {
+                numbers.push(left);
+                numbers.extend(matches!(row, Row::Log(_)).then_some(reset));
+            }
+            Standing::Backlog { backlog, given } => numbers.extend([backlog, given]),
+        }
+    }
+}
+
+impl Reply {
+    /// Returns the reply to a call as it is sent: a number, or an array of them and of nils.
+    pub fn sent(&self, call: &Call) -> support::Reply {
+        let mut parts = Vec::new();
+        parts.extend(self.time.map(support::Reply::Int));
+        for (outcome, request) in self.requests.iter().zip(&call.requests) {
+            let mut numbers = Vec::new();
+            match outcome {
+                Outcome::Foreign => parts.push(support::Reply::Nil),
+                Outcome::NoWindow => numbers.push(NO_WINDOW),
+                Outcome::Settled(settled) => numbers.extend(settled),
+                Outcome::Decided(granted, charges, bans) => {
+                    numbers.extend((request.callers > 1).then_some(*granted));
+                    for (group, charge) in charges.iter().zip(&request.charges) {
+                        if let Some(row) = call.row(charge.row) {
+                            group.put(row, &mut numbers);
+                        }
+                    }
+                    numbers.extend(bans.iter().flatten());
+                }
+            }
+            let one = match (&*numbers, call.rows.first()) {
+                ([number], Some(Row::Log(_) | Row::Window(_))) => Some(*number),
+                ([backlog, 0], Some(Row::Gcra(_))) => Some(*backlog),
+                _ => None,
+            };
+            if let Some(one) = one.filter(|one| call.is_lone && *one >= 0) {
+                return support::Reply::Int(one);
+            }
+            parts.extend(numbers.into_iter().map(support::Reply::Int));
+        }
+        support::Reply::Array(parts)
+    }
+}
+
+impl Group {
+    fn put(&self, row: &Row, numbers: &mut Vec<i64>) {
+        if let Some(standing) = self.room {
+            standing.put(row, numbers);
+        }
+        if let Some(refusal) = self.refusal {
+            refusal.put(row, numbers);
+        }
+        numbers.extend(self.ahead.map(i64::from));
+    }
+}

@@ -1,0 +1,414 @@
+//! The same keys twice: in a Redis server, changed by the script, and here, changed by the twin.
+
+use std::{
+    fs,
+    io::{BufReader, Write},
+    net::TcpStream,
+};
+
+use crate::{
+    plan::{NAMES, PRELOADED, Step},
+    support::{self, RedisServer, resp},
+    twin::{
+        Limit,
+        call::Call,
+        decide::decide,
+        keys::{Keys, Stored, expire},
+        log::{Log, Record, Span},
+        reply::{Outcome, Reply},
+        state::{Callers, State},
+    },
+};
+
+/// For so long, in ms, the frame keeps each key; by so many less, the TTL was not set since.
+const FOR_LONG: i64 = 5_000_000_000_000_000;
+const SINCE: i64 = 3_600_000;
+/// By so many ms, a TTL may differ.
+const TOLERANCE: i64 = 50;
+/// When a world begins, in us.
+pub const START: i64 = 1_790_000_000_000_000;
+
+pub struct World {
+    redis: Option<Redis>,
+    pub keys: Keys,
+    /// The server's time in us, as both have it
+    pub us: i64,
+    /// The keys that were damaged since they were last written: a call finds them foreign or not,
+    /// but what it makes of them is not defined.
+    damaged: Vec<String>,
+}
+
+/// A server, a connection to it, and the hash of the script
+struct Redis {
+    _server: RedisServer,
+    stream: BufReader<TcpStream>,
+    sha: Vec<u8>,
+}
+
+/// What a call of the script has returned and left.
+struct Played {
+    sent: support::Reply,
+    /// The commands by which it wrote each key
+    writes: Vec<String>,
+    /// Type, value and TTL
+    keys: Vec<(Vec<u8>, Vec<u8>, i64)>,
+}
+
+/// Returns the text of the script: each line `--- @include name` gives way to that file.
+pub fn script(name: &str, indent: &str) -> String {
+    let path = format!("{}/lua/packed/{name}", env!("CARGO_MANIFEST_DIR"));
+    let text = fs::read_to_string(&path).unwrap_or_else(|error| panic!("{path}: {error}"));
+    let lines = text
+        .lines()
+        .map(|line| match line.split_once("--- @include ") {
+            Some((deeper, name)) => script(name, &[indent, deeper].concat()),
+            None => format!("{indent}{line}\n"),
+        });
+    lines.collect()
+}
+
+/// Returns the name of a key by its number.
+pub fn name(number: usize) -> String {
+    let limiter = ["a", "b", "c"][number % NAMES];
+    let ban = if number < NAMES { "" } else { ":ban" };
+    format!("{{twin}}{limiter}~{ban}")
+}
+
+impl World {
+    /// By the twin alone
+    pub fn alone() -> Self {
+        Self {
+            redis: None,
+            keys: Keys::new(),
+            us: START,
+            damaged: Vec::new(),
+        }
+    }
+
+    pub fn new() -> Self {
+        let server = RedisServer::start();
+        let stream = TcpStream::connect(server.address()).unwrap();
+        stream.set_nodelay(true).unwrap();
+        let mut world = Self::alone();
+        world.redis = Some(Redis {
+            _server: server,
+            stream: BufReader::new(stream),
+            sha: Vec::new(),
+        });
+        let text = include_str!("frame.lua").replace("--- the script", &script("decide.lua", ""));
+        let loaded = world.ask(&[b"SCRIPT", b"LOAD", text.as_bytes()]);
+        world.redis.as_mut().unwrap().sha = loaded.into_bytes();
+        world
+    }
+
+    /// Begins again without keys.
+    pub fn clear(&mut self) {
+        self.ask(&[b"FLUSHALL"]);
+        self.keys.clear();
+        self.damaged.clear();
+        self.us = START;
+    }
+
+    fn ask(&mut self, words: &[&[u8]]) -> support::Reply {
+        let Some(Redis { stream, .. }) = &mut self.redis else {
+            return support::Reply::Nil;
+        };
+        stream.get_mut().write_all(&resp::packed(words)).unwrap();
+        support::Reply::read(stream).unwrap()
+    }
+
+    /// Plays a step on both sides. Returns what differs.
+    pub fn play(&mut self, step: &Step) -> Result<(), String> {
+        match step {
+            Step::Call(plan) => {
+                self.expire();
+                let call = plan.at(self.us, &self.keys);
+                return self.call(&call, &plan.keys).map(drop);
+            }
+            Step::Pass(us) => self.us += us,
+            Step::Delete(key) => self.delete(&name(*key)),
+            Step::Foreign(key, bytes) => self.damage(&name(*key), bytes.clone()),
+            Step::Cut(key, parts) => {
+                if let Some(mut bytes) = self.text(&name(*key)) {
+                    bytes.truncate(bytes.len() * parts / 1000);
+                    self.damage(&name(*key), bytes);
+                }
+            }
+            Step::Mutate(key, parts, byte) => {
+                if let Some(mut bytes) = self.text(&name(*key)).filter(|bytes| !bytes.is_empty()) {
+                    // Most checks are of the last bytes.
+                    let at = match parts {
+                        ..500 => parts % 50,
+                        _ => bytes.len() * parts / 1000,
+                    };
+                    let last = bytes.len() - 1;
+                    bytes[last - at.min(last)] = *byte;
+                    self.damage(&name(*key), bytes);
+                }
+            }
+            Step::List(key) => {
+                self.delete(&name(*key));
+                self.ask(&[b"RPUSH", name(*key).as_bytes(), b"1"]);
+                let list = Stored {
+                    bytes: None,
+                    expires: None,
+                    writes: 0,
+                };
+                self.keys.insert(name(*key), list);
+            }
+            Step::Preload(key, number, limit, slot) => {
+                let log = preloaded(self.us / 1000, *number, *limit, *slot);
+                let expires = Some(log.ends);
+                self.damaged.retain(|damaged| *damaged != name(*key));
+                self.store(&name(*key), State::Log(log).pack(), expires);
+            }
+        }
+        Ok(())
+    }
+
+    fn text(&self, name: &str) -> Option<Vec<u8>> {
+        self.keys.get(name)?.bytes.clone()
+    }
+
+    pub fn delete(&mut self, name: &str) {
+        self.ask(&[b"DEL", name.as_bytes()]);
+        self.keys.remove(name);
+        self.damaged.retain(|damaged| damaged != name);
+    }
+
+    /// Puts a value in the place of a state.
+    pub fn store(&mut self, name: &str, bytes: Vec<u8>, expires: Option<i64>) {
+        self.ask(&[b"SET", name.as_bytes(), &bytes]);
+        let bytes = Some(bytes);
+        let stored = Stored {
+            bytes,
+            expires,
+            writes: 0,
+        };
+        self.keys.insert(name.to_owned(), stored);
+    }
+
+    pub fn damage(&mut self, name: &str, bytes: Vec<u8>) {
+        self.store(name, bytes, None);
+        self.damaged.push(name.to_owned());
+    }
+
+    /// Removes the keys that have expired.
+    fn expire(&mut self) {
+        let before: Vec<_> = self.keys.keys().cloned().collect();
+        expire(&mut self.keys, self.us.div_euclid(1000));
+        for name in before {
+            if !self.keys.contains_key(&name) {
+                self.delete(&name);
+            }
+        }
+    }
+
+    /// Makes a call of keys by their numbers on both sides. Returns the reply, or what differs.
+    pub fn call(&mut self, call: &Call, keys: &[usize]) -> Result<Reply, String> {
+        self.expire();
+        let names: Vec<_> = keys.iter().map(|key| name(*key)).collect();
+        if self.redis.is_none() {
+            let reply = decide(call, &names, &mut self.keys, self.us);
+            self.check();
+            return Ok(reply);
+        }
+        let played = self.run(&call.build(), &names)?;
+        let before = self.keys.clone();
+        let reply = decide(call, &names, &mut self.keys, self.us);
+        let met = self.damage_met(call, &names);
+        let compared = match met.is_empty() {
+            true => self.compare(&reply, call, &played, &names, &before),
+            false => compare_foreign(&reply, &played),
+        };
+        compared.map_err(|difference| {
+            let states = |keys: &Keys| {
+                let each = names.iter().map(|name| keys.get(name));
+                let each = each.map(|it| it.map(|it| (it.state(), it.expires)));
+                each.fold(String::new(), |text, it| format!("{text}\n  {it:?}"))
+            };
+            let (before, after, us) = (states(&before), states(&self.keys), self.us);
+            let script = played
+                .keys
+                .iter()
+                .fold(String::new(), |text, (kind, bytes, ttl)| {
+                    let kind = String::from_utf8_lossy(kind);
+                    format!("{text}\n  {kind} {:?} {ttl}", State::parse(bytes))
+                });
+            let (sent, outcomes) = (reply.sent(call), &reply.requests);
+            format!(
+                "{difference}\n{call:?}\nat {us} of {names:?}\nbefore {before}\n\
+                 twin {outcomes:?}, {sent:?}{after}\nscript {:?}{script}",
+                played.sent
+            )
+        })?;
+        met.iter().for_each(|name| self.delete(name));
+        Ok(reply)
+    }
+
+    /// All that is stored reads as it was written, in order and with the right sums.
+    fn check(&self) {
+        for (name, stored) in &self.keys {
+            // Not each time, which takes long.
+            let (0..8, Ok(state), false) = (
+                stored.writes % 64,
+                stored.state(),
+                self.damaged.contains(name),
+            ) else {
+                continue;
+            };
+            assert_eq!(Some(state.pack()), stored.bytes);
+            if let State::Log(log) = state {
+                assert!(log.records.is_sorted_by_key(|record| record.time));
+                for span in log.spans {
+                    let living = log.records[span.start..].iter();
+                    let sum: i64 = living.map(|record| record.permits).sum();
+                    assert_eq!(span.used, sum, "{span:?}");
+                }
+            }
+        }
+    }
+
+    /// Returns the keys that a call takes from, if one of them was damaged and is a state all the
+    /// same.
+    fn damage_met(&self, call: &Call, names: &[String]) -> Vec<String> {
+        let charges = call.requests.iter().flat_map(|request| &request.charges);
+        let keys = charges.flat_map(|it| [it.key, it.banning.map_or(it.key, |it| it.key)]);
+        let met: Vec<_> = keys
+            .map(|key| names[usize::from(key) - 1].clone())
+            .collect();
+        let is_state = |name: &String| self.keys.get(name).is_some_and(|it| it.state().is_ok());
+        let is_met = |name: &String| self.damaged.contains(name) && is_state(name);
+        if met.iter().any(is_met) {
+            met
+        } else {
+            Vec::new()
+        }
+    }
+
+    fn run(&mut self, argument: &[u8], names: &[String]) -> Result<Played, String> {
+        use support::Reply::{Array, Bulk, Int};
+        let numbers = [names.len() as i64, self.us / 1_000_000, self.us % 1_000_000];
+        let numbers = numbers.map(|number| number.to_string());
+        let sha = self.redis.as_ref().unwrap().sha.clone();
+        let mut words: Vec<&[u8]> = vec![b"EVALSHA", &sha, numbers[0].as_bytes()];
+        words.extend(names.iter().map(|name| name.as_bytes()));
+        words.extend([argument, numbers[1].as_bytes(), numbers[2].as_bytes()]);
+        let Array(mut parts) = self.ask(&words) else {
+            return Err(format!("the script fails: {:?}", self.ask(&words)));
+        };
+        let keys = parts.split_off(2).into_iter().map(|key| match key {
+            Array(key) => match &key[..] {
+                [Bulk(kind), Bulk(value), Int(ttl)] => (kind.clone(), value.clone(), *ttl),
+                _ => panic!("{key:?}"),
+            },
+            _ => panic!("{key:?}"),
+        });
+        let keys = keys.collect();
+        let (Some(Array(writes)), Some(sent)) = (parts.pop(), parts.pop()) else {
+            return Err("the frame fails".to_owned());
+        };
+        let writes = writes.iter().map(ToString::to_string).collect();
+        Ok(Played { sent, writes, keys })
+    }
+
+    fn compare(
+        &self,
+        reply: &Reply,
+        call: &Call,
+        played: &Played,
+        names: &[String],
+        before: &Keys,
+    ) -> Result<(), String> {
+        if reply.sent(call) != played.sent {
+            return Err("the replies differ".to_owned());
+        }
+        for (place, name) in names.iter().enumerate() {
+            let (kind, value, ttl) = &played.keys[place];
+            let stored = self.keys.get(name);
+            let is_same = match stored.map(|stored| &stored.bytes) {
+                None => kind == b"none",
+                Some(Some(bytes)) => kind == b"string" && bytes == value,
+                Some(None) => kind == b"list",
+            };
+            if !is_same {
+                return Err(format!("the bytes of {name} differ"));
+            }
+            // SET NX finds that an empty string is foreign, and DEL finds none.
+            let is_empty = |it: &Stored| it.bytes.as_ref().is_some_and(Vec::is_empty);
+            let may_write = stored != before.get(name) || stored.is_none_or(is_empty);
+            let writes = &played.writes[place];
+            if writes.split_whitespace().count() > usize::from(may_write) {
+                return Err(format!("{name} is written for nothing, or twice: {writes}"));
+            }
+            if stored != before.get(name)
+                && let Some(Ok(state)) = stored.map(Stored::state)
+                && state.pack() != *value
+            {
+                return Err(format!("{state:?} is written in another way"));
+            }
+            let (expires, server) = (stored.and_then(|it| it.expires), self.us / 1000);
+            let left = expires.map(|expires| expires - server);
+            let is_kept = before.get(name).map(|it| it.expires) == Some(expires);
+            let is_right = match (left, *ttl) {
+                (_, -2) => stored.is_none(),
+                // One that was stored by hand has no TTL yet.
+                (left, -1) => left.is_none() || is_kept,
+                (left, ttl) if ttl > FOR_LONG - SINCE => is_kept || left.is_none(),
+                (left, ttl) => left.is_some_and(|left| (left - ttl).abs() <= TOLERANCE),
+            };
+            if !is_right {
+                return Err(format!(
+                    "{name} lives for {ttl} ms, by the twin for {left:?}"
+                ));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Compares only how many requests are foreign.
+fn compare_foreign(reply: &Reply, played: &Played) -> Result<(), String> {
+    let outcomes = reply.requests.iter();
+    let foreign = outcomes
+        .filter(|outcome| **outcome == Outcome::Foreign)
+        .count();
+    let of_script = match &played.sent {
+        support::Reply::Array(parts) => parts
+            .iter()
+            .filter(|part| **part == support::Reply::Nil)
+            .count(),
+        _ => 0,
+    };
+    let text = "a damaged state is foreign to one of them".to_owned();
+    (foreign == of_script).then_some(()).ok_or(text)
+}
+
+/// Returns a log of so many single records in the last nine tenths of the interval; the last is a
+/// slot or not.
+fn preloaded(now: i64, number: i64, limit: Limit, slot: bool) -> Log {
+    let Limit { interval, rate } = limit;
+    let record = |place| Record {
+        callers: Callers::of(PRELOADED, 1),
+        permits: 1,
+        time: now - (number - place) * interval * 9 / (10 * number),
+    };
+    let mut records: Vec<_> = (0..number).map(record).collect();
+    if let Some(last) = records.last_mut().filter(|_| slot) {
+        last.callers = Callers::default();
+        last.time = now + 1;
+    }
+    let span = Span {
+        interval,
+        rate,
+        used: number,
+        start: 0,
+        seen: now,
+    };
+    Log {
+        spans: vec![span],
+        records,
+        ahead: Vec::new(),
+        ends: now + 2 * interval,
+    }
+}
