@@ -331,6 +331,7 @@ lua54_tests() (
     # Not the one whose keys live for milliseconds: here they can expire while a script runs.
     inside_tests inside::model -- --skip by_the_servers_clock_it_counts_in_microseconds
     cargo test "${cargo_args[@]}" --test store -- cases::on_one_server
+    TOWER_RATELIMIT_HISTORIES=20 cargo test "${cargo_args[@]}" --test packed -- histories:: rules::
 )
 
 # all_tests ARGS...: without ARGS also what a plain `cargo test` leaves out: what needs a server in the

@@ -6,7 +6,7 @@
 --   with a ban: B key, B row, I4 strikes carried, I6 age of these, ms: see ban.lua
 --   ahead: I4 permits, I6 lead, ms: what is fetched has the place after the callers
 
-ahead, given, has_fetched, takes = nil, is_found and callers or nil, nil, may_take
+its_ban, ahead, given, has_fetched, takes = nil, nil, is_found and 1 or nil, nil, may_take
 key, number, flags, permits, cursor = unpack('<BBBI4', arg, cursor)
 if asks > 3 and asks < 8 then
   was, mark, mark_given, cursor = unpack('<I4I7I7', arg, cursor)
@@ -15,14 +15,10 @@ if flags % 4 > 1 then
   if not bans then
     --- @include ban.lua
   end
-  if is_dry then
-    judged = judged or {}
-    judged[charge] = read_charge(cursor, flags % 2 == 1)
-    failure = judged[charge].ban and failure
-  end
-  cursor = cursor + 12
+  its_ban, cursor = read_charge(cursor), cursor + 12
+  failure = its_ban.ban and failure
 end
 if flags > 3 then
   ahead, lead, cursor = unpack('<I4I6', arg, cursor)
-  fetches, needs_rare = true, true
+  fetches = 1
 end

@@ -46,7 +46,8 @@
 -- made whole at the end.
 
 local call, try, arg, KEYS = redis.call, redis.pcall, ARGV[1], KEYS
-local unpack_list, min, max = unpack, math.min, math.max
+local unpack_list, min, max = rawget(_G, 'unpack') or table.unpack, math.min, math.max
+local floor, ceil = math.floor, math.ceil
 local unpack, pack, byte, sub, format =
   struct.unpack, struct.pack, string.byte, string.sub, string.format
 -- The greatest number of a reply, and the greatest in six bytes.
@@ -67,17 +68,16 @@ else
 end
 local time = call('TIME')
 local server = time[1] * 1000000 + time[2]
-local server_ms = (server - server % 1000) / 1000
-local own, micros = now == 0, now * 1000
-if own then
-  now, micros = server_ms, server
-end
+local server_ms = floor(server / 1000)
+local own, micros = now == 0, now == 0 and server or now * 1000
+now = own and server_ms or now
 
--- Of the row: see row.lua.
-local ladder, open_label, open_ends, open_interval, next_label, next_ends, next_interval
 local is_lone, is_absent = row_count == 0, false
 local at, place, callers, charges, key, number, flags = length + 1, 0, 1, 1, 1, 1, 0
-local rows, reply, size, answer = nil, nil, 0, nil
+local rows, ladder, reply, size = { 16 }, { interval, rate }, {}, 0
+-- Of the row: see row.lua. Of the request: see charge.lua and resolve.lua.
+local open_label, open_ends, open_interval, next_label, next_ends, next_interval
+local of, of_place, asks, is_sent_again, judged, wait
 -- The state that is open: see state.lua.
 local name, of_kind, page, from, is_late, fits, log, tail, lent
 local of_label, of_ends, of_used, of_interval, of_rate, back, tat, ids
@@ -85,10 +85,10 @@ local of_label, of_ends, of_used, of_interval, of_rate, back, tat, ids
 -- records that are not written. Of a call that is not lone, by key.
 local text, offset, life, logs, texts, offsets, lives
 -- What is made when it is needed.
-local rare, held, lents, leads, settle, bans, read_charge, meet, judge_request, write_bans
+local rare, held, lents, leads, settle, bans, read_charge, meet, judge
 --- @include walk.lua
 if not is_lone then
-  reply, rows, at, logs, texts, offsets, lives = {}, {}, 17, {}, {}, {}, {}
+  row_number, at, logs, texts, offsets, lives = 0, 17, {}, {}, {}, {}
   if byte(arg, 16) % 2 == 1 then
     reply[1], size = micros, 1
   end
@@ -97,26 +97,27 @@ if not is_lone then
     rows[number] = at
     at = at + (of == 1 and 2 + 13 * limits or of == 4 and 23 or of == 5 and 44 or 14)
   end
-  row_number = 0
 elseif row_number == 0 then
-  rows, permits = { 16 }, unpack('<I4', arg, length - 3)
+  permits = unpack('<I4', arg, length - 3)
 end
 
 repeat
-  -- Whether permits are taken where there is room; to how many callers they are given in any case;
-  -- and of a request that is not simple: see charge.lua and resolve.lua.
-  local of, of_place, charge, asks, wait, takes, has_room = id, place, 1, 0, 0, true, true
-  local cursor, pages, judged, given, failure, ahead, lead, was, mark, mark_given
-  local is_again, needs_rare, is_dry, is_sent_again, is_found, is_banned, fetches, has_fetched, may_take
+  -- Whether permits are taken where there is room; to how many callers they are given in any case.
+  local charge, takes, given, failure, is_again = 1, true, nil, nil, nil
+  -- Of a request that is not simple: see charge.lua and resolve.lua.
+  local pages, cursor, is_dry, may_take, has_room, is_found, is_banned, fetches, has_fetched
+  local its_ban, ahead, lead, was, mark, mark_given
+  of, of_place, asks = id, place, 0
   if not is_lone then
     callers, charges, asks, key, number, flags, permits = unpack('<BBBBBBI4', arg, at)
     if charges == 1 and flags < 2 and asks < 2 and callers > 0 then
       at, place = at + 10, place + callers
     else
-      is_dry, cursor, pages = true, at + 3, {}
-      if callers == 0 then
+      pages, cursor, is_dry, has_room, wait, judged = {}, at + 3, true, true, 0, {}
+      is_sent_again = callers == 0
+      if is_sent_again then
         of, of_place, charges, asks, cursor = unpack('<c8BBB', arg, at + 1)
-        callers, is_sent_again, needs_rare = 1, true, true
+        callers = 1
       end
       at = cursor
     end
@@ -130,7 +131,8 @@ repeat
       --- @include row.lua
     end
     --- @include state.lua
-    if not rare and (needs_rare or is_late or lent or not fits and of_kind ~= 0) then
+    if not rare and (is_late or lent or pages and (is_sent_again or ahead) or not fits and of_kind ~= 0)
+    then
       --- @include rare.lua
     end
     if is_late then
@@ -146,20 +148,18 @@ repeat
     text, life, is_again = nil, nil, nil
     if pages and of_kind then
       if is_dry then
-        is_found = is_found or is_sent_again and asks < 2 and rare.find(of, of_place)
+        is_found = is_found or is_sent_again and asks < 2 and rare.find()
       elseif asks > 3 and asks < 8 then
         if not settle then
           --- @include settle.lua
         end
-        freed = settle(of, of_place, permits, was, mark, mark_given)
+        freed = settle(permits, was, mark, mark_given)
         permits, given = permits - was, 1
       end
     end
     if is_banned then
       told = 1 - MOST
-    elseif failure ~= nil then
-      granted = 0
-    elseif freed then
+    elseif failure ~= nil or freed then
       granted = 1
     elseif kind == 1 then
       --- @include log.lua
@@ -169,20 +169,11 @@ repeat
       --- @include window.lua
     end
     if text and texts then
-      if kind == 1 then
-        logs[key] = log
-      else
-        if logs[key] then
-          logs[key] = nil
-        elseif texts[key] and offset > 0 then
-          text, offset = sub(texts[key], 1, offset - offsets[key]) .. text, offsets[key]
-        end
-        offsets[key] = offset
-        if life then
-          lives[key] = life
-        end
+      if offset > 0 and texts[key] then
+        text, offset = sub(texts[key], 1, offset - offsets[key]) .. text, offsets[key]
       end
-      texts[key] = text
+      logs[key], texts[key], offsets[key], lives[key] =
+        kind == 1 and log, text, offset, life or lives[key] or false
     end
 
     if is_again then
@@ -193,82 +184,46 @@ repeat
         --- @include resolve.lua
       end
     elseif failure ~= nil then
-      reply, size = reply or {}, size + 1
-      reply[size] = failure
+      reply[size + 1], size = failure, size + 1
     else
-      -- The reply.
-      if held then
-        -- What was set back stays so.
-        held[key] = nil
-      end
-      if asks > 3 and asks < 8 then
-        granted, one, two = 1, freed or -permits, nil
-      elseif next and granted > 0 then
-        one, two = left > 0 and left or 0, next < interval and next or interval
-        if rate * (interval + 1) <= MOST then
-          one, two = one * (interval + 1) + two, nil
-        end
-      end
-      if is_lone and granted > 0 and not two and kind ~= 5 then
-        answer = one
-      else
-        reply = reply or {}
-        if callers > 1 then
-          size = size + 1
-          reply[size] = granted
-        end
-        if granted > 0 then
-          reply[size + 1], reply[size + 2] = one, two
-          size = size + (two and 2 or 1)
-        end
-        if granted < callers then
-          reply[size + 1], reply[size + 2], reply[size + 3] = told, left, third
-          size = size + (third and 3 or left and 2 or 1)
-        end
-      end
-      if pages then
-        --- @include told.lua
-      end
+      --- @include tell.lua
     end
     charge = charge + 1
   until charge > charges
   if pages then
     at = cursor
-    if judged and failure == nil then
-      judge_request(judged, charges, callers, of, of_place, asks, wait, has_room,
-        asks > 1 or is_found or is_banned, is_sent_again)
+    if judged[1] and failure == nil then
+      judge(asks > 1 or is_found or is_banned, has_room)
     end
   end
 until at > length
 
 for key = 1, #KEYS do
-  local name, it, text, offset, life = KEYS[key], kind == 1 and log, text, offset, life
+  local name, log, text, offset, life = KEYS[key], kind == 1 and log, text, offset, life
   if texts then
-    it, text, offset, life = logs[key], texts[key], offsets[key], lives[key]
+    log, text, offset, life = logs[key], texts[key], offsets[key], lives[key]
   end
   if text and not (held and held[key]) then
-    if it then
+    if log then
       --- @include log_write.lua
     end
     if not life then
       call('SETRANGE', name, format('%d', offset), text)
+    elseif life <= 0 then
+      call('DEL', name)
     elseif not is_absent then
-      call('SET', name, text, 'PX', format('%d', math.floor(life)))
-    elseif not call('SET', name, text, 'PX', format('%d', math.floor(life)), 'NX') then
+      call('SET', name, text, 'PX', format('%d', floor(life)))
+    elseif not call('SET', name, text, 'PX', format('%d', floor(life)), 'NX') then
       -- It has an empty string.
-      answer, reply, size = nil, { false }, 1
+      reply, size = { false }, 1
     end
   end
 end
-if bans then
-  write_bans()
-end
 
-if not reply then
-  return math.floor(answer)
-elseif math.type then
-  for place = 1, size do
-    reply[place] = reply[place] and math.floor(reply[place])
-  end
+for place = 1, math.type and size or 0 do
+  reply[place] = reply[place] and floor(reply[place])
+end
+if is_lone and size == 1 and kind ~= 5 and reply[1] then
+  return reply[1]
 end
 return reply

@@ -10,9 +10,7 @@
 -- In memory: `of_interval`, `of_rate`, `of_ends`, `back`, `tat`, and three of the ids.
 -- A permit takes `emission`, and all permits `whole`; how far tat lies ahead of now is the backlog.
 
-local emission = interval * 1000
-local rest = emission % rate
-emission = (emission - rest) / rate + (rest > 0 and 1 or 0)
+local emission = ceil(interval * 1000 / rate)
 local whole, cost, backlog = emission * rate, permits * emission, 0
 if fits then
   backlog = tat > micros and tat - micros or 0
@@ -23,10 +21,7 @@ if of_kind ~= 2 then
   of_ends, back = 0, 0
 end
 local room = whole - backlog
-granted = given or callers
-if not given and callers * cost > room then
-  granted = room < cost and 0 or (room - room % cost) / cost
-end
+granted = given or callers * cost <= room and callers or room < cost and 0 or floor(room / cost)
 if takes and granted > 0 then
   if given then
     -- A debt is at most as much as all permits.
@@ -34,25 +29,17 @@ if takes and granted > 0 then
   else
     backlog = backlog + granted * cost
   end
-  tat, offset = micros + backlog, fits and 27 or 0
-  if tat > MOST then
-    tat = MOST
-  end
+  tat, offset = min(micros + backlog, MOST), fits and 27 or 0
   -- The end is put off by as much as all permits take, so most grants leave it.
   if server + backlog > of_ends or lives and lives[key] then
     of_ends = min(server + backlog + whole, MOST)
     life, offset = (of_ends - server) / 1000 + 2, 0
   end
   text = pack('<I7c8BBc30BB', tat, of, of_place, granted, ids or string.rep('\0', 30), 18, 183)
-  if offset == 0 then
-    text = pack('<I6I7I7I7', interval, rate, of_ends, back) .. text
-  end
+  text = offset > 0 and text or pack('<I6I7I7I7', interval, rate, of_ends, back) .. text
 end
 one, two = backlog, (not is_lone or back > 0) and back or nil
 if granted < callers then
-  told, left, third = -MOST, backlog, back
-  if permits <= rate then
-    rest = (backlog + cost - whole) % 1000
-    told = (rest - backlog - cost + whole) / 1000 - (rest > 0 and 1 or 0)
-  end
+  told = permits > rate and -MOST or -ceil((backlog + cost - whole) / 1000)
+  left, third = backlog, back
 end

@@ -22,7 +22,8 @@
 if of_kind ~= 1 or log[1] <= now - log[2] and not (lent and rare.ahead(now - log[2])) then
   -- Nothing lives: another log begins, with what a state of another kind has in use.
   local used = of_kind > 1 and min(rare.use(), rate, LATEST) or 0
-  tail, lent = used > 0 and string.rep('\0', 10) .. pack('<I6I6', used, now) or '', nil
+  tail = used > 0 and string.rep('\0', 10) .. pack('<I6I6', used, now) or ''
+  lent, from = nil, MOST
   log = { used > 0 and now or 0, interval, 0, used, 0, 0, 0, LOG + 256 * limits, #tail }
   for limit = 2, limits do
     for _, number in ipairs({ 0, 0, used, 0, ladder[2 * limit - 1] }) do
@@ -39,10 +40,7 @@ granted = given or callers
 -- The limits are gone through to count, and if there are several, again to take and to tell.
 local round, limit = (is_dry or limits > 1) and 1 or 2, 1
 repeat
-  local w, its_interval, its_rate = 5 * limit - 3, interval, rate
-  if limit > 1 then
-    its_interval, its_rate = ladder[2 * limit - 1], ladder[2 * limit]
-  end
+  local w, its_interval, its_rate = 5 * limit - 3, ladder[2 * limit - 1], ladder[2 * limit]
   while log[w] ~= its_interval do
     w = w + 5
   end
@@ -63,7 +61,7 @@ repeat
     room, oldest = room - sum, first and oldest and min(first, oldest) or first or oldest
   end
   if room < granted * permits and not given then
-    granted = room < permits and 0 or (room - room % permits) / permits
+    granted = room < permits and 0 or floor(room / permits)
   end
 
   if round == 2 then
@@ -71,9 +69,7 @@ repeat
       taken = granted * permits
       log[w + 1], log[w + 2], log[w + 3], log[w + 4] = its_rate, used, start, now
       room = room - taken
-      if not oldest or oldest > time_of_grant then
-        oldest = time_of_grant
-      end
+      oldest = oldest and oldest < time_of_grant and oldest or time_of_grant
     end
     -- What is told: permits left by the limit that has the fewest, when one more of it is free, and
     -- when all limits have room for one caller more.
@@ -113,7 +109,7 @@ if taken > 0 then
     local used = log[w + 2] + taken
     log[w + 2] = used < MOST and used or MOST
   end
-  text, newest = tail, time_of_grant
+  text, offset, newest = tail, 0, time_of_grant
 end
 if granted < callers then
   local first, sum, last = nil, 0, newest
@@ -126,6 +122,7 @@ if taken > 0 and has_ahead then
   -- What has become of it is told as if it was only asked.
   given, takes, is_again, has_fetched = granted, false, true, false
 elseif has_fetched == false and ahead and granted == callers and left >= ahead
-  and rare.fetch_ahead(of, of_place + callers, ahead, lead) then
+  and not (lent and #lent == 1408) then
+  rare.fetch_ahead(of_place + callers, ahead, lead)
   is_again, has_fetched = true, true
 end

@@ -4,19 +4,12 @@
 -- it, at the time of the last: so a merged record, a slot, expires late by as much at most. It has
 -- no id, and 0 callers.
 
-local parts, found = {}, {}
 -- The open group: where it begins, the times of its first and its last record, how far they may
 -- lie apart, and its permits.
-local begin, first, newest, width, sum = 1, nil, 0, nil, 0
+local parts, begin, first, newest, width, sum = {}, 1, nil, 0, nil, 0
 
 -- Ends the open group before a place of the text.
 local function close(behind)
-  for w = 2, last - 6, 5 do
-    if not found[w] then
-      it[w + 2], it[w + 3], found[w] = 0, 22 * #parts, newest > now - it[w]
-    end
-    it[w + 2] = found[w] and min(it[w + 2] + sum, MOST) or 0
-  end
   parts[#parts + 1] = behind - begin == 22 and sub(text, begin, behind - 1)
     or string.rep('\0', 10) .. pack('<I6I6', sum, newest)
 end
@@ -24,12 +17,12 @@ end
 for at = 1, #text, 22 do
   local permits, time = unpack('<I6I6', text, at + 10)
   -- What no longer lives is dropped.
-  if time > now - it[2] then
+  if time > now - log[2] then
     local w = last - 6
-    while time <= now - it[w] do
+    while time <= now - log[w] do
       w = w - 5
     end
-    local its_width = (it[w] + 999 - (it[w] + 999) % 1000) / 1000
+    local its_width = ceil(log[w] / 1000)
     if its_width ~= width or time >= first + width or sum + permits > LATEST then
       if first then
         close(at)
@@ -40,7 +33,8 @@ for at = 1, #text, 22 do
   end
 end
 close(#text + 1)
-for w = 2, last - 6, 5 do
-  it[w + 3] = found[w] and it[w + 3] or 22 * #parts
-end
 text = table.concat(parts)
+for w = 2, last - 6, 5 do
+  log[w + 3] = walk(name, 22, text, '', MOST, #text, 0, now - log[w], MOST)
+  log[w + 2] = min(select(3, walk(name, 22, text, '', MOST, #text, log[w + 3], LATEST, MOST)), MOST)
+end

@@ -3,20 +3,7 @@
 -- were sent before. They do what they do to the state that is open. A fragment of decide.lua.
 
 rare, held, lents, leads = {}, {}, {}, {}
-if not texts then
-  logs, texts, offsets, lives = {}, {}, {}, {}
-end
-
--- Returns how many times a part covers an amount.
-function rare.rounded_up(amount, part)
-  return (amount - amount % part) / part + (amount % part > 0 and 1 or 0)
-end
-
--- Returns the records of the log.
-function rare.records()
-  local kept = log[#log] - #tail
-  return (kept > 0 and call('GETRANGE', name, '0', format('%d', kept - 1)) or '') .. tail
-end
+logs, texts, offsets, lives = logs or {}, texts or {}, offsets or {}, lives or {}
 
 -- Returns records, none of which is later than a time.
 local function cut_times(records, latest)
@@ -27,7 +14,7 @@ end
 
 -- Puts tat elsewhere.
 function rare.put_tat(its_tat)
-  local whole = rare.rounded_up(of_interval * 1000, of_rate) * of_rate
+  local whole = ceil(of_interval * 1000 / of_rate) * of_rate
   local backlog = its_tat - micros
   if server + backlog > of_ends or lives[key] or is_late then
     of_ends = min(server + backlog + whole, MOST)
@@ -42,14 +29,14 @@ end
 -- and written even if nothing is taken, as otherwise the next call would find the same.
 function rare.set_back()
   if of_kind == 1 then
-    tail = cut_times(rare.records(), now)
-    lent = lent and cut_times(lent, now + (log[2] - log[2] % 10) / 10)
+    tail = cut_times(rest_of(name, tail, log[#log], 0), now)
+    lent = lent and cut_times(lent, now + floor(log[2] / 10))
     log[1], log[#log - 2], from = now, 0, MOST
     logs[key], texts[key], lents[key], held[key] = { unpack_list(log) }, tail, lent, true
   elseif of_kind == 2 then
     -- A debt is at most a whole limit above a whole limit.
-    local whole = rare.rounded_up(of_interval * 1000, of_rate) * of_rate
-    is_late = tat - micros > 2 * whole + (whole - whole % 5) / 5
+    local whole = ceil(of_interval * 1000 / of_rate) * of_rate
+    is_late = tat - micros > 2 * whole + floor(whole / 5)
     if is_late then
       rare.put_tat(micros + whole)
       held[key] = true
@@ -91,9 +78,9 @@ function rare.use()
     local offset, time, gone = walk(name, 22, tail, page, from, log[#log], log[5], now - log[2], MOST)
     return max(log[4] - gone, 0) + sum
   elseif of_kind == 2 then
-    local backlog, emission = max(tat - micros, 0), rare.rounded_up(of_interval * 1000, of_rate)
+    local backlog, emission = max(tat - micros, 0), ceil(of_interval * 1000 / of_rate)
     -- By the server's clock, more than all is a debt.
-    return rare.rounded_up(own and min(backlog, emission * of_rate) or backlog, emission)
+    return ceil((own and min(backlog, emission * of_rate) or backlog) / emission)
   end
   return now < of_ends and of_used or 0
 end
@@ -111,7 +98,7 @@ end
 function rare.add_windows()
   local begin, stop, is_ours, w = log[5], log[#log], {}, 2
   for limit = 1, limits do
-    local its_interval = limit == 1 and interval or ladder[2 * limit - 1]
+    local its_interval = ladder[2 * limit - 1]
     is_ours[its_interval] = true
     while w < #log - 2 and log[w] > its_interval do
       w = w + 5
@@ -153,14 +140,10 @@ function rare.join_ahead()
   lents[key] = lent
 end
 
--- Fetches permits ahead for a caller, if the list has room. Returns whether it does.
-function rare.fetch_ahead(of, place, permits, lead)
-  if lent and #lent > 1387 then
-    return false
-  end
+-- Fetches permits ahead for a caller.
+function rare.fetch_ahead(place, permits, lead)
   lents[key] = (lent or '') .. pack('<c8BBI6I6', of, place, 1, permits, now + lead)
   leads[key] = max(leads[key] or 0, lead)
-  return true
 end
 
 -- Returns the time at which so many permits have expired, of records from an offset on and of what
@@ -180,12 +163,14 @@ function rare.time_of_room(offset, expired, missing)
   return time
 end
 
--- Returns where a text has what a caller got, of records or ids with so many bytes each.
-function rare.places(text, size, of, place)
+-- Returns where a text has what a caller got, of records or ids with so many bytes each. What a
+-- settlement charged, a record of 255 callers, is meant only if it `settles`.
+function rare.places(text, size, settles)
   local found, at = {}, string.find(text, of, 1, true)
   while at do
     local first, callers = byte(text, at + 8, at + 9)
-    if at % size == 1 and first <= place and place < first + (callers < 255 and callers or 1) then
+    local behind = first + (callers < 255 and callers or settles and 1 or 0)
+    if at % size == 1 and first <= of_place and of_place < behind then
       found[#found + 1] = at
     end
     at = string.find(text, of, at + 1, true)
@@ -193,14 +178,10 @@ function rare.places(text, size, of, place)
   return found
 end
 
--- Returns whether the state has a grant of a caller.
-function rare.find(of, place)
-  local is_log = of_kind == 1
-  local text = is_log and rare.records() .. (lent or '') or sub(page, -42, -3)
-  for _, at in ipairs(rare.places(text, is_log and 22 or 10, of, place)) do
-    if byte(text, at + 9) < 255 then
-      return true
-    end
+-- Returns whether the state has a grant of the caller.
+function rare.find()
+  if of_kind == 1 then
+    return rare.places(rest_of(name, tail, log[#log], 0) .. (lent or ''), 22)[1]
   end
-  return false
+  return rare.places(sub(page, -42, -3), 10)[1]
 end

@@ -6,16 +6,14 @@
 --     5 calendar   I7 rate, for two windows, one behind the other: I6 label, I6 start, I6 end
 --     4 ban        I4 after, I6 within, I6 first, I6 longest: see ban.lua
 --
--- The limits of a log that has several are the list `ladder`. Of a calendar, `open_label` is the
+-- The limits of a log are the list `ladder`. Of a calendar, `open_label` is the
 -- label of the window that is open now, nil if none is.
 
 row, row_number = rows[number], number
 kind, limits = byte(arg, row, row + 1)
 if kind == 1 then
-  interval, rate = unpack('<I6I7', arg, row + 2)
-  if limits > 1 then
-    ladder = { unpack('<' .. string.rep('I6I7', limits), arg, row + 2) }
-  end
+  ladder = { unpack('<' .. string.rep('I6I7', limits), arg, row + 2) }
+  interval, rate = ladder[1], ladder[2]
 elseif kind == 5 then
   local start, next_start
   rate, open_label, start, open_ends, next_label, next_start, next_ends =

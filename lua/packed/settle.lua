@@ -7,21 +7,27 @@
 -- took, and how the state was after the grant. For GCRA, `mark` and `given` are tat and given back;
 -- for a window, `mark` is its label.
 
--- Gives one caller of the record at a place of the text so many permits, in a record of its own.
--- Returns the text, and how many the caller had.
-local function change(text, at, of, place, permits)
-  local first, callers, held = unpack('<BBI6', text, at + 8)
-  local is_added = callers == 255
-  callers = is_added and 1 or callers
-  local each, parts, time = (held - held % callers) / callers, {}, sub(text, at + 16, at + 21)
+-- Returns the first place of the record at a place of a text, its callers, and how many permits each
+-- of them has.
+local function read(text, at)
+  local first, callers, permits = unpack('<BBI6', text, at + 8)
+  callers = callers < 255 and callers or 1
+  return first, callers, floor(permits / callers)
+end
+
+-- Gives the caller of the record at a place of the text so many permits, in a record of its own.
+local function change(text, at, permits)
+  local first, callers, each = read(text, at)
+  local before, behind = of_place - first, first + callers - of_place - 1
+  local parts, time, number = {}, sub(text, at + 16, at + 21), byte(text, at + 9)
   local function add(first, callers, permits)
     if callers > 0 then
       parts[#parts + 1] = pack('<c8BBI6', of, first, callers, permits) .. time
     end
   end
-  add(first, place - first, (place - first) * each)
-  add(place, is_added and 255 or 1, permits)
-  add(place + 1, first + callers - place - 1, (first + callers - place - 1) * each)
+  add(first, before, before * each)
+  add(of_place, number < 255 and 1 or 255, permits)
+  add(of_place + 1, behind, behind * each)
   for w = 2, #log - 7, 5 do
     -- What is ahead is in no sum.
     if log[w + 3] > at then
@@ -31,43 +37,40 @@ local function change(text, at, of, place, permits)
     end
   end
   log[#log] = log[#log] + 22 * #parts - 22
-  return sub(text, 1, at - 1) .. table.concat(parts) .. sub(text, at + 22), each
+  return sub(text, 1, at - 1) .. table.concat(parts) .. sub(text, at + 22)
 end
 
-local function settle_log(of, place, permits, was)
-  local text, kept, has, added = rare.records() .. (lent or ''), log[#log] - #tail, nil, nil
-  local found = rare.places(text, 22, of, place)
-  for _, at in ipairs(found) do
-    local callers, held = unpack('<BI6', text, at + 9)
-    if callers == 255 then
-      added = at
+local function settle_log(permits, was)
+  local text, kept = rest_of(name, tail, log[#log], 0) .. (lent or ''), log[#log] - #tail
+  local has, added, charged, first, callers, each = nil, nil, 0, nil, nil, nil
+  local places = rare.places(text, 22, true)
+  for _, at in ipairs(places) do
+    first, callers, each = read(text, at)
+    if byte(text, at + 9) == 255 then
+      added, charged = at, each
     else
-      has = (has or 0) + (held - held % callers) / callers
+      has = (has or 0) + each
     end
   end
-  local rest, owed, freed, each = max((has or 0) - permits, 0), max(permits - (has or was), 0), 0, 0
-  if added then
-    text, each = change(text, added, of, place, owed)
-    freed, kept = each - owed, min(kept, added - 1)
-  end
-  for number = #found, 1, -1 do
+  local rest, owed = max((has or 0) - permits, 0), max(permits - (has or was), 0)
+  local freed = rest + charged - owed
+  for number = #places, 1, -1 do
     -- The newest give first.
-    local at = found[number]
-    if at ~= added and rest > 0 then
-      local callers, held = unpack('<BI6', text, at + 9)
-      local gives = min((held - held % callers) / callers, rest)
-      text = change(text, at, of, place, (held - held % callers) / callers - gives)
-      rest, freed, kept = rest - gives, freed + gives, min(kept, at - 1)
+    local at = places[number]
+    first, callers, each = read(text, at)
+    local gives = at == added and charged - owed or min(each, rest)
+    if gives ~= 0 then
+      text, kept = change(text, at, each - gives), min(kept, at - 1)
+      rest = at == added and rest or rest - gives
     end
   end
   tail, lent = sub(text, kept + 1, log[#log]), sub(text, log[#log] + 1)
   if not added and owed > 0 then
     rare.join_ahead()
-    rare.append(pack('<c8BBI6I6', of, place, 255, owed, now))
-    freed = -owed
+    rare.append(pack('<c8BBI6I6', of, of_place, 255, owed, now))
   end
   if freed ~= 0 then
-    logs[key], texts[key], lents[key] = log, tail, lent ~= '' and lent or nil
+    logs[key], texts[key], offsets[key], lents[key] = log, tail, 0, lent ~= '' and lent or nil
   end
   return freed
 end
@@ -75,7 +78,7 @@ end
 -- As much of a grant is freed as lies ahead still. What settlements freed since may have been before
 -- it, and moved it forward by as much.
 local function settle_gcra(more, mark, given)
-  local backlog, emission = max(tat - micros, 0), rare.rounded_up(of_interval * 1000, of_rate)
+  local backlog, emission = max(tat - micros, 0), ceil(of_interval * 1000 / of_rate)
   local moved, freed = 0, -more
   if more > 0 then
     -- A debt is at most as much as all permits.
@@ -83,7 +86,7 @@ local function settle_gcra(more, mark, given)
   else
     local since = (back - given) % 4503599627370496
     moved = max(min(freed * emission, mark - since - micros, backlog), 0)
-    freed, back = rare.rounded_up(moved, emission), (back + moved) % 4503599627370496
+    freed, back = ceil(moved / emission), (back + moved) % 4503599627370496
   end
   if freed ~= 0 then
     rare.put_tat(micros + backlog - moved)
@@ -93,9 +96,9 @@ end
 
 -- Settles a charge. Returns how many permits are freed; below zero: charged; nil if more is charged
 -- as a grant by the row.
-function settle(of, place, permits, was, mark, given)
+function settle(permits, was, mark, given)
   if of_kind == kind and kind == 1 then
-    return settle_log(of, place, permits, was)
+    return settle_log(permits, was)
   elseif of_kind == kind and kind == 2 then
     return settle_gcra(permits - was, mark, given)
   elseif of_kind == kind and of_label == mark and now < of_ends then

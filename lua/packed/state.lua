@@ -3,12 +3,12 @@
 -- `fits`, whether it counts as the row does; and `is_late`, whether something lies so far ahead that
 -- a clock that was set back may have written it. Callers' clocks prove nothing.
 
-name, of_kind, tail, lent, from, ids, is_late, fits = KEYS[key], nil, '', nil, MOST, nil, nil, true
-page = pages and pages[key]
+name, page, of_kind, lent, is_late, fits = KEYS[key], pages and pages[key], nil, nil, nil, true
 local pending = texts and texts[key]
 if pending and logs[key] then
   -- An earlier request has changed it.
-  of_kind, log, tail, lent, page = 1, { unpack_list(logs[key]) }, pending, lents and lents[key], ''
+  of_kind, log, tail, lent, page, from =
+    1, { unpack_list(logs[key]) }, pending, lents and lents[key], '', MOST
 elseif pending then
   page = (offsets[key] > 0 and call('GETRANGE', name, '0', format('%d', offsets[key] - 1)) or '')
     .. pending
@@ -41,7 +41,7 @@ elseif form == 17 then
       page = call('GETRANGE', name, format('%d', stop - 22), '-1')
       bytes = #page
     end
-    of_kind, from = 1, stop + behind - bytes
+    of_kind, tail, from = 1, '', stop + behind - bytes
     local numbers = windows == 1 and '<I6I6I7I7I4I6I6I4'
       or '<I6' .. string.rep('I6I7I7I4I6', windows) .. 'I6I4'
     log = { unpack(numbers, page, bytes - 30 * windows - 15) }
@@ -55,7 +55,7 @@ elseif form == 17 then
         of_kind = nil
       end
     end
-    is_late = own and log[1] > now and log[1] > now + min((log[2] - log[2] % 10) / 10, 1000)
+    is_late = own and log[1] > now and log[1] > now + min(floor(log[2] / 10), 1000)
   end
 elseif form == 18 and bytes == 76 then
   of_interval, of_rate, of_ends, back, tat, ids = unpack('<I6I7I7I7I7c30', page)

@@ -1,12 +1,12 @@
--- Walks over the records of a log, or the strikes of a ban. A fragment of decide.lua.
+-- Reads the records of a log, or the strikes of a ban. Those that are not written yet are its `tail`,
+-- which ends at the offset `stop`. A fragment of decide.lua.
 
 -- Times never fall, so five records are passed at once by the time of the last.
 local FIVE = '<I6xxxxxxxxxxxxxxxxI6xxxxxxxxxxxxxxxxI6xxxxxxxxxxxxxxxxI6xxxxxxxxxxxxxxxxI6I6'
 
--- Walks over what has so many bytes each and ends at the offset `stop`, from an offset on, as long
--- as the times are at most `latest` and the sum is less than `enough`. What stands in `tail` is not
--- written yet; `page` has a part of the string from `from` on. Returns the offset of the first one
--- behind, its time, and the sum without it.
+-- Walks over what has so many bytes each, from an offset on, as long as the times are at most
+-- `latest` and the sum is less than `enough`. `page` is a part of the string, from `from` on. Returns
+-- the offset of the first one behind, its time, and the sum without it.
 local function walk(name, size, tail, page, from, stop, offset, latest, enough)
   local sum, kept, numbers = 0, stop - #tail, size == 22 and '<I6I6' or '<I4I6'
   local is_far = size == 22
@@ -18,10 +18,8 @@ local function walk(name, size, tail, page, from, stop, offset, latest, enough)
       local last = offset + (offset == from + #page and 90 * size or 10 * size) - 1
       page, from = call('GETRANGE', name, format('%d', offset), format('%d', last)), offset
     end
-    local at, left = offset - from + 11, (offset < kept and from + #page or stop) - offset
-    if left > kept - offset and offset < kept then
-      left = kept - offset
-    end
+    local at, behind = offset - from + 11, offset < kept and min(kept, from + #page) or stop
+    local left = behind - offset
     local permits, time = unpack(numbers, page, at)
     if time > latest or sum + permits >= enough then
       return offset, time, sum
@@ -36,4 +34,13 @@ local function walk(name, size, tail, page, from, stop, offset, latest, enough)
     end
   end
   return offset, nil, sum
+end
+
+-- Returns all from an offset on.
+local function rest_of(name, tail, stop, offset)
+  local kept = stop - #tail
+  if offset >= kept then
+    return sub(tail, offset - kept + 1)
+  end
+  return call('GETRANGE', name, format('%d', offset), format('%d', kept - 1)) .. tail
 end

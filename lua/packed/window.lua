@@ -34,10 +34,9 @@ end
 if not fits and of_kind > 0 then
   used = min(rare.use(), rate)
 end
-left, granted = rate - used, given or callers
-if not given and callers * permits > left then
-  granted = left < permits and 0 or (left - left % permits) / permits
-end
+left = rate - used
+granted = given or callers * permits <= left and callers or left < permits and 0
+  or floor(left / permits)
 if takes and granted > 0 then
   used, offset = min(used + granted * permits, MOST), 12
   left = rate - used

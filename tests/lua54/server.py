@@ -46,10 +46,16 @@ function struct.unpack(format, text, at)
   local found, order = {}, string.sub(format, 1, 1)
   at = math.tointeger(at or 1)
   for kind, size in string.gmatch(string.sub(format, 2), '(%a)(%d*)') do
-    assert(kind ~= 'c', 'no text is read')
-    local number
-    number, at = string.unpack(order .. kind .. size, text, at)
-    found[#found + 1] = number + 0.0
+    if kind == 'x' then
+      at = at + 1
+    elseif kind == 'c' then
+      local behind = at + math.tointeger(size)
+      found[#found + 1], at = string.sub(text, at, behind - 1), behind
+    else
+      local number
+      number, at = string.unpack(order .. kind .. size, text, at)
+      found[#found + 1] = number + 0.0
+    end
   end
   found[#found + 1] = at
   return table.unpack(found)

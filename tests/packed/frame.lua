@@ -2,12 +2,14 @@
 --
 -- ARGV  1  that of the script
 --       2 and 3  the time, as TIME returns it
--- Reply    the script's; the names of its writes to each key; then for each key its type, its
---          value, and its TTL in ms. Then each key is kept for long, so that none expires by the
---          server's own time.
+-- Reply    the script's; the names of its writes to each key, with the ms of a PX; then for each
+--          key its type, its value, and its TTL in ms. Each key is kept for long, so that none
+--          expires by the server's own time.
 
 local real, writes = redis, {}
 local read = ' GET GETRANGE STRLEN TYPE EXISTS PTTL PEXPIRETIME '
+
+local long = '5000000000000000'
 
 local function watched(how)
   return function(command, ...)
@@ -16,8 +18,12 @@ local function watched(how)
       return { ARGV[2], ARGV[3] }
     end
     if not string.find(read, ' ' .. name .. ' ', 1, true) then
-      local key = ...
-      writes[key] = (writes[key] or '') .. name .. ' '
+      local key, text, option, life = ...
+      writes[key] = (writes[key] or '') .. name .. (option == 'PX' and ':' .. life or '') .. ' '
+      if option == 'PX' then
+        -- Where scripts run outside of the server, a short life could end before the reply.
+        return real[how](command, key, text, option, long, select(5, ...))
+      end
     end
     return real[how](command, ...)
   end
@@ -35,6 +41,6 @@ for place, key in ipairs(KEYS) do
   local kind = redis.call('TYPE', key).ok
   local value = kind == 'string' and redis.call('GET', key) or ''
   reply[#reply + 1] = { kind, value, redis.call('PTTL', key) }
-  redis.call('PEXPIRE', key, '5000000000000000')
+  redis.call('PEXPIRE', key, long)
 end
 return reply

@@ -20,11 +20,6 @@ use crate::{
     },
 };
 
-/// For so long, in ms, the frame keeps each key; by so many less, the TTL was not set since.
-const FOR_LONG: i64 = 5_000_000_000_000_000;
-const SINCE: i64 = 3_600_000;
-/// By so many ms, a TTL may differ.
-const TOLERANCE: i64 = 50;
 /// When a world begins, in us.
 pub const START: i64 = 1_790_000_000_000_000;
 
@@ -350,12 +345,12 @@ impl World {
             let (expires, server) = (stored.and_then(|it| it.expires), self.us / 1000);
             let left = expires.map(|expires| expires - server);
             let is_kept = before.get(name).map(|it| it.expires) == Some(expires);
-            let is_right = match (left, *ttl) {
+            let put_off = writes.split_once(':').map(|(_, ms)| ms.trim().parse());
+            let is_right = match (put_off, *ttl) {
                 (_, -2) => stored.is_none(),
-                // One that was stored by hand has no TTL yet.
-                (left, -1) => left.is_none() || is_kept,
-                (left, ttl) if ttl > FOR_LONG - SINCE => is_kept || left.is_none(),
-                (left, ttl) => left.is_some_and(|left| (left - ttl).abs() <= TOLERANCE),
+                (Some(ms), _) if !stored.is_some_and(is_empty) => left == ms.ok(),
+                // SETRANGE leaves the TTL as it is, and nothing else may be written without one.
+                _ => (is_kept || left.is_none()) && !writes.contains("SET "),
             };
             if !is_right {
                 return Err(format!(

@@ -1,0 +1,35 @@
+-- Tells what becomes of a charge. A fragment of decide.lua; the numbers are described there.
+
+if held then
+  -- What was set back stays so.
+  held[key] = nil
+end
+if asks > 3 and asks < 8 then
+  granted, one, two = 1, freed or -permits, nil
+elseif next and granted > 0 then
+  one, two = left > 0 and left or 0, next < interval and next or interval
+  if rate * (interval + 1) <= MOST then
+    one, two = one * (interval + 1) + two, nil
+  end
+end
+if callers > 1 then
+  reply[size + 1], size = granted, size + 1
+end
+if granted > 0 then
+  reply[size + 1], reply[size + 2] = one, two
+  size = size + (two and 2 or 1)
+end
+if granted < callers then
+  reply[size + 1], reply[size + 2], reply[size + 3] = told, left, third
+  size = size + (third and 3 or left and 2 or 1)
+end
+if ahead then
+  reply[size + 1], size = has_fetched and 1 or 0, size + 1
+end
+if pages then
+  -- What judging needs: see ban.lua.
+  if its_ban then
+    its_ban.granted, its_ban.wait = granted, told and -told or 0
+  end
+  wait = told and flags % 2 == 0 and max(wait, -told) or wait
+end
