@@ -11,8 +11,9 @@
 -- ban ends. The terms of a ban are a row: `after` strikes within `within` ms ban for `first` ms,
 -- and later for at most `longest`.
 --
--- In memory, a ban is a table, with its strikes as those of a log: in the string before `kept`, and
--- then in `tail`. A strike is written over what stands behind the strikes.
+-- In memory, a ban is a table; its strikes are those of the string before `kept`, and then those of
+-- `tail`. `over` is `until`, `last` the time of the last strike, and `new_within` what is written
+-- as `within`. A strike is written over what stands behind the strikes.
 
 bans = {}
 
@@ -32,10 +33,11 @@ local function read_ban(key)
   end
   local within, sum, start, ends, over, forgotten, room, level =
     unpack('<I6I7I4I6I6I6I6I4', page, size - 46)
-  return start % 20 == 0 and start <= stop and { key = key, name = name, page = page,
-    from = stop + 47 - size, kept = stop, stop = stop, tail = '', last = stop > 0 and unpack('<I6', page, size - 52) or 0,
-    within = within, sum = sum, start = start, ends = ends, over = over, forgotten = forgotten,
-    room = room, level = level, is_whole = is_new, changed = false, new_within = within }
+  local last = stop > 0 and unpack('<I6', page, size - 52) or 0
+  return start % 20 == 0 and start <= stop and { key = key, name = name, page = page, tail = '',
+    from = stop + 47 - size, kept = stop, stop = stop, last = last, within = within, sum = sum,
+    start = start, ends = ends, over = over, forgotten = forgotten, room = room, level = level,
+    is_whole = is_new, changed = false, new_within = within }
 end
 
 -- Returns the offset of the first strike that counts, and the sum of all that do.
@@ -62,7 +64,7 @@ local function without(ban, offset, caller)
   return strikes, sum
 end
 
--- Puts other strikes in place of those of a ban, of which those from `start` on sum to `sum`.
+-- Puts other strikes in place of those of a ban. Those from `start` on sum to `sum`.
 local function replace(ban, within, strikes, start, sum)
   ban.kept, ban.stop, ban.tail, ban.start, ban.sum = 0, #strikes, strikes, start, sum
   ban.last = strikes ~= '' and unpack('<I6', strikes, #strikes - 5) or 0
@@ -85,8 +87,8 @@ local function set_back(ban, within)
   end
 end
 
--- Bans a caller for so many ms, for whom the limit has room then. Without `lasts`, for as long as the
--- terms say, which makes the next ban longer.
+-- Bans a caller for so many ms, and the limit has room for it then. Without `lasts`, for as long as
+-- the terms say, which makes the next ban longer.
 local function ban_for(it, lasts, room)
   local ban, level = it.ban, it.ban.forgotten > now and it.ban.level or 0
   replace(ban, it.within, '', 0, 0)
@@ -129,8 +131,8 @@ function read_charge(at)
   return judged[#judged]
 end
 
--- Adds the strikes of refusals that were told from memory, if `carries`. Returns whether a ban that
--- is enforced is in force then.
+-- Adds the strikes of refusals that a process answered from memory, if `carries`. Returns whether a
+-- ban that is enforced is in force then.
 function meet(carries)
   local is_banned = false
   for _, it in ipairs(judged) do
@@ -145,8 +147,8 @@ function meet(carries)
   return is_banned
 end
 
--- Takes back the strikes of a caller that is granted after all; strikes for each caller that a charge
--- has no room for. A caller that waits asks again: only its last refusal counts.
+-- Takes back the strikes of a caller that is granted after all; strikes for each caller that a
+-- charge has no room for. A caller that waits asks again: only its last refusal counts.
 local function judge_charge(it, is_last)
   if is_sent_again and it.granted > 0 then
     local start, sum = count(it.ban, it.within)
@@ -177,8 +179,9 @@ local function put(ban)
     ban.forgotten, ban.room, ban.level, 20, 183)
 end
 
--- Judges the charges of a request whose groups are told, unless that is settled, and tells of the
--- bans: how many ms one in force lasts, when its caller may come back, and how many strikes count.
+-- Judges the charges of a request that has its groups, unless that is settled, and adds its bans to
+-- the reply: how many ms one in force lasts, when its caller may come back, and how many strikes
+-- count.
 function judge(is_settled, is_granted)
   for _, it in ipairs(judged) do
     if asks > 7 then

@@ -20,5 +20,5 @@ if flags % 4 > 1 then
 end
 if flags > 3 then
   ahead, lead, cursor = unpack('<I4I6', arg, cursor)
-  fetches = 1
+  fetches, needs_rare = 1, true
 end

@@ -35,8 +35,8 @@
 --                            -MOST: it asks for more than the rate. 1 - MOST alone: a ban refuses
 --
 -- A state is one string. Its last two bytes say what it is: 16 * version + kind, and the magic
--- byte. Kinds: 1 log, 2 GCRA, 3 window, 4 ban, 5 calendar; see the fragments of these names. A state
--- that is foreign stays as it is.
+-- byte. Kinds: 1 log, 2 GCRA, 3 window, 4 ban, 5 calendar; see the fragments of these names. A
+-- state that is foreign stays as it is.
 --
 -- Most requests are simple: one charge of new callers. All others are gone through twice, at first
 -- only to count. What few calls need is made where it is first needed, as making functions costs
@@ -52,7 +52,7 @@ local unpack, pack, byte, sub, format =
   struct.unpack, struct.pack, string.byte, string.sub, string.format
 -- The greatest number of a reply, and the greatest in six bytes.
 local MOST, LATEST = 9007199254740991, 281474976710655
--- The last four bytes of a log, as one number, but for the counts.
+-- The last four bytes of a log, as one number, without the counts.
 local LOG = 17 * 65536 + 183 * 16777216
 
 -- Most calls are lone ones of one limit: they are read at once.
@@ -74,7 +74,7 @@ now = own and server_ms or now
 
 local is_lone, is_absent = row_count == 0, false
 local at, place, callers, charges, key, number, flags = length + 1, 0, 1, 1, 1, 1, 0
-local rows, ladder, reply, size = { 16 }, { interval, rate }, {}, 0
+local reply, size, rows, ladder = {}, 0, nil, limits and { interval, rate }
 -- Of the row: see row.lua. Of the request: see charge.lua and resolve.lua.
 local open_label, open_ends, open_interval, next_label, next_ends, next_interval
 local of, of_place, asks, is_sent_again, judged, wait
@@ -85,10 +85,9 @@ local of_label, of_ends, of_used, of_interval, of_rate, back, tat, ids
 -- records that are not written. Of a call that is not lone, by key.
 local text, offset, life, logs, texts, offsets, lives
 -- What is made when it is needed.
-local rare, held, lents, leads, settle, bans, read_charge, meet, judge
---- @include walk.lua
+local walk, rest_of, rare, held, lents, leads, settle, bans, read_charge, meet, judge
 if not is_lone then
-  row_number, at, logs, texts, offsets, lives = 0, 17, {}, {}, {}, {}
+  row_number, at, rows, logs, texts, offsets, lives = 0, 17, {}, {}, {}, {}, {}
   if byte(arg, 16) % 2 == 1 then
     reply[1], size = micros, 1
   end
@@ -98,7 +97,7 @@ if not is_lone then
     at = at + (of == 1 and 2 + 13 * limits or of == 4 and 23 or of == 5 and 44 or 14)
   end
 elseif row_number == 0 then
-  permits = unpack('<I4', arg, length - 3)
+  permits, rows = unpack('<I4', arg, length - 3), { 16 }
 end
 
 repeat
@@ -106,7 +105,7 @@ repeat
   local charge, takes, given, failure, is_again = 1, true, nil, nil, nil
   -- Of a request that is not simple: see charge.lua and resolve.lua.
   local pages, cursor, is_dry, may_take, has_room, is_found, is_banned, fetches, has_fetched
-  local its_ban, ahead, lead, was, mark, mark_given
+  local needs_rare, its_ban, ahead, lead, was, mark, mark_given
   of, of_place, asks = id, place, 0
   if not is_lone then
     callers, charges, asks, key, number, flags, permits = unpack('<BBBBBBI4', arg, at)
@@ -117,7 +116,7 @@ repeat
       is_sent_again = callers == 0
       if is_sent_again then
         of, of_place, charges, asks, cursor = unpack('<c8BBB', arg, at + 1)
-        callers = 1
+        callers, needs_rare = 1, true
       end
       at = cursor
     end
@@ -131,8 +130,10 @@ repeat
       --- @include row.lua
     end
     --- @include state.lua
-    if not rare and (is_late or lent or pages and (is_sent_again or ahead) or not fits and of_kind ~= 0)
-    then
+    if not walk and (kind == 1 or of_kind == 1 or pages) then
+      --- @include walk.lua
+    end
+    if not rare and (is_late or lent or needs_rare or not fits and of_kind ~= 0) then
       --- @include rare.lua
     end
     if is_late then

@@ -17,9 +17,7 @@ if fits then
 elseif of_kind > 0 then
   backlog = min(rare.use() * emission, whole)
 end
-if of_kind ~= 2 then
-  of_ends, back = 0, 0
-end
+of_ends, back = of_kind == 2 and of_ends or 0, of_kind == 2 and back or 0
 local room = whole - backlog
 granted = given or callers * cost <= room and callers or room < cost and 0 or floor(room / cost)
 if takes and granted > 0 then

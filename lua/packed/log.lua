@@ -15,8 +15,8 @@
 -- starts if it takes anything.
 --
 -- In memory, `log` is the list of the numbers of a log: the time of its last record; for each
--- window, from the place `w` on, interval, rate, used, start, seen; ends; the last four bytes as one
--- number, without ahead; and the offset of the end of the records. The last of these are not
+-- window, from the place `w` on, interval, rate, used, start, seen; ends; the last four bytes as
+-- one number, without ahead; and the offset of the end of the records. The last of these are not
 -- written yet, and are `tail`. `lent` is what is ahead, nil for nothing.
 
 if of_kind ~= 1 or log[1] <= now - log[2] and not (lent and rare.ahead(now - log[2])) then
@@ -33,7 +33,8 @@ if of_kind ~= 1 or log[1] <= now - log[2] and not (lent and rare.ahead(now - log
 elseif not fits then
   rare.add_windows()
 end
-local stop, newest, taken, wait_here = log[#log], log[1], 0, 0
+local last, newest, taken, wait_here = #log, log[1], 0, 0
+local stop = log[last]
 local time_of_grant = newest > now and newest or now
 granted = given or callers
 
@@ -71,8 +72,8 @@ repeat
       room = room - taken
       oldest = oldest and oldest < time_of_grant and oldest or time_of_grant
     end
-    -- What is told: permits left by the limit that has the fewest, when one more of it is free, and
-    -- when all limits have room for one caller more.
+    -- What the reply says: permits left by the limit that has the fewest, when one more of it is
+    -- free, and when all limits have room for one caller more.
     local free = oldest and oldest - expired or its_interval
     if not left or room < left or room == left and free < next then
       left, next = room, free
@@ -104,25 +105,22 @@ if taken > 0 then
   end
   -- What is charged by a settlement is a record of 255 callers: see settle.lua.
   tail = tail .. pack('<c8BBI6I6', of, of_place, given and 255 or granted, taken, time_of_grant)
-  log[1], log[#log] = time_of_grant, log[#log] + 22
-  for w = 2, #log - 7, 5 do
+  log[1], log[last] = time_of_grant, log[last] + 22
+  for w = 2, last - 7, 5 do
     local used = log[w + 2] + taken
     log[w + 2] = used < MOST and used or MOST
   end
   text, offset, newest = tail, 0, time_of_grant
 end
 if granted < callers then
-  local first, sum, last = nil, 0, newest
-  if lent then
-    first, sum, last = rare.ahead(0)
-  end
-  told, third = -wait_here, max(max(last, newest) + interval - now, 0)
+  newest = lent and max(newest, select(3, rare.ahead(0))) or newest
+  told, third = -wait_here, max(newest + interval - now, 0)
 end
 if taken > 0 and has_ahead then
-  -- What has become of it is told as if it was only asked.
+  -- What has become of it is counted once more, as if the call only asked.
   given, takes, is_again, has_fetched = granted, false, true, false
 elseif has_fetched == false and ahead and granted == callers and left >= ahead
   and not (lent and #lent == 1408) then
-  rare.fetch_ahead(of_place + callers, ahead, lead)
-  is_again, has_fetched = true, true
+  lents[key] = (lent or '') .. pack('<c8BBI6I6', of, of_place + callers, 1, ahead, now + lead)
+  leads[key], is_again, has_fetched = max(leads[key] or 0, lead), true, true
 end

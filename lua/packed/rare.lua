@@ -5,7 +5,7 @@
 rare, held, lents, leads = {}, {}, {}, {}
 logs, texts, offsets, lives = logs or {}, texts or {}, offsets or {}, lives or {}
 
--- Returns records, none of which is later than a time.
+-- Returns records with each time cut to the latest.
 local function cut_times(records, latest)
   return (string.gsub(records, string.rep('.', 22), function(record)
     return sub(record, 1, 16) .. pack('<I6', min(latest, (unpack('<I6', record, 17))))
@@ -64,18 +64,12 @@ function rare.ahead(expired)
   return first, sum, last, place
 end
 
--- Takes one out of what is ahead. Returns its record.
-local function take_ahead(place)
-  local record = sub(lent, place, place + 21)
-  lent = sub(lent, 1, place - 1) .. sub(lent, place + 22)
-  return record
-end
-
 -- Returns how many permits are in use by the limits of the state.
 function rare.use()
   if of_kind == 1 then
     local first, sum = rare.ahead(now - log[2])
-    local offset, time, gone = walk(name, 22, tail, page, from, log[#log], log[5], now - log[2], MOST)
+    local offset, time, gone =
+      walk(name, 22, tail, page, from, log[#log], log[5], now - log[2], MOST)
     return max(log[4] - gone, 0) + sum
   elseif of_kind == 2 then
     local backlog, emission = max(tat - micros, 0), ceil(of_interval * 1000 / of_rate)
@@ -133,17 +127,12 @@ end
 function rare.join_ahead()
   local first, sum, last, place = rare.ahead(-1)
   while first and first <= now do
-    rare.append(take_ahead(place))
+    rare.append(sub(lent, place, place + 21))
+    lent = sub(lent, 1, place - 1) .. sub(lent, place + 22)
     first, sum, last, place = rare.ahead(-1)
   end
   lent = lent ~= '' and lent or nil
   lents[key] = lent
-end
-
--- Fetches permits ahead for a caller.
-function rare.fetch_ahead(place, permits, lead)
-  lents[key] = (lent or '') .. pack('<c8BBI6I6', of, place, 1, permits, now + lead)
-  leads[key] = max(leads[key] or 0, lead)
 end
 
 -- Returns the time at which so many permits have expired, of records from an offset on and of what
@@ -152,11 +141,12 @@ function rare.time_of_room(offset, expired, missing)
   local all_lent, time = lent, nil
   repeat
     local first, sum, last, place = rare.ahead(expired)
-    offset, time, sum = walk(name, 22, tail, page, from, log[#log], offset, first or LATEST, missing)
+    offset, time, sum =
+      walk(name, 22, tail, page, from, log[#log], offset, first or LATEST, missing)
     missing = missing - sum
     if first and not (time and time <= first) then
-      missing = missing - unpack('<I6', take_ahead(place), 11)
-      time = missing <= 0 and first or nil
+      missing = missing - unpack('<I6', lent, place + 10)
+      lent, time = sub(lent, 1, place - 1) .. sub(lent, place + 22), missing <= 0 and first or nil
     end
   until time or not first
   lent = all_lent
@@ -178,10 +168,9 @@ function rare.places(text, size, settles)
   return found
 end
 
--- Returns whether the state has a grant of the caller.
+-- Returns where the state has a grant of the caller; nil if it has none.
 function rare.find()
-  if of_kind == 1 then
-    return rare.places(rest_of(name, tail, log[#log], 0) .. (lent or ''), 22)[1]
-  end
-  return rare.places(sub(page, -42, -3), 10)[1]
+  local is_log = of_kind == 1
+  local text = is_log and rest_of(name, tail, log[#log], 0) .. (lent or '') or sub(page, -42, -3)
+  return rare.places(text, is_log and 22 or 10)[1]
 end

@@ -2,13 +2,13 @@
 -- frees or charges the difference. A fragment of decide.lua.
 --
 -- In a log, the grant is found by the id and the place of its caller. What is charged is a record
--- of its own, of 255 callers, of which none but that caller is meant: so a settlement that is sent
+-- of its own, of 255 callers, which means that caller alone: so a settlement that is sent
 -- twice changes nothing. In other states a grant is not found: there the call says what the caller
 -- took, and how the state was after the grant. For GCRA, `mark` and `given` are tat and given back;
 -- for a window, `mark` is its label.
 
--- Returns the first place of the record at a place of a text, its callers, and how many permits each
--- of them has.
+-- Returns the first place of the record at a place of a text, its callers, and how many permits
+-- each of them has.
 local function read(text, at)
   local first, callers, permits = unpack('<BBI6', text, at + 8)
   callers = callers < 255 and callers or 1
@@ -75,8 +75,8 @@ local function settle_log(permits, was)
   return freed
 end
 
--- As much of a grant is freed as lies ahead still. What settlements freed since may have been before
--- it, and moved it forward by as much.
+-- As much of a grant is freed as lies ahead still. What settlements freed since may have been
+-- before it, and moved it forward by as much.
 local function settle_gcra(more, mark, given)
   local backlog, emission = max(tat - micros, 0), ceil(of_interval * 1000 / of_rate)
   local moved, freed = 0, -more

@@ -1,9 +1,10 @@
 -- Opens the state of a charge. A fragment of decide.lua: it sets `of_kind`, to 0 if there is no
 -- state, to nil if it is foreign; the numbers of the state, as the fragment of its kind has them;
--- `fits`, whether it counts as the row does; and `is_late`, whether something lies so far ahead that
--- a clock that was set back may have written it. Callers' clocks prove nothing.
+-- `fits`, whether it counts as the row does; and `is_late`, whether something lies so far ahead
+-- that a clock that was set back may have written it. Callers' clocks prove nothing.
 
-name, page, of_kind, lent, is_late, fits = KEYS[key], pages and pages[key], nil, nil, nil, true
+name, page = KEYS[key], pages and pages[key]
+of_kind, lent, is_late = nil, nil, nil
 local pending = texts and texts[key]
 if pending and logs[key] then
   -- An earlier request has changed it.
@@ -13,7 +14,7 @@ elseif pending then
   page = (offsets[key] > 0 and call('GETRANGE', name, '0', format('%d', offsets[key] - 1)) or '')
     .. pending
 elseif not page then
-  -- The last bytes: all of any state but a log, of which ten records.
+  -- The last bytes: all of any state, and of a log ten records.
   page = try('GETRANGE', name, '-260', '-1')
   if page.err then
     -- Nothing is written yet. A key that is no string is as one with a foreign state.
@@ -32,7 +33,7 @@ local bytes, fetched, windows, form, magic = #page, byte(page, -4, -1)
 if bytes == 0 then
   of_kind = of_kind or 0
 elseif bytes < 62 or magic ~= 183 then
-  fits = false
+  of_kind = nil
 elseif form == 17 then
   local behind = 22 * fetched + 30 * windows + 10
   local stop = (bytes < 260 and bytes or call('STRLEN', name)) - behind
@@ -49,9 +50,10 @@ elseif form == 17 then
       log[1], log[#log - 1] = unpack('<I6', page, bytes - behind - 5), log[#log - 1] - fetched
       lent = sub(page, bytes - behind + 1, bytes - 30 * windows - 10)
     end
-    log[#log] = stop
+    log[5 * windows + 4] = stop
     for w = 2, 5 * windows - 3, 5 do
-      if log[w] < 1 or w > 2 and log[w] >= log[w - 5] or log[w + 3] % 22 > 0 or log[w + 3] > stop then
+      if log[w] < 1 or w > 2 and log[w] >= log[w - 5] or log[w + 3] % 22 > 0
+        or log[w + 3] > stop then
         of_kind = nil
       end
     end
@@ -61,17 +63,19 @@ elseif form == 18 and bytes == 76 then
   of_interval, of_rate, of_ends, back, tat, ids = unpack('<I6I7I7I7I7c30', page)
   if of_rate > 0 and of_rate <= of_interval * 1000 and of_interval <= 3200000000000 then
     of_kind, is_late = 2, own and tat - micros > 2000 * of_interval
-    fits = of_interval == interval and of_rate == rate
   end
 elseif (form == 19 or form == 21) and bytes == 74 then
   of_label, of_ends, of_used, of_interval, ids = unpack('<I6I6I7I6xxxxxxxc30', page)
   of_kind, is_late = form - 16, own and form == 19 and of_ends > now + of_interval
 end
-if of_kind ~= kind then
-  fits, ids = false, nil
+fits = of_kind == kind
+if not fits then
+  ids = nil
 elseif kind == 1 then
   fits = #log == 5 * limits + 4 and log[2] == interval
   for limit = 2, limits do
     fits = fits and log[5 * limit - 3] == ladder[2 * limit - 1]
   end
+elseif kind == 2 then
+  fits = of_interval == interval and of_rate == rate
 end

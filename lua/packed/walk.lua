@@ -1,13 +1,13 @@
--- Reads the records of a log, or the strikes of a ban. Those that are not written yet are its `tail`,
--- which ends at the offset `stop`. A fragment of decide.lua.
+-- Makes the functions that read the records of a log, or the strikes of a ban. Those that are not
+-- written yet are its `tail`, which ends at the offset `stop`. A fragment of decide.lua.
 
 -- Times never fall, so five records are passed at once by the time of the last.
 local FIVE = '<I6xxxxxxxxxxxxxxxxI6xxxxxxxxxxxxxxxxI6xxxxxxxxxxxxxxxxI6xxxxxxxxxxxxxxxxI6I6'
 
 -- Walks over what has so many bytes each, from an offset on, as long as the times are at most
--- `latest` and the sum is less than `enough`. `page` is a part of the string, from `from` on. Returns
--- the offset of the first one behind, its time, and the sum without it.
-local function walk(name, size, tail, page, from, stop, offset, latest, enough)
+-- `latest` and the sum is less than `enough`. `page` is a part of the string, from `from` on.
+-- Returns the offset of the first one behind, its time, and the sum without it.
+function walk(name, size, tail, page, from, stop, offset, latest, enough)
   local sum, kept, numbers = 0, stop - #tail, size == 22 and '<I6I6' or '<I4I6'
   local is_far = size == 22
   while offset < stop do
@@ -37,7 +37,7 @@ local function walk(name, size, tail, page, from, stop, offset, latest, enough)
 end
 
 -- Returns all from an offset on.
-local function rest_of(name, tail, stop, offset)
+function rest_of(name, tail, stop, offset)
   local kept = stop - #tail
   if offset >= kept then
     return sub(tail, offset - kept + 1)

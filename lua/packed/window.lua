@@ -27,7 +27,7 @@ elseif fits and of_label >= label then
   if of_label == next_label then
     label, ends, its_interval = next_label, next_ends, next_interval
   elseif of_label > label then
-    -- Labels never fall: another host's window stays, of which only the label is known.
+    -- Labels never fall: another host's window stays, and only its label is known.
     label, ends = of_label, max(of_ends, now + 1)
   end
 end
