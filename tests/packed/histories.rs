@@ -20,7 +20,7 @@ fn play(world: &mut World, steps: &[Step]) -> Result<(), (usize, String)> {
 }
 
 /// Cuts a history to as few steps as still show a difference.
-fn shrink(world: &mut World, mut steps: Vec<Step>) -> (Vec<Step>, String) {
+fn shrink(world: &mut World, mut steps: Vec<Step>, difference: String) -> (Vec<Step>, String) {
     let mut size = steps.len();
     while size > 0 {
         let mut from = 0;
@@ -38,8 +38,7 @@ fn shrink(world: &mut World, mut steps: Vec<Step>) -> (Vec<Step>, String) {
         size /= 2;
     }
     let again = play(world, &steps);
-    let difference = again.map_or_else(|(_, it)| it, |()| "not again".to_owned());
-    (steps, difference)
+    (steps, again.map_or_else(|(_, it)| it, |()| difference))
 }
 
 #[test]
@@ -53,9 +52,9 @@ fn the_script_and_the_twin_agree() {
     let mut failed = 0;
     for seed in (first..).take(histories) {
         let mut steps = Maker::history(seed, length);
-        if let Err((place, _)) = play(&mut world, &steps) {
+        if let Err((place, difference)) = play(&mut world, &steps) {
             steps.truncate(place + 1);
-            let (steps, difference) = shrink(&mut world, steps);
+            let (steps, difference) = shrink(&mut world, steps, difference);
             steps.iter().for_each(|step| println!("{step:?}"));
             println!("TOWER_RATELIMIT_SEED={seed}, step {place}: {difference}\n");
             failed += 1;
