@@ -24,6 +24,8 @@ pub struct Meter(Charge);
 pub struct Metered(Count);
 
 impl Meter {
+    /// Counts by this limit.
+    ///
     /// # Errors
     ///
     /// Returns an error of kind [`Limit`](crate::ConfigErrorKind::Limit) if the algorithm cannot

@@ -61,8 +61,9 @@ Environment:
                         so many different keys are asked for in row 25 of the fault matrix (default: 20000),
                         and in the flood of a full MemoryStore (default: 30000)
     TOWER_RATELIMIT_HISTORIES
-                        so many rounds of recorded histories, one of each combination of guards; and so many histories of
-                        tests/packed (default: 200)
+                        so many rounds of recorded histories, one of each combination of guards
+    TOWER_RATELIMIT_PACKED
+                        so many histories of tests/packed (default: 200)
     TOWER_RATELIMIT_REDISSON_VERSIONS
                         which versions of Redisson (default: 4.7.0 3.27.2)
     CI                  if set and not empty, Cargo.lock must be up to date (--locked)
@@ -331,7 +332,7 @@ lua54_tests() (
     # Not the one whose keys live for milliseconds: here they can expire while a script runs.
     inside_tests inside::model -- --skip by_the_servers_clock_it_counts_in_microseconds
     cargo test "${cargo_args[@]}" --test store -- cases::on_one_server
-    TOWER_RATELIMIT_HISTORIES=20 cargo test "${cargo_args[@]}" --test packed -- histories:: rules::
+    TOWER_RATELIMIT_PACKED=20 cargo test "${cargo_args[@]}" --test packed -- histories:: rules::
 )
 
 # all_tests ARGS...: without ARGS also what a plain `cargo test` leaves out: what needs a server in the
@@ -352,6 +353,7 @@ all_tests() {
 
 if [[ -n $long ]]; then
     export TOWER_RATELIMIT_HISTORIES=${TOWER_RATELIMIT_HISTORIES:-40}
+    export TOWER_RATELIMIT_PACKED=${TOWER_RATELIMIT_PACKED:-2000}
 fi
 if [[ -n $faults && -z $everything && -z $redisson ]]; then
     # The last command, and in no pipe: its output and its exit status are those of this script.

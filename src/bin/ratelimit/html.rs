@@ -2,10 +2,10 @@
 
 use std::fmt::{self, Display, Write};
 
-use crate::engine::{Candidate, Report, SmallestLimit};
 use jiff::Timestamp;
 
 use crate::{
+    engine::{Candidate, Report, SmallestLimit},
     log::understood,
     out::{Field, cells},
     report::{BUSIEST, busiest, candidates, conclusion, notes, size},

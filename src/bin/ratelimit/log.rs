@@ -4,7 +4,7 @@ use std::{
     collections::BTreeSet,
     fs::File,
     io::{self, BufRead, BufReader, Read},
-    net::{IpAddr, Ipv6Addr, SocketAddr},
+    net::SocketAddr,
     path::Path,
     time::{Duration, UNIX_EPOCH},
 };
@@ -13,10 +13,10 @@ use flate2::bufread::MultiGzDecoder;
 use http::{HeaderName, HeaderValue, Method, Request, StatusCode, Uri, header::HOST};
 use indicatif::{ProgressBar, ProgressFinish};
 use serde_json::{Value, json};
-use tower_ratelimit::{Limit, command::caller_of, key::PeerAddr};
+use tower_ratelimit::{Limit, key::PeerAddr};
 
 use crate::{
-    engine::{Rows, RowsRead},
+    engine::{Rows, RowsRead, counted_as, ip_of},
     needs::Need,
     out::{counted, harmless, in_file, say},
     rules::Found,
@@ -132,7 +132,7 @@ impl Columns {
             let others = names.zip(others.iter().map(Option::as_deref));
             let time = time.duration_since(UNIX_EPOCH).unwrap_or_default();
             let caller = match by {
-                Some("ip") => caller.as_deref().map(grouped),
+                Some("ip") => caller.as_deref().map(|it| counted_as(it).into()),
                 _ => caller.clone(),
             };
             match request(usual.map(Option::as_deref), others) {
@@ -179,26 +179,6 @@ pub(crate) fn open(path: &Path) -> io::Result<Box<dyn BufRead>> {
     Ok(log)
 }
 
-/// Reads an address, with or without a port.
-fn address(text: &str) -> Option<SocketAddr> {
-    let ip = text.parse::<IpAddr>();
-    // HAProxy and others write no brackets around an address with a port.
-    let bare = || text.rsplit_once(':')?.0.parse::<Ipv6Addr>().ok();
-    let bare = || Some(SocketAddr::new(bare()?.into(), 0));
-    match ip {
-        Ok(ip) => Some(SocketAddr::new(ip, 0)),
-        Err(_) => text.parse().ok().or_else(bare),
-    }
-}
-
-/// Returns an address as rules by `peer` count it: without a port, and of IPv6 the network.
-fn grouped(caller: &str) -> Box<str> {
-    match address(caller) {
-        Some(address) => caller_of(address.ip()).into(),
-        None => caller.into(),
-    }
-}
-
 /// Returns what a field of a log says; `None` where it says that there is nothing.
 pub(crate) fn said<T: AsRef<str>>(field: Option<T>) -> Option<T> {
     field.filter(|field| !matches!(field.as_ref(), "" | "-"))
@@ -227,8 +207,9 @@ pub(crate) fn request<'a>(
     }
     let extensions = request.extensions_mut();
     extensions.insert(found);
-    if let Some(address) = ip.and_then(address) {
-        extensions.insert(PeerAddr(address));
+    if let Some(ip) = ip.and_then(ip_of) {
+        // No rule counts by the port.
+        extensions.insert(PeerAddr(SocketAddr::new(ip, 0)));
     }
     let status = status.and_then(|status| status.parse::<StatusCode>().ok());
     extensions.insert(status.unwrap_or(StatusCode::OK));

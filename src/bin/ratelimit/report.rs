@@ -1,9 +1,8 @@
 //! Describes the results of a replay in words, for the commands [`replay`](crate::replay) and
 //! [`html`](crate::html).
 
-use crate::engine::{Figure, Report, SmallestLimit};
-
 use crate::{
+    engine::{Figure, Report, SmallestLimit},
     log::is_coarse,
     out::{Field, counted},
 };

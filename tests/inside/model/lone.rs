@@ -1,10 +1,12 @@
 //! Calls of one caller: entries that are not read, and short replies.
 
 use super::*;
-use crate::store::redis::inside::support::RedisServer;
-use crate::store::redis::wire::{
-    format::{self, member},
-    sliding_log::{ACQUIRE_BATCH, brief_answers},
+use crate::store::redis::{
+    inside::support::RedisServer,
+    wire::{
+        format::{self, member},
+        sliding_log::{ACQUIRE_BATCH, brief_answers},
+    },
 };
 
 /// 5 in 1000 ms, as the code says it.

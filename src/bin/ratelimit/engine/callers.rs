@@ -29,9 +29,9 @@ impl Callers {
             self.missing += 1;
             return None;
         };
-        let caller = match address(caller) {
-            Some(address) => Cow::Owned(address),
-            None => self.cut(caller),
+        let caller = match counted_as(caller) {
+            Cow::Borrowed(caller) => self.cut(caller),
+            address => address,
         };
         if let Some(number) = self.numbers.get(&*caller) {
             return Some(*number);
@@ -70,22 +70,21 @@ impl Callers {
     }
 }
 
-/// Returns the text under which an address counts, without a port. `None` for a text that counts as
-/// it is: an IPv4 address, or no address at all.
-fn address(caller: &str) -> Option<String> {
+/// Returns the text under which a caller counts: of an address without its port, and of IPv6 the
+/// network.
+pub(crate) fn counted_as(caller: &str) -> Cow<'_, str> {
     // Most keys that are no address begin with a letter that no address has.
-    let first = caller.bytes().next()?;
-    if !(first.is_ascii_hexdigit() || matches!(first, b':' | b'[')) {
-        return None;
-    }
-    match ip(caller)? {
-        IpAddr::V4(_) if !caller.contains(':') => None,
-        address => Some(caller_of(address)),
+    let may_begin = |first: u8| first.is_ascii_hexdigit() || matches!(first, b':' | b'[');
+    let address = caller.bytes().next().filter(|first| may_begin(*first));
+    match address.and_then(|_| ip_of(caller)) {
+        None => Cow::Borrowed(caller),
+        Some(IpAddr::V4(_)) if !caller.contains(':') => Cow::Borrowed(caller),
+        Some(address) => Cow::Owned(caller_of(address)),
     }
 }
 
 /// Reads an address, with or without a port.
-pub(super) fn ip(text: &str) -> Option<IpAddr> {
+pub(crate) fn ip_of(text: &str) -> Option<IpAddr> {
     let with_port = || Some(text.parse::<SocketAddr>().ok()?.ip());
     // HAProxy and others write no brackets.
     let bare = || {

@@ -1,6 +1,6 @@
 //! Checks that columns hold what their names say: [`Kind`], [`Tally`].
 
-use super::{callers::ip, time};
+use super::{callers::ip_of, time};
 
 /// The methods by which a column of them is known. Others are methods, too.
 const METHODS: [&str; 11] = [
@@ -71,10 +71,10 @@ impl Kind {
     /// Returns whether a text is of this kind.
     pub(super) fn holds(self, text: &str) -> bool {
         match self {
-            Self::Address => ip(text.trim()).is_some(),
+            Self::Address => ip_of(text.trim()).is_some(),
             Self::Addresses => text.split(',').all(|it| {
                 let it = it.trim();
-                matches!(it, "" | "unknown") || ip(it).is_some()
+                matches!(it, "" | "unknown") || ip_of(it).is_some()
             }),
             Self::Time => time::read(text).is_some(),
             Self::Duration => says_nothing(text) || time::duration(text, 1).is_some(),
@@ -101,7 +101,7 @@ fn is_host(text: &str) -> bool {
     let with_port = text.rsplit_once(':').filter(|(_, port)| is_number(port));
     let host = with_port.map_or(text, |(host, _)| host);
     let is_of_name = |it: char| it.is_alphanumeric() || ".-_".contains(it);
-    ip(host.trim_matches(['[', ']'])).is_some() || host.chars().all(is_of_name)
+    ip_of(host.trim_matches(['[', ']'])).is_some() || host.chars().all(is_of_name)
 }
 
 fn is_method(text: &str) -> bool {

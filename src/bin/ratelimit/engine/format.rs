@@ -13,7 +13,7 @@ use smallvec::SmallVec;
 
 pub(super) use self::suggest::{rival, suggestion};
 use super::{
-    callers::ip,
+    callers::ip_of,
     check::Kind,
     time,
     words::{Words, skip},
@@ -191,7 +191,7 @@ fn layout(words: &[&str], text: &str) -> Option<&'static [&'static str]> {
         let word = words.get(place).filter(|word| time::read(word).is_some());
         word.is_some_and(|word| text.contains(&format!("[{word}]")))
     };
-    let is_address = |place: usize| words.get(place).is_some_and(|it| ip(it).is_some());
+    let is_address = |place: usize| words.get(place).is_some_and(|it| ip_of(it).is_some());
     if has_time(3) {
         return Some(COMBINED);
     }

@@ -32,6 +32,7 @@ use self::{
     smallest::{Bounds, Search},
 };
 pub(crate) use self::{
+    callers::{counted_as, ip_of},
     error::ReplayError,
     report::{Busiest, Candidate, Figure, Moment, Report, SmallestLimit},
     rows::{Rows, RowsRead},

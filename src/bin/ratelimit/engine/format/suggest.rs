@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, HashSet};
 use serde_json::Value;
 
 use super::super::{
-    callers::ip,
+    callers::ip_of,
     check::{Kind, Tally, says_nothing},
     words::{Words, skip},
 };
@@ -69,7 +69,7 @@ fn is_whole(line: &str) -> bool {
         return serde_json::from_str::<Value>(line).is_ok();
     }
     let words: Vec<_> = Words::of(line, b' ').take(8).collect();
-    let first = words.first().is_some_and(|word| ip(word).is_some());
+    let first = words.first().is_some_and(|word| ip_of(word).is_some());
     first && layout(&words, line).is_some() && Kind::Request.holds(words.get(4).unwrap_or(&""))
 }
 
@@ -143,7 +143,7 @@ impl Columns {
             for (kind, tally) in KINDS.iter().zip(&mut found.held) {
                 tally.add("", Kind::of(kind).holds(&text));
             }
-            let text = ip(&text).map_or(text, |it| it.to_string());
+            let text = ip_of(&text).map_or(text, |it| it.to_string());
             found.different.insert(text);
         }
     }
