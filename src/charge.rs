@@ -175,6 +175,12 @@ impl Charge {
         }
     }
 
+    /// Returns whether its call may have come before, so that its entry is looked for. In a store
+    /// of this process none has: nothing is sent to it twice.
+    pub(crate) fn may_have_come(&self) -> bool {
+        self.made.is_some()
+    }
+
     /// Returns whether it took permits, or may have, as it has no answer.
     pub(crate) fn took(&self) -> bool {
         self.standing.granted || !self.was_answered()

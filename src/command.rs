@@ -6,7 +6,7 @@
 use std::net::IpAddr;
 
 use crate::{
-    algorithm::{Count, answer::Verdict, limiter::Terms},
+    algorithm::{Count, answer::Verdict},
     charge::Charge,
     clock::Now,
     compiled_limit::{CompiledLimit, Limiter},
@@ -55,9 +55,7 @@ impl Meter {
 
     /// Takes a permit at a time in microseconds since the epoch. Returns whether there is none.
     pub fn refuses(&self, metered: &mut Metered, micros: i64) -> bool {
-        let answer = metered
-            .0
-            .acquire_one(&self.0, Terms::HERE, false, Now::at(micros));
+        let answer = metered.0.acquire_one(&self.0, false, Now::at(micros));
         // The limit was checked, so there is an answer.
         answer.is_ok_and(|answer| answer.verdict == Verdict::Refused)
     }

@@ -4,7 +4,7 @@
 
 use super::{
     answer::{Answer, Changed, Verdict},
-    limiter::{CallContext, LimiterState, Needs, Terms},
+    limiter::{CallContext, LimiterState, Needs},
 };
 use crate::{charge::Charge, clock::Now, demand::Acquire, error::ErrorKind, list::List};
 
@@ -15,15 +15,15 @@ use crate::{charge::Charge, clock::Now, demand::Acquire, error::ErrorKind, list:
 /// limits of the first. There is one answer for each caller and limiter, those of the first caller
 /// first, as they were left by the whole call. An error has changed nothing.
 pub(crate) fn acquire<'a>(
-    limiters: impl Iterator<Item = (&'a mut LimiterState, Terms)>,
+    limiters: impl Iterator<Item = &'a mut LimiterState>,
     run: &[Acquire],
     now: Now,
 ) -> Result<List<Answer>, ErrorKind> {
     let first = run.iter().flat_map(Acquire::charges);
     let exact = run.iter().any(|caller| caller.wants_remaining);
     let mut txns = List::with_capacity(run.first().map_or(0, |caller| caller.charges.len()));
-    for ((limiter, terms), first) in limiters.zip(first) {
-        txns.push(Txn::new(limiter, first, terms, exact, now)?);
+    for (limiter, first) in limiters.zip(first) {
+        txns.push(Txn::new(limiter, first, exact, now)?);
     }
     let each = run
         .iter()
@@ -150,7 +150,6 @@ impl Refused {
 struct Txn<'a> {
     limiter: &'a mut LimiterState,
     call: CallContext,
-    resendable: bool,
     /// As the call leaves the limiter up to now.
     answer: Answer,
     /// The permits that were taken, up to now.
@@ -164,16 +163,14 @@ impl<'a> Txn<'a> {
     fn new(
         limiter: &'a mut LimiterState,
         first: &Charge,
-        terms: Terms,
         exact: bool,
         now: Now,
     ) -> Result<Self, ErrorKind> {
-        let (mut call, changed) = CallContext::new(limiter.limit, first, terms, exact, now)?;
+        let (mut call, changed) = CallContext::new(limiter.limit, first, exact, now)?;
         limiter.state.check(&mut call)?;
         Ok(Self {
             limiter,
             call,
-            resendable: terms.resendable,
             answer: Answer::new(&call.limit, changed, now),
             taken: 0,
             in_line: 0,
@@ -212,7 +209,7 @@ impl<'a> Txn<'a> {
     }
 
     fn holds(&self, charge: &Charge) -> bool {
-        self.resendable && self.limiter.state.holds(charge)
+        charge.may_have_come() && self.limiter.state.holds(charge)
     }
 
     fn take(&mut self, charge: &Charge) {

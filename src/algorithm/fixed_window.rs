@@ -189,7 +189,7 @@ mod tests {
         algorithm::{
             answer::{Answer, Verdict},
             call::acquire,
-            limiter::{LimiterState, Terms},
+            limiter::LimiterState,
         },
         charge::{Charge, PermitId},
         demand::Acquire,
@@ -240,14 +240,10 @@ mod tests {
 
     /// Returns the answers to callers that wait in line, each by what it asks.
     fn ask(limiter: &mut Limiter, permits: &[u32], now: i64) -> List<Answer> {
-        let terms = Terms {
-            rewrite: false,
-            ..Terms::HERE
-        };
         let charge = |permits: &u32| Charge::plain(LimitSource::Store, *permits, ID);
         let caller = |permits| Acquire::of([charge(permits)], true);
         let callers: Vec<_> = permits.iter().map(caller).collect();
-        let limiters = std::iter::once((limiter as &mut LimiterState, terms));
+        let limiters = std::iter::once(limiter as &mut LimiterState);
         acquire(limiters, &callers, Now::millis(now)).unwrap()
     }
 

@@ -56,16 +56,15 @@ pub(crate) trait Counter: Debug + Send {
         &mut self,
         stored: &mut Option<StoredLimit>,
         charge: &Charge,
-        terms: Terms,
         exact: bool,
         now: Now,
     ) -> Result<Answer, ErrorKind> {
-        let (mut call, changed) = CallContext::new(*stored, charge, terms, exact, now)?;
+        let (mut call, changed) = CallContext::new(*stored, charge, exact, now)?;
         self.check(&mut call)?;
         let mut answer = Answer::new(&call.limit, changed, now);
         let permits = i64::from(charge.permits);
         let is_possible = permits <= call.limit.rate;
-        let is_held = terms.resendable && self.holds(charge);
+        let is_held = charge.may_have_come() && self.holds(charge);
         if !is_possible && !charge.shadow && !is_held && changed == Changed::Nothing {
             answer.verdict = Verdict::AboveRate;
             return Ok(answer);
@@ -77,7 +76,7 @@ pub(crate) trait Counter: Debug + Send {
         answer.remaining = self.begin(&call, wanted);
         let (mut taken, mut needs) = (0, None);
         // Asked again: `begin` may have dropped its expired entry.
-        answer.verdict = if terms.resendable && self.holds(charge) {
+        answer.verdict = if charge.may_have_come() && self.holds(charge) {
             Verdict::Granted
         } else if !is_possible {
             Verdict::AboveRate
@@ -158,26 +157,6 @@ pub(crate) trait Counter: Debug + Send {
     fn end_of_life(&self, limit: &StoredLimit, now: Now) -> i64;
 }
 
-/// The settings of a call for one limiter, the same for all of its callers.
-///
-/// The product passes [`HERE`](Self::HERE) alone. Other settings occur where tests compare with the
-/// scripts, which get them as arguments.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Terms {
-    /// Set if a stored limit that differs from the code's is rewritten.
-    pub(crate) rewrite: bool,
-    /// Set if the same call may have come before, so that its entries are looked for.
-    pub(crate) resendable: bool,
-}
-
-impl Terms {
-    /// The terms of a store in this process, to which nothing is sent twice.
-    pub(crate) const HERE: Self = Self {
-        rewrite: true,
-        resendable: false,
-    };
-}
-
 /// What a call or a verb counts by, for one limiter: the same for all its callers.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct CallContext {
@@ -217,7 +196,6 @@ impl CallContext {
     pub(super) fn new(
         stored: Option<StoredLimit>,
         first: &Charge,
-        terms: Terms,
         exact: bool,
         now: Now,
     ) -> Result<(Self, Changed), ErrorKind> {
@@ -236,7 +214,7 @@ impl CallContext {
                 if rate_type != stored.rate_type {
                     return Err(ErrorKind::RateTypeDiffers);
                 }
-                if (rate, interval) == (stored.rate, stored.interval) || !terms.rewrite {
+                if (rate, interval) == (stored.rate, stored.interval) {
                     (stored, Changed::Nothing)
                 } else {
                     let written = StoredLimit {
@@ -329,12 +307,10 @@ impl<A: Counter + ?Sized> LimiterState<A> {
     pub(crate) fn acquire_one(
         &mut self,
         charge: &Charge,
-        terms: Terms,
         exact: bool,
         now: Now,
     ) -> Result<Answer, ErrorKind> {
-        self.state
-            .acquire_one(&mut self.limit, charge, terms, exact, now)
+        self.state.acquire_one(&mut self.limit, charge, exact, now)
     }
 
     /// Counts the free permits. `id` marks entries that a repair adds.

@@ -17,12 +17,8 @@ pub(crate) mod sliding_log;
 use std::ops::{Deref, DerefMut};
 
 use self::{
-    answer::Answer,
-    calendar::Calendar,
-    fixed_window::FixedWindow,
-    gcra::Gcra,
-    limiter::{LimiterState, Terms},
-    sliding_log::SlidingLog,
+    answer::Answer, calendar::Calendar, fixed_window::FixedWindow, gcra::Gcra,
+    limiter::LimiterState, sliding_log::SlidingLog,
 };
 use crate::{charge::Charge, clock::Now, error::ErrorKind, limit::Algorithm};
 
@@ -63,15 +59,14 @@ impl Count {
     pub(crate) fn acquire_one(
         &mut self,
         charge: &Charge,
-        terms: Terms,
         exact: bool,
         now: Now,
     ) -> Result<Answer, ErrorKind> {
         match self {
-            Self::Log(limiter) => limiter.acquire_one(charge, terms, exact, now),
-            Self::Window(limiter) => limiter.acquire_one(charge, terms, exact, now),
-            Self::Gcra(limiter) => limiter.acquire_one(charge, terms, exact, now),
-            Self::Calendar(limiter) => limiter.acquire_one(charge, terms, exact, now),
+            Self::Log(limiter) => limiter.acquire_one(charge, exact, now),
+            Self::Window(limiter) => limiter.acquire_one(charge, exact, now),
+            Self::Gcra(limiter) => limiter.acquire_one(charge, exact, now),
+            Self::Calendar(limiter) => limiter.acquire_one(charge, exact, now),
         }
     }
 }

@@ -11,7 +11,6 @@ use proptest::prelude::*;
 use super::{
     Count,
     answer::{Answer, Verdict},
-    limiter::Terms,
 };
 use crate::{
     charge::{Charge, PermitId},
@@ -82,7 +81,7 @@ impl Subject {
         let exact = self.last_id.is_multiple_of(2);
         let charge = Charge::plain(LimitSource::Code(self.limit), permits, PermitId(id));
         let now = Now::by(&self.clock);
-        let answer = self.limiter.acquire_one(&charge, Terms::HERE, exact, now);
+        let answer = self.limiter.acquire_one(&charge, exact, now);
         let answer = answer.unwrap();
         assert_eq!(answer.repaired, 0);
         answer

@@ -38,7 +38,7 @@ use crate::{
     algorithm::{
         answer::{Answer, Changed, Verdict},
         call,
-        limiter::{LimiterState, Terms},
+        limiter::LimiterState,
         sliding_log::{Entry, SlidingLog},
     },
     charge::{Charge, PermitId, Taken},

@@ -4,7 +4,7 @@ use std::{collections::HashMap, iter};
 
 use super::{Broken, MILLI, Scenario};
 use crate::{
-    algorithm::{Count, answer::Answer, answer::Verdict, call, limiter::Terms},
+    algorithm::{Count, answer::Answer, answer::Verdict, call},
     charge::{Charge, PermitId},
     clock::Now,
     compiled_limit::Limiter,
@@ -104,13 +104,11 @@ impl Node {
         let answers: Vec<Answer> = match run {
             [alone] => {
                 let exact = alone.wants_remaining;
-                let answer = limiter
-                    .state
-                    .acquire_one(alone.first(), Terms::HERE, exact, now);
+                let answer = limiter.state.acquire_one(alone.first(), exact, now);
                 vec![answer.expect("a limit")]
             }
             _ => {
-                let limiters = iter::once((&mut *limiter.state, Terms::HERE));
+                let limiters = iter::once(&mut *limiter.state);
                 call::acquire(limiters, run, now)
                     .expect("a limit")
                     .into_iter()

@@ -4,10 +4,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::{
-    algorithm::{
-        answer::Verdict,
-        limiter::{LimiterState, Terms},
-    },
+    algorithm::{answer::Verdict, limiter::LimiterState},
     charge::{Charge, PermitId},
     limit::{Limit, LimitSource},
 };
@@ -26,9 +23,7 @@ fn take(limiter: &mut Limiter, limit: Limit, permits: u32, millis: i64) -> Answe
     let charge = Charge::plain(LimitSource::Code(limit), permits, PermitId::NONE);
     limiter.state.count_by(Counting::default().of(Some(&limit)));
     let now = Now::at(0).ticks(millis);
-    limiter
-        .acquire_one(&charge, Terms::HERE, true, Now::at(now))
-        .unwrap()
+    limiter.acquire_one(&charge, true, Now::at(now)).unwrap()
 }
 
 fn settle(

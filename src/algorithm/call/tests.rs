@@ -1,4 +1,4 @@
-use std::{iter, slice};
+use std::{iter, slice, time::Instant};
 
 use proptest::prelude::*;
 
@@ -21,7 +21,6 @@ const NOW: Now = Now::millis(START);
 #[derive(Clone, Debug)]
 struct Step {
     acquire: Acquire,
-    terms: Terms,
     pause: i64,
 }
 
@@ -31,23 +30,20 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
         LimitSource::Code(limit)
     });
     let limit = prop_oneof![9 => limit, 1 => Just(LimitSource::Store)];
-    let flags = any::<[bool; 6]>();
+    let flags = any::<[bool; 5]>();
     let step = (limit, flags, 1..8_u32, 0..12_u8, 0..400_i64).prop_map(
-        |(limit, [waits, shadow, rewrite, remaining, resendable, leads], permits, id, pause)| {
+        |(limit, [waits, shadow, remaining, resent, leads], permits, id, pause)| {
             let charge = Charge {
                 shadow,
                 lead: if leads { 100 } else { 0 },
                 // Some are sent again.
+                made: resent.then(Instant::now),
                 ..Charge::plain(limit, permits, PermitId([id; 16]))
             };
             Step {
                 acquire: Acquire {
                     wants_remaining: remaining,
                     ..Acquire::of([charge], waits)
-                },
-                terms: Terms {
-                    rewrite,
-                    resendable,
                 },
                 pause,
             }
@@ -56,15 +52,10 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     prop::collection::vec(step, 1..30)
 }
 
-const TERMS: Terms = Terms {
-    rewrite: false,
-    resendable: true,
-};
-
 /// Takes one permit, at most so many a second.
 fn take(rate: u64, id: u8) -> Charge {
     let limit = LimitSource::Code(Limit::per_second(rate));
-    Charge::plain(limit, 1, PermitId([id; 16]))
+    Charge::plain(limit, 1, PermitId([id; 16])).to_send()
 }
 
 /// Returns how limiters count that have slots, or days.
@@ -88,10 +79,10 @@ fn agree<A: Counter + Clone + Default + PartialEq + 'static>(
     let mut now = START;
     for step in steps {
         now += step.pause;
-        let (caller, terms) = (&step.acquire, step.terms);
+        let caller = &step.acquire;
         let at = Now::millis(now);
-        let answer = one.acquire_one(caller.first(), terms, caller.wants_remaining, at);
-        let limiters = iter::once((&mut many as &mut LimiterState, terms));
+        let answer = one.acquire_one(caller.first(), caller.wants_remaining, at);
+        let limiters = iter::once(&mut many as &mut LimiterState);
         let answers = acquire(limiters, slice::from_ref(caller), at);
         prop_assert_eq!(answer.map(|it| List::from([it])), answers, "{:?}", step);
         prop_assert_eq!(&one, &many, "{:?}", step);
@@ -104,7 +95,7 @@ fn only_a_log_knows_a_call_that_comes_again() {
     fn twice<A: Counter + Default>() -> [Verdict; 2] {
         let mut limiter = LimiterState::<A>::default();
         limiter.state.count_by(counting(None));
-        let mut answer = || limiter.acquire_one(&take(1, 1), TERMS, false, NOW).unwrap();
+        let mut answer = || limiter.acquire_one(&take(1, 1), false, NOW).unwrap();
         [answer(), answer()].map(|answer| answer.verdict)
     }
     let granted = [Verdict::Granted, Verdict::Granted];
@@ -158,9 +149,9 @@ fn what_is_made_is_reported() {
     fn reported<A: Counter + 'static>(state: A) -> bool {
         let mut first = LimiterState { limit: None, state };
         let mut spent = LimiterState::<SlidingLog>::default();
-        spent.acquire_one(&take(1, 1), TERMS, false, NOW).unwrap();
+        spent.acquire_one(&take(1, 1), false, NOW).unwrap();
         let caller = Acquire::of([take(2, 2), take(1, 3)], false);
-        let limiters: [(&mut LimiterState, Terms); 2] = [(&mut first, TERMS), (&mut spent, TERMS)];
+        let limiters: [&mut LimiterState; 2] = [&mut first, &mut spent];
         let answers = acquire(limiters.into_iter(), &[caller], NOW).unwrap();
         assert_eq!(answers[1].verdict, Verdict::Refused);
         let reported = answers[0].changed == Changed::Created;

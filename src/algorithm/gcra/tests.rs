@@ -4,10 +4,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::{
-    algorithm::{
-        answer::Verdict,
-        limiter::{LimiterState, Terms},
-    },
+    algorithm::{answer::Verdict, limiter::LimiterState},
     charge::{Charge, PermitId},
     clock::ManualClock,
     limit::{Limit, LimitSource},
@@ -38,7 +35,7 @@ fn settle(limiter: &mut Limiter, (permits, keep): (u32, u32), tat: Tat) -> Resul
 /// Asks for one permit by the store's limit.
 fn acquire(limiter: &mut Limiter, clock: &ManualClock) -> Answer {
     let charge = Charge::plain(LimitSource::Store, 1, ID);
-    let answer = limiter.acquire_one(&charge, Terms::HERE, true, Now::by(clock));
+    let answer = limiter.acquire_one(&charge, true, Now::by(clock));
     answer.unwrap()
 }
 
@@ -59,7 +56,7 @@ fn a_call_that_takes_nothing_makes_no_state() {
     let (mut limiter, clock) = (Limiter::default(), ManualClock::new());
     let limit = LimitSource::Code(Limit::new(5, Duration::from_secs(1)));
     let charge = Charge::plain(limit, 6, ID);
-    let answer = limiter.acquire_one(&charge, Terms::HERE, true, Now::by(&clock));
+    let answer = limiter.acquire_one(&charge, true, Now::by(&clock));
     assert_eq!(answer.unwrap().verdict, Verdict::AboveRate);
     assert!(limiter.limit.is_some() && limiter.state.stored.is_none());
 }
@@ -127,7 +124,7 @@ fn a_stored_limit_that_cannot_be_counted_by_is_an_error_that_changes_nothing() {
         ..Limiter::default()
     };
     let charge = Charge::plain(LimitSource::Store, 1, ID);
-    let answer = limiter.acquire_one(&charge, Terms::HERE, false, NOW);
+    let answer = limiter.acquire_one(&charge, false, NOW);
     assert_eq!(answer, Err(ErrorKind::ForeignState));
     let given = Tat { at: 0, given: 0 };
     for settled in [(1, 0), (1, 2)] {

@@ -15,7 +15,7 @@ use super::{
     local::{Locals, recent::Recent},
 };
 use crate::{
-    algorithm::{call, limiter::Terms},
+    algorithm::call,
     compiled_limit::Limiter,
     store::memory::shared::{Shared, stand_in},
 };
@@ -166,16 +166,21 @@ pub(crate) fn decide(
     run: &[Acquire],
     now: Now,
 ) -> List<Decision> {
-    let terms = Terms {
-        resendable: true,
-        ..Terms::HERE
-    };
-    let limiters = std::iter::once((limiter as &mut LimiterState, terms));
-    let answers = call::acquire(limiters, run, now).unwrap();
+    let sent: Vec<_> = run.iter().map(sent).collect();
+    let limiters = std::iter::once(limiter as &mut LimiterState);
+    let answers = call::acquire(limiters, &sent, now).unwrap();
     let answers = run.iter().zip(answers.iter());
     answers
         .map(|(acquire, answer)| acquire.decision(&[*answer]))
         .collect()
+}
+
+/// Returns a demand as a server gets it, which may have got it before.
+pub(crate) fn sent(acquire: &Acquire) -> Acquire {
+    Acquire {
+        charges: acquire.to_settle().into_iter().collect(),
+        ..acquire.clone()
+    }
 }
 
 /// Returns a charge of this many permits of a limiter whose rule has its name.

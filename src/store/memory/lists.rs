@@ -15,7 +15,7 @@ use crate::{
         answer::Answer,
         ban::{self, Record},
         call,
-        limiter::{LimiterState, Terms},
+        limiter::LimiterState,
     },
     charge::Charge,
     clock::Now,
@@ -228,15 +228,14 @@ impl Shared {
         let limiters = first
             .charges()
             .zip(&mut *lent)
-            .filter_map(|(charge, kept)| {
-                let limiter: &mut LimiterState = match kept {
-                    Some(Lent { place, .. }) => {
-                        place.kept.count_by(charge.of(), now);
-                        &mut place.kept.limiter
-                    }
-                    None => next_met.next()?,
-                };
-                Some((limiter, Terms::HERE))
+            .filter_map(|(charge, kept)| match kept {
+                Some(Lent { place, .. }) => {
+                    place.kept.count_by(charge.of(), now);
+                    Some(&mut *place.kept.limiter)
+                }
+                None => next_met
+                    .next()
+                    .map(|estimate| estimate as &mut LimiterState),
             });
         let mut answers = call::acquire(limiters, run, now)?;
         let kept = lent.iter_mut().flatten();

@@ -17,7 +17,6 @@ use crate::{
         Count,
         answer::{Answer, Verdict},
         ban::Record,
-        limiter::Terms,
     },
     charge::{Charge, PermitId},
     clock::Now,
@@ -136,7 +135,7 @@ impl StoredLimiter {
         }
         self.count_by(charge.of(), now);
         let (before, expires_at) = (self.limiter.small(), self.expires_at);
-        let answer = (self.limiter).acquire_one(charge, Terms::HERE, exact, now);
+        let answer = (self.limiter).acquire_one(charge, exact, now);
         let answer = answer.ok().filter(|it| it.verdict == Verdict::Granted)?;
         self.keep_alive(now);
         Some(Granted {
@@ -200,12 +199,12 @@ impl StoredLimiter {
             shadow: true,
             ..Charge::new(limiter.clone(), permits)
         };
-        let answer = (self.limiter).acquire_one(&charge, Terms::HERE, true, now)?;
+        let answer = (self.limiter).acquire_one(&charge, true, now)?;
         if answer.verdict != Verdict::Granted
             && let Ok(left @ 1..) = u32::try_from(answer.remaining)
         {
             charge.permits = left;
-            (self.limiter).acquire_one(&charge, Terms::HERE, true, now)?;
+            (self.limiter).acquire_one(&charge, true, now)?;
         }
         self.keep_alive(now);
         Ok(())

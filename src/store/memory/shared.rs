@@ -10,7 +10,7 @@ use super::{
     untracked::{self, Untracked},
 };
 use crate::{
-    algorithm::{answer::Answer, limiter::Terms},
+    algorithm::answer::Answer,
     charge::{Charge, PermitId},
     clock::{Clock, Now},
     compiled_limit::Limiter,
@@ -171,7 +171,7 @@ impl Shared {
             }
         };
         kept.count_by(charge.of(), now);
-        let answer = (kept.limiter).acquire_one(charge, Terms::HERE, exact, now)?;
+        let answer = (kept.limiter).acquire_one(charge, exact, now)?;
         kept.keep_alive(now);
         Ok(answer)
     }

@@ -6,12 +6,9 @@
 
 use super::*;
 use crate::{
-    algorithm::{
-        call,
-        limiter::{LimiterState, Terms},
-        sliding_log::SlidingLog,
-    },
+    algorithm::{call, limiter::LimiterState, sliding_log::SlidingLog},
     clock::Now,
+    store::guard::scripted,
 };
 
 type Limiter = LimiterState<SlidingLog>;
@@ -180,15 +177,14 @@ impl State {
         let Some(first) = acquires.first() else {
             return Err(String::from("a call without callers"));
         };
-        let run: Vec<_> = acquires.iter().copied().cloned().collect();
+        let run: Vec<_> = acquires
+            .iter()
+            .map(|acquire| scripted::sent(acquire))
+            .collect();
         let mut all: Vec<_> = self.limiters.iter_mut().map(Some).collect();
         let limiters = first.charges().filter_map(|charge| {
-            let terms = Terms {
-                resendable: true,
-                ..Terms::HERE
-            };
-            let limiter: &mut LimiterState = all[history.place(charge.name())].take()?;
-            Some((limiter, terms))
+            let limiter = all[history.place(charge.name())].take()?;
+            Some(limiter as &mut LimiterState)
         });
         let answers = call::acquire(limiters, &run, history.clock.at(now));
         let answers = answers.map_err(|kind| format!("{kind:?}"))?;

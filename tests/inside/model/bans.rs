@@ -321,15 +321,11 @@ impl Stage {
                 caller
             });
             let asked: Vec<_> = asked.collect();
-            let each = Terms {
-                rewrite: true,
-                resendable: true,
-            };
             let which = |limiter: &usize| list.which.contains(limiter);
             let limiters = self.pairs.iter_mut().enumerate();
             let limiters = limiters
                 .filter(|(limiter, _)| which(limiter))
-                .map(|(_, pair)| (&mut pair.model as &mut LimiterState, each));
+                .map(|(_, pair)| &mut pair.model as &mut LimiterState);
             let mut answers = List::from(decide_all(limiters, &asked, now).unwrap());
             // While a ban refuses the list, no refusal counts: the bans in force alone are seen.
             let in_force = |(ban, record): (&Option<Ban>, &Record)| {

@@ -158,8 +158,7 @@ impl Pair {
         assert!(Used::at(now.tick, self.model.state.stored, &windows).is_some());
         self.model.state.windows = windows;
         let before = self.model.state.stored;
-        let terms = Terms::HERE;
-        let limiter = std::iter::once((&mut self.model as &mut LimiterState, terms));
+        let limiter = std::iter::once(&mut self.model as &mut LimiterState);
         let expected = call::acquire(limiter, &run, now).unwrap();
         let is_hopeless = |answer: &Answer| answer.verdict == Verdict::AboveRate;
         for (answer, expected) in answers.iter().zip(expected.iter()) {

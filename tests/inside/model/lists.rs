@@ -240,26 +240,23 @@ impl Stage {
         };
 
         let waiting = list.callers.iter().map(|(waits, _)| *waits);
-        let run = charges.into_iter().zip(waiting);
-        let run: Vec<_> = run
-            .map(|(charges, waits)| Acquire {
+        let run = charges.into_iter().zip(waiting).map(|(charges, waits)| {
+            let by = charges.into_iter().zip(&hows).zip(&list.which);
+            let by = by.map(|((charge, how), limiter)| {
+                let charge = charge.by(self.pairs[*limiter].of_model(*how).limit);
+                // If one of them counts in slots, no grant of the list is known again.
+                charge.made(charge.made.filter(|_| in_slots.is_none()))
+            });
+            Acquire {
                 wants_remaining: list.exact,
-                ..Acquire::of(charges, waits)
-            })
-            .collect();
-        let terms: Vec<_> = hows
-            .iter()
-            .map(|how| Terms {
-                rewrite: how.rewrite,
-                resendable: in_slots.is_none(),
-            })
-            .collect();
+                ..Acquire::of(by, waits)
+            }
+        });
+        let run: Vec<_> = run.collect();
         let instant = self.pairs[0].instant(now);
         let asked = self.pairs.iter_mut().enumerate();
         let asked = asked.filter(|(limiter, _)| list.which.contains(limiter));
-        let limiters = asked
-            .zip(terms)
-            .map(|((_, pair), terms)| (&mut pair.model as &mut LimiterState, terms));
+        let limiters = asked.map(|(_, pair)| &mut pair.model as &mut LimiterState);
         let expected = decide_all(limiters, &run, instant);
         assert_eq!(replied, expected, "{list:?}");
         self.pairs.iter_mut().for_each(Pair::compare);

@@ -289,18 +289,18 @@ impl Pair {
     ) -> Result<Vec<Answer>, ErrorKind> {
         let stated = replied.as_ref().map_or(0, |answers| answers[0].now.tick);
         let within = if stated == 0 { within } else { stated..=stated };
-        let (terms, acquires) = (self.terms(how), self.acquires(run, how));
+        let acquires = self.acquires(run, self.of_model(how));
         let (state, before) = (self.state(), self.model.clone());
         let until = *within.end();
         for now in within {
             self.model = before.clone();
             let instant = self.instant(now);
-            let mut expected = decide(&mut self.model, terms, &acquires, instant);
+            let mut expected = decide(&mut self.model, &acquires, instant);
             for answer in expected.iter_mut().flatten() {
                 answer.now = Now::millis(answer.now.tick.min(stated));
             }
             if now == until || (&replied, &state) == (&expected, &self.modelled()) {
-                assert_eq!(replied, expected, "{terms:?} {run:?}");
+                assert_eq!(replied, expected, "{how:?} {run:?}");
                 break;
             }
         }

@@ -1,5 +1,7 @@
 //! A limiter in Redis beside the same limiter as pure functions, for any algorithm.
 
+use std::time::Instant;
+
 use redis::{Connection, FromRedisValue, RedisError};
 
 use super::{
@@ -239,14 +241,21 @@ impl<K: Kind> Pair<K> {
         }
     }
 
-    pub(crate) fn terms(&self, how: How) -> Terms {
-        Terms {
-            rewrite: how.rewrite,
-            resendable: self.counting.slots().is_none(),
-        }
+    /// How the pure functions are asked: a limit of the code that rewrites no other is one that
+    /// they make where there is none, if it is for the same clients.
+    pub(crate) fn of_model(&self, how: How) -> How {
+        let limit = match how.limit {
+            LimitSource::Code(limit)
+                if !how.rewrite && limit.stored().rate_type == self.rate_type =>
+            {
+                LimitSource::StoreOrInit(limit)
+            }
+            limit => limit,
+        };
+        How { limit, ..how }
     }
 
-    /// The callers of a call, as the pure functions get them.
+    /// The callers of a call.
     pub(crate) fn acquires(&self, run: &[(Sent, bool)], how: How) -> Vec<Acquire> {
         let acquires = run.iter().map(|(sent, waits)| Acquire {
             wants_remaining: how.exact,
@@ -323,6 +332,8 @@ impl<K: Kind> Pair<K> {
         Charge {
             id: sent.id,
             lead: sent.lead,
+            // In slots, no grant is known again.
+            made: self.counting.slots().is_none().then(Instant::now),
             ..Charge::new(self.limiter(limit), sent.permits)
         }
     }
@@ -459,16 +470,15 @@ pub(crate) fn assert_near(replied: i64, expected: i64, tolerance: i64) {
 /// The answers of the pure functions to callers of one limiter, at a time in milliseconds.
 pub(crate) fn decide(
     limiter: &mut LimiterState,
-    terms: Terms,
     run: &[Acquire],
     now: Now,
 ) -> Result<Vec<Answer>, ErrorKind> {
-    decide_all(std::iter::once((limiter, terms)), run, now)
+    decide_all(std::iter::once(limiter), run, now)
 }
 
 /// The same to callers of several limiters.
 pub(crate) fn decide_all<'a>(
-    limiters: impl Iterator<Item = (&'a mut LimiterState, Terms)>,
+    limiters: impl Iterator<Item = &'a mut LimiterState>,
     run: &[Acquire],
     now: Now,
 ) -> Result<Vec<Answer>, ErrorKind> {
