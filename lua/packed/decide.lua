@@ -46,7 +46,7 @@
 -- made whole at the end.
 
 local call, try, arg, KEYS = redis.call, redis.pcall, ARGV[1], KEYS
-local unpack_list, min, max = rawget(_G, 'unpack') or table.unpack, math.min, math.max
+local unpack_list, min, max = table.unpack or unpack, math.min, math.max
 local floor, ceil = math.floor, math.ceil
 local unpack, pack, byte, sub, format =
   struct.unpack, struct.pack, string.byte, string.sub, string.format
@@ -68,13 +68,15 @@ else
 end
 local time = call('TIME')
 local server = time[1] * 1000000 + time[2]
-local server_ms = floor(server / 1000)
-local own, micros = now == 0, now == 0 and server or now * 1000
-now = own and server_ms or now
+local server_ms = (server - server % 1000) / 1000
+local own, micros = now == 0, now * 1000
+if own then
+  now, micros = server_ms, server
+end
 
 local is_lone, is_absent = row_count == 0, false
 local at, place, callers, charges, key, number, flags = length + 1, 0, 1, 1, 1, 1, 0
-local reply, size, rows, ladder = {}, 0, nil, limits and { interval, rate }
+local answer, reply, size, rows, ladder, tried = nil, nil, 0, nil, nil, nil
 -- Of the row: see row.lua. Of the request: see charge.lua and resolve.lua.
 local open_label, open_ends, open_interval, next_label, next_ends, next_interval
 local of, of_place, asks, is_sent_again, judged, wait
@@ -87,7 +89,7 @@ local text, offset, life, logs, texts, offsets, lives
 -- What is made when it is needed.
 local walk, rest_of, rare, held, lents, leads, settle, bans, read_charge, meet, judge
 if not is_lone then
-  row_number, at, rows, logs, texts, offsets, lives = 0, 17, {}, {}, {}, {}, {}
+  row_number, at, rows, reply, logs, texts, offsets, lives = 0, 17, {}, {}, {}, {}, {}, {}
   if byte(arg, 16) % 2 == 1 then
     reply[1], size = micros, 1
   end
@@ -105,12 +107,14 @@ repeat
   local charge, takes, given, failure, is_again = 1, true, nil, nil, nil
   -- Of a request that is not simple: see charge.lua and resolve.lua.
   local pages, cursor, is_dry, may_take, has_room, is_found, is_banned, fetches, has_fetched
-  local needs_rare, its_ban, ahead, lead, was, mark, mark_given
+  local needs_rare, its_ban, ahead, lead, was, mark, mark_given, size_before
   of, of_place, asks = id, place, 0
   if not is_lone then
     callers, charges, asks, key, number, flags, permits = unpack('<BBBBBBI4', arg, at)
-    if charges == 1 and flags < 2 and asks < 2 and callers > 0 then
-      at, place = at + 10, place + callers
+    if flags < 2 and asks < 2 and callers > 0 and (charges == 1 or at ~= tried) then
+      -- A list takes at once, too. If one of its charges is not simple, or has no room, that is
+      -- undone, and all are gone through twice.
+      size_before = charges > 1 and size
     else
       pages, cursor, is_dry, has_room, wait, judged = {}, at + 3, true, true, 0, {}
       is_sent_again = callers == 0
@@ -125,56 +129,73 @@ repeat
   repeat
     if pages and not is_again then
       --- @include charge.lua
+    elseif charge > 1 and not pages then
+      key, number, flags, permits = unpack('<BBBI4', arg, at + 7 * charge - 4)
     end
     if number ~= row_number then
       --- @include row.lua
     end
-    --- @include state.lua
-    if not walk and (kind == 1 or of_kind == 1 or pages) then
-      --- @include walk.lua
-    end
-    if not rare and (is_late or lent or needs_rare or not fits and of_kind ~= 0) then
-      --- @include rare.lua
-    end
-    if is_late then
-      rare.set_back()
-    end
-    if not of_kind then
-      failure = false
-    elseif kind == 5 and not open_label and failure == nil then
-      failure = 2 - MOST
-    end
-
-    local granted, left, next, one, two, told, third, freed = 0
+    local granted, left, next, one, two, told, third, freed, pending = 0
     text, life, is_again = nil, nil, nil
-    if pages and of_kind then
-      if is_dry then
-        is_found = is_found or is_sent_again and asks < 2 and rare.find()
-      elseif asks > 3 and asks < 8 then
-        if not settle then
-          --- @include settle.lua
-        end
-        freed = settle(permits, was, mark, mark_given)
-        permits, given = permits - was, 1
-      end
+    --- @include read.lua
+    if size_before and (pending or flags > 1) then
+      failure = false
+    elseif kind == 1 and limits == 1 and not pending and not pages then
+      --- @include usual.lua
     end
-    if is_banned then
-      told = 1 - MOST
-    elseif failure ~= nil or freed then
-      granted = 1
-    elseif kind == 1 then
-      --- @include log.lua
-    elseif kind == 2 then
-      --- @include gcra.lua
-    else
-      --- @include window.lua
+    if granted == 0 and failure == nil or pages then
+      --- @include state.lua
+      if not walk and (kind == 1 or of_kind == 1 or pages) then
+        --- @include walk.lua
+      end
+      local is_rare = is_late or lent or needs_rare or not fits and of_kind ~= 0
+      if not of_kind or size_before and is_rare then
+        failure = false
+      elseif kind == 5 and not open_label and failure == nil then
+        failure = 2 - MOST
+      end
+      if is_rare and not size_before then
+        if not rare then
+          --- @include rare.lua
+        end
+        if is_late then
+          rare.set_back()
+        end
+      end
+      if pages and of_kind then
+        if is_dry then
+          is_found = is_found or is_sent_again and asks < 2 and rare.find()
+        elseif asks > 3 and asks < 8 then
+          if not settle then
+            --- @include settle.lua
+          end
+          freed = settle(permits, was, mark, mark_given)
+          permits, given = permits - was, 1
+        end
+      end
+      if is_banned then
+        told = 1 - MOST
+      elseif failure ~= nil or freed then
+        granted = 1
+      elseif kind == 1 then
+        --- @include log.lua
+      elseif kind == 2 then
+        --- @include gcra.lua
+      else
+        --- @include window.lua
+      end
     end
     if text and texts then
       if offset > 0 and texts[key] then
         text, offset = sub(texts[key], 1, offset - offsets[key]) .. text, offsets[key]
       end
-      logs[key], texts[key], offsets[key], lives[key] =
-        kind == 1 and log, text, offset, life or lives[key] or false
+      texts[key], offsets[key] = text, offset
+      if life then
+        lives[key] = life
+      end
+      if log then
+        logs[key] = kind == 1 and log
+      end
     end
 
     if is_again then
@@ -184,7 +205,17 @@ repeat
       if charge == charges then
         --- @include resolve.lua
       end
+    elseif size_before and (failure ~= nil or granted == 0 and flags % 2 == 0) then
+      for charge = 1, charge - 1 do
+        local key = byte(arg, at + 7 * charge - 4)
+        logs[key], texts[key], offsets[key], lives[key] = nil, nil, nil, nil
+      end
+      for place = size_before + 1, size do
+        reply[place] = nil
+      end
+      size, tried, charge = size_before, at, charges
     elseif failure ~= nil then
+      reply = reply or {}
       reply[size + 1], size = failure, size + 1
     else
       --- @include tell.lua
@@ -196,6 +227,8 @@ repeat
     if judged[1] and failure == nil then
       judge(asks > 1 or is_found or is_banned, has_room)
     end
+  elseif at ~= tried then
+    at, place = at + 3 + 7 * charges, place + callers
   end
 until at > length
 
@@ -209,22 +242,22 @@ for key = 1, #KEYS do
       --- @include log_write.lua
     end
     if not life then
-      call('SETRANGE', name, format('%d', offset), text)
+      call('SETRANGE', name, offset == 27 and '27' or format('%d', offset), text)
     elseif life <= 0 then
       call('DEL', name)
     elseif not is_absent then
       call('SET', name, text, 'PX', format('%d', floor(life)))
     elseif not call('SET', name, text, 'PX', format('%d', floor(life)), 'NX') then
       -- It has an empty string.
-      reply, size = { false }, 1
+      answer, reply, size = nil, { false }, 1
     end
   end
 end
 
+if answer then
+  return math.type and floor(answer) or answer
+end
 for place = 1, math.type and size or 0 do
   reply[place] = reply[place] and floor(reply[place])
-end
-if is_lone and size == 1 and kind ~= 5 and reply[1] then
-  return reply[1]
 end
 return reply

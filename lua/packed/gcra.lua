@@ -27,7 +27,8 @@ if takes and granted > 0 then
   else
     backlog = backlog + granted * cost
   end
-  tat, offset = min(micros + backlog, MOST), fits and 27 or 0
+  tat, offset = micros + backlog, fits and 27 or 0
+  tat = tat < MOST and tat or MOST
   -- The end is put off by as much as all permits take, so most grants leave it.
   if server + backlog > of_ends or lives and lives[key] then
     of_ends = min(server + backlog + whole, MOST)

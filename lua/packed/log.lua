@@ -38,10 +38,10 @@ local stop = log[last]
 local time_of_grant = newest > now and newest or now
 granted = given or callers
 
--- The limits are gone through to count, and if there are several, again to take and to tell.
-local round, limit = (is_dry or limits > 1) and 1 or 2, 1
+-- If a limit has room for fewer, the others are gone through anew, as they grant no more either.
+local limit, w = 1, 2
 repeat
-  local w, its_interval, its_rate = 5 * limit - 3, ladder[2 * limit - 1], ladder[2 * limit]
+  local its_interval, its_rate = ladder[2 * limit - 1], ladder[2 * limit]
   while log[w] ~= its_interval do
     w = w + 5
   end
@@ -61,11 +61,13 @@ repeat
     local first, sum = rare.ahead(expired)
     room, oldest = room - sum, first and oldest and min(first, oldest) or first or oldest
   end
-  if room < granted * permits and not given then
+  local is_less = granted > 0 and room < granted * permits and not given
+  if is_less then
     granted = room < permits and 0 or floor(room / permits)
   end
-
-  if round == 2 then
+  if is_less and limit > 1 then
+    limit, w, left, taken, wait_here = 0, 2, nil, 0, 0
+  elseif not is_dry then
     if takes and granted > 0 then
       taken = granted * permits
       log[w + 1], log[w + 2], log[w + 3], log[w + 4] = its_rate, used, start, now
@@ -91,9 +93,6 @@ repeat
     end
   end
   limit = limit + 1
-  if limit > limits and round == 1 and not is_dry then
-    round, limit = 2, 1
-  end
 until limit > limits
 
 local has_ahead = lent or ahead

@@ -3,9 +3,15 @@
 -- `fits`, whether it counts as the row does; and `is_late`, whether something lies so far ahead
 -- that a clock that was set back may have written it. Callers' clocks prove nothing.
 
-name, page = KEYS[key], pages and pages[key]
 of_kind, lent, is_late = nil, nil, nil
-local pending = texts and texts[key]
+ladder = ladder or { interval, rate }
+if pending and not logs[key] and byte(pending, -2) == 17 then
+  -- See usual.lua. If it is written whole, that is done again at the end.
+  log = { unpack('<I6I6I7I7I4I6I6I4', pending, #pending - 45) }
+  log[7], log[9] = lives[key] and 0 or log[7], offsets[key] + #pending - 40
+  pending = sub(pending, 1, -41)
+  logs[key], texts[key], offsets[key] = log, pending, 0
+end
 if pending and logs[key] then
   -- An earlier request has changed it.
   of_kind, log, tail, lent, page, from =
@@ -13,60 +19,52 @@ if pending and logs[key] then
 elseif pending then
   page = (offsets[key] > 0 and call('GETRANGE', name, '0', format('%d', offsets[key] - 1)) or '')
     .. pending
-elseif not page then
-  -- The last bytes: all of any state, and of a log ten records.
-  page = try('GETRANGE', name, '-260', '-1')
-  if page.err then
-    -- Nothing is written yet. A key that is no string is as one with a foreign state.
-    page = string.find(page.err, 'WRONGTYPE', 1, true) and '?' or error(page.err, 0)
-  elseif page == '' then
-    -- An empty string is foreign. A lone call finds that out when it writes.
-    is_absent = is_lone
-    page = (is_lone or call('EXISTS', name) == 0) and '' or '?'
-  end
-  if pages then
-    pages[key] = page
-  end
 end
 
-local bytes, fetched, windows, form, magic = #page, byte(page, -4, -1)
+local bytes, form, magic = #page, nil, nil
 if bytes == 0 then
   of_kind = of_kind or 0
-elseif bytes < 62 or magic ~= 183 then
-  of_kind = nil
-elseif form == 17 then
-  local behind = 22 * fetched + 30 * windows + 10
-  local stop = (bytes < 260 and bytes or call('STRLEN', name)) - behind
-  if stop > 21 and stop % 22 == 0 and fetched < 65 and windows > 0 and windows < 5 then
-    if behind + 22 > bytes then
-      page = call('GETRANGE', name, format('%d', stop - 22), '-1')
-      bytes = #page
-    end
-    of_kind, tail, from = 1, '', stop + behind - bytes
-    local numbers = windows == 1 and '<I6I6I7I7I4I6I6I4'
-      or '<I6' .. string.rep('I6I7I7I4I6', windows) .. 'I6I4'
-    log = { unpack(numbers, page, bytes - 30 * windows - 15) }
-    if fetched > 0 then
-      log[1], log[#log - 1] = unpack('<I6', page, bytes - behind - 5), log[#log - 1] - fetched
-      lent = sub(page, bytes - behind + 1, bytes - 30 * windows - 10)
-    end
-    log[5 * windows + 4] = stop
-    for w = 2, 5 * windows - 3, 5 do
-      if log[w] < 1 or w > 2 and log[w] >= log[w - 5] or log[w + 3] % 22 > 0
-        or log[w + 3] > stop then
-        of_kind = nil
-      end
-    end
-    is_late = own and log[1] > now and log[1] > now + min(floor(log[2] / 10), 1000)
-  end
-elseif form == 18 and bytes == 76 then
-  of_interval, of_rate, of_ends, back, tat, ids = unpack('<I6I7I7I7I7c30', page)
-  if of_rate > 0 and of_rate <= of_interval * 1000 and of_interval <= 3200000000000 then
+elseif bytes == 76 then
+  of_interval, of_rate, of_ends, back, tat, ids, form, magic =
+    unpack('<I6I7I7I7I7c30xxxxxxxxxxBB', page)
+  if form == 18 and magic == 183 and of_rate > 0 and of_rate <= of_interval * 1000
+    and of_interval <= 3200000000000 then
     of_kind, is_late = 2, own and tat - micros > 2000 * of_interval
   end
-elseif (form == 19 or form == 21) and bytes == 74 then
-  of_label, of_ends, of_used, of_interval, ids = unpack('<I6I6I7I6xxxxxxxc30', page)
-  of_kind, is_late = form - 16, own and form == 19 and of_ends > now + of_interval
+elseif bytes == 74 then
+  of_label, of_ends, of_used, of_interval, ids, form, magic =
+    unpack('<I6I6I7I6xxxxxxxc30xxxxxxxxxxBB', page)
+  if (form == 19 or form == 21) and magic == 183 then
+    of_kind, is_late = form - 16, own and form == 19 and of_ends > now + of_interval
+  end
+elseif bytes > 61 then
+  local fetched, windows, form, magic = byte(page, -4, -1)
+  if form == 17 and magic == 183 and fetched < 65 and windows > 0 and windows < 5 then
+    local behind = 22 * fetched + 30 * windows + 10
+    local stop = (bytes < 260 and bytes or call('STRLEN', name)) - behind
+    if stop > 21 and stop % 22 == 0 then
+      if behind + 22 > bytes then
+        page = call('GETRANGE', name, format('%d', stop - 22), '-1')
+        bytes = #page
+      end
+      of_kind, tail, from = 1, '', stop + behind - bytes
+      local numbers = windows == 1 and '<I6I6I7I7I4I6I6I4'
+        or '<I6' .. string.rep('I6I7I7I4I6', windows) .. 'I6I4'
+      log = { unpack(numbers, page, bytes - 30 * windows - 15) }
+      if fetched > 0 then
+        log[1], log[#log - 1] = unpack('<I6', page, bytes - behind - 5), log[#log - 1] - fetched
+        lent = sub(page, bytes - behind + 1, bytes - 30 * windows - 10)
+      end
+      log[5 * windows + 4] = stop
+      for w = 2, 5 * windows - 3, 5 do
+        if log[w] < 1 or w > 2 and log[w] >= log[w - 5] or log[w + 3] % 22 > 0
+          or log[w + 3] > stop then
+          of_kind = nil
+        end
+      end
+      is_late = own and log[1] > now and log[1] > now + min(floor(log[2] / 10), 1000)
+    end
+  end
 end
 fits = of_kind == kind
 if not fits then

@@ -12,16 +12,21 @@ elseif next and granted > 0 then
     one, two = one * (interval + 1) + two, nil
   end
 end
-if callers > 1 then
-  reply[size + 1], size = granted, size + 1
-end
-if granted > 0 then
-  reply[size + 1], reply[size + 2] = one, two
-  size = size + (two and 2 or 1)
-end
-if granted < callers then
-  reply[size + 1], reply[size + 2], reply[size + 3] = told, left, third
-  size = size + (third and 3 or left and 2 or 1)
+if is_lone and granted > 0 and not two and kind < 5 then
+  answer = one
+else
+  reply = reply or {}
+  if callers > 1 then
+    reply[size + 1], size = granted, size + 1
+  end
+  if granted > 0 then
+    reply[size + 1], reply[size + 2] = one, two
+    size = size + (two and 2 or 1)
+  end
+  if granted < callers then
+    reply[size + 1], reply[size + 2], reply[size + 3] = told, left, third
+    size = size + (third and 3 or left and 2 or 1)
+  end
 end
 if ahead then
   reply[size + 1], size = has_fetched and 1 or 0, size + 1
