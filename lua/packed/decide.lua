@@ -75,14 +75,14 @@ if own then
 end
 
 local is_lone, is_absent = row_count == 0, false
-local at, place, callers, charges, key, number, flags = length + 1, 0, 1, 1, 1, 1, 0
+local at, place, callers, charges, key, number, flags, asks = length + 1, 0, 1, 1, 1, 1, 0, 0
 local answer, reply, size, rows, ladder, tried = nil, nil, 0, nil, nil, nil
 -- Of the row: see row.lua. Of the request: see charge.lua and resolve.lua.
 local open_label, open_ends, open_interval, next_label, next_ends, next_interval
-local of, of_place, asks, is_sent_again, judged, wait
+local of, of_place, is_sent_again, judged, wait
 -- The state that is open: see state.lua.
 local name, of_kind, page, from, is_late, fits, log, tail, lent
-local of_label, of_ends, of_used, of_interval, of_rate, back, tat, ids
+local of_label, of_ends, of_used, of_interval, of_rate, back, tat, emission, ids
 -- What is written of it: a text from an offset on, or the whole for so many ms; of a log, the
 -- records that are not written. Of a call that is not lone, by key.
 local text, offset, life, logs, texts, offsets, lives
@@ -108,7 +108,8 @@ repeat
   -- Of a request that is not simple: see charge.lua and resolve.lua.
   local pages, cursor, is_dry, may_take, has_room, is_found, is_banned, fetches, has_fetched
   local needs_rare, its_ban, ahead, lead, was, mark, mark_given, size_before
-  of, of_place, asks = id, place, 0
+  of = id
+  of_place = place
   if not is_lone then
     callers, charges, asks, key, number, flags, permits = unpack('<BBBBBBI4', arg, at)
     if flags < 2 and asks < 2 and callers > 0 and (charges == 1 or at ~= tried) then
@@ -145,33 +146,8 @@ repeat
     end
     if granted == 0 and failure == nil or pages then
       --- @include state.lua
-      if not walk and (kind == 1 or of_kind == 1 or pages) then
-        --- @include walk.lua
-      end
-      local is_rare = is_late or lent or needs_rare or not fits and of_kind ~= 0
-      if not of_kind or size_before and is_rare then
-        failure = false
-      elseif kind == 5 and not open_label and failure == nil then
-        failure = 2 - MOST
-      end
-      if is_rare and not size_before then
-        if not rare then
-          --- @include rare.lua
-        end
-        if is_late then
-          rare.set_back()
-        end
-      end
-      if pages and of_kind then
-        if is_dry then
-          is_found = is_found or is_sent_again and asks < 2 and rare.find()
-        elseif asks > 3 and asks < 8 then
-          if not settle then
-            --- @include settle.lua
-          end
-          freed = settle(permits, was, mark, mark_given)
-          permits, given = permits - was, 1
-        end
+      if not fits or kind == 1 or kind == 5 or is_late or pages then
+        --- @include prepare.lua
       end
       if is_banned then
         told = 1 - MOST
@@ -228,16 +204,21 @@ repeat
       judge(asks > 1 or is_found or is_banned, has_room)
     end
   elseif at ~= tried then
-    at, place = at + 3 + 7 * charges, place + callers
+    at = at + 3 + 7 * charges
+    place = place + callers
   end
 until at > length
 
+log = kind == 1 and log
 for key = 1, #KEYS do
-  local name, log, text, offset, life = KEYS[key], kind == 1 and log, text, offset, life
   if texts then
-    log, text, offset, life = logs[key], texts[key], offsets[key], lives[key]
+    text = texts[key]
+    log = logs[key]
+    life = lives[key]
+    offset = offsets[key]
   end
   if text and not (held and held[key]) then
+    name = KEYS[key]
     if log then
       --- @include log_write.lua
     end

@@ -10,14 +10,14 @@
 -- In memory: `of_interval`, `of_rate`, `of_ends`, `back`, `tat`, and three of the ids.
 -- A permit takes `emission`, and all permits `whole`; how far tat lies ahead of now is the backlog.
 
-local emission = ceil(interval * 1000 / rate)
+emission = emission or ceil(interval * 1000 / rate)
 local whole, cost, backlog = emission * rate, permits * emission, 0
 if fits then
   backlog = tat > micros and tat - micros or 0
-elseif of_kind > 0 then
-  backlog = min(rare.use() * emission, whole)
+else
+  backlog = of_kind > 0 and min(rare.use() * emission, whole) or 0
+  of_ends, back = of_kind == 2 and of_ends or 0, of_kind == 2 and back or 0
 end
-of_ends, back = of_kind == 2 and of_ends or 0, of_kind == 2 and back or 0
 local room = whole - backlog
 granted = given or callers * cost <= room and callers or room < cost and 0 or floor(room / cost)
 if takes and granted > 0 then
@@ -27,7 +27,8 @@ if takes and granted > 0 then
   else
     backlog = backlog + granted * cost
   end
-  tat, offset = micros + backlog, fits and 27 or 0
+  offset = fits and 27 or 0
+  tat = micros + backlog
   tat = tat < MOST and tat or MOST
   -- The end is put off by as much as all permits take, so most grants leave it.
   if server + backlog > of_ends or lives and lives[key] then
@@ -37,7 +38,8 @@ if takes and granted > 0 then
   text = pack('<I7c8BBc30BB', tat, of, of_place, granted, ids or string.rep('\0', 30), 18, 183)
   text = offset > 0 and text or pack('<I6I7I7I7', interval, rate, of_ends, back) .. text
 end
-one, two = backlog, (not is_lone or back > 0) and back or nil
+one = backlog
+two = (not is_lone or back > 0) and back or nil
 if granted < callers then
   told = permits > rate and -MOST or -ceil((backlog + cost - whole) / 1000)
   left, third = backlog, back

@@ -1,15 +1,16 @@
 -- Reads the state of a charge, unless an earlier request of the call has changed it: then it is
 -- `pending`. A fragment of decide.lua.
 
-name, page, pending = KEYS[key], pages and pages[key], texts and texts[key]
+name = KEYS[key]
+page = pages and pages[key]
+pending = texts and texts[key]
 if not page and not pending then
-  -- The last bytes: all of any state, and of a log ten records.
+  -- The last bytes: all of any state, and of a log ten records. An error is a table.
   page = try('GETRANGE', name, '-260', '-1')
-  if #page > 0 then
-  elseif page.err then
+  if #page == 0 and page.err then
     -- Nothing is written yet. A key that is no string is as one with a foreign state.
     page = string.find(page.err, 'WRONGTYPE', 1, true) and '?' or error(page.err, 0)
-  else
+  elseif #page == 0 then
     -- An empty string is foreign. A lone call finds that out when it writes.
     is_absent = is_lone
     page = (is_lone or call('EXISTS', name) == 0) and '' or '?'

@@ -9,7 +9,7 @@
 -- The limits of a log are the list `ladder`. Of a calendar, `open_label` is the
 -- label of the window that is open now, nil if none is.
 
-row, row_number = rows[number], number
+row, row_number, emission = rows[number], number, nil
 kind, limits = byte(arg, row, row + 1)
 if kind == 1 then
   ladder = { unpack('<' .. string.rep('I6I7', limits), arg, row + 2) }

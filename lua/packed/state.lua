@@ -3,8 +3,9 @@
 -- `fits`, whether it counts as the row does; and `is_late`, whether something lies so far ahead
 -- that a clock that was set back may have written it. Callers' clocks prove nothing.
 
-of_kind, lent, is_late = nil, nil, nil
-ladder = ladder or { interval, rate }
+of_kind = nil
+lent = nil
+is_late = nil
 if pending and not logs[key] and byte(pending, -2) == 17 then
   -- See usual.lua. If it is written whole, that is done again at the end.
   log = { unpack('<I6I6I7I7I4I6I6I4', pending, #pending - 45) }

@@ -20,8 +20,12 @@ else
     reply[size + 1], size = granted, size + 1
   end
   if granted > 0 then
-    reply[size + 1], reply[size + 2] = one, two
-    size = size + (two and 2 or 1)
+    size = size + 1
+    reply[size] = one
+    if two then
+      size = size + 1
+      reply[size] = two
+    end
   end
   if granted < callers then
     reply[size + 1], reply[size + 2], reply[size + 3] = told, left, third
