@@ -136,7 +136,7 @@ repeat
     if number ~= row_number then
       --- @include row.lua
     end
-    local granted, left, next, one, two, told, third, freed, pending = 0
+    local granted, left, next, one, two, told, third, freed, pending, is_usual = 0
     text, life, is_again = nil, nil, nil
     --- @include read.lua
     if size_before and (pending or flags > 1) then
@@ -144,7 +144,7 @@ repeat
     elseif kind == 1 and limits == 1 and not pending and not pages then
       --- @include usual.lua
     end
-    if granted == 0 and failure == nil or pages then
+    if not is_usual and (failure == nil or pages) then
       --- @include state.lua
       if not fits or kind == 1 or kind == 5 or is_late or pages then
         --- @include prepare.lua
