@@ -56,7 +56,7 @@ local MOST, LATEST = 9007199254740991, 281474976710655
 local LOG = 17 * 65536 + 183 * 16777216
 
 -- Most calls are lone ones of one limit: they are read at once.
-local length, row, row_number = #arg, 16, 1
+local length, row, row_number = #arg, nil, 1
 local id, now, row_count, kind, limits, interval, rate, permits
 if length == 34 then
   id, now, row_count, kind, limits, interval, rate, permits = unpack('<c8I6BBBI6I7I4', arg)
@@ -71,7 +71,8 @@ local server = time[1] * 1000000 + time[2]
 local server_ms = (server - server % 1000) / 1000
 local own, micros = now == 0, now * 1000
 if own then
-  now, micros = server_ms, server
+  now = server_ms
+  micros = server
 end
 
 local is_lone, is_absent = row_count == 0, false
@@ -89,7 +90,9 @@ local text, offset, life, logs, texts, offsets, lives
 -- What is made when it is needed.
 local walk, rest_of, rare, held, lents, leads, settle, bans, read_charge, meet, judge
 if not is_lone then
-  row_number, at, rows, reply, logs, texts, offsets, lives = 0, 17, {}, {}, {}, {}, {}, {}
+  -- Some with room for a few, as a table that grows costs more.
+  row_number, at, rows, logs, lives = 0, 17, { nil }, {}, {}
+  reply, texts, offsets = { nil, nil, nil, nil }, { nil, nil, nil, nil }, { nil, nil, nil, nil }
   if byte(arg, 16) % 2 == 1 then
     reply[1], size = micros, 1
   end
@@ -99,7 +102,7 @@ if not is_lone then
     at = at + (of == 1 and 2 + 13 * limits or of == 4 and 23 or of == 5 and 44 or 14)
   end
 elseif row_number == 0 then
-  permits, rows = unpack('<I4', arg, length - 3), { 16 }
+  permits = unpack('<I4', arg, length - 3)
 end
 
 repeat
@@ -153,10 +156,10 @@ repeat
         told = 1 - MOST
       elseif failure ~= nil or freed then
         granted = 1
-      elseif kind == 1 then
-        --- @include log.lua
       elseif kind == 2 then
         --- @include gcra.lua
+      elseif kind == 1 then
+        --- @include log.lua
       else
         --- @include window.lua
       end

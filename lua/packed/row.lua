@@ -9,10 +9,10 @@
 -- The limits of a log are the list `ladder`. Of a calendar, `open_label` is the
 -- label of the window that is open now, nil if none is.
 
-row, row_number, emission = rows[number], number, nil
+row, row_number, emission = rows and rows[number] or 16, number, nil
 kind, limits = byte(arg, row, row + 1)
 if kind == 1 then
-  ladder = { unpack('<' .. string.rep('I6I7', limits), arg, row + 2) }
+  ladder = { unpack(sub('<I6I7I6I7I6I7I6I7', 1, 4 * limits + 1), arg, row + 2) }
   interval, rate = ladder[1], ladder[2]
 elseif kind == 5 then
   local start, next_start

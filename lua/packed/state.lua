@@ -6,20 +6,22 @@
 of_kind = nil
 lent = nil
 is_late = nil
-if pending and not logs[key] and byte(pending, -2) == 17 then
-  -- See usual.lua. If it is written whole, that is done again at the end.
-  log = { unpack('<I6I6I7I7I4I6I6I4', pending, #pending - 45) }
-  log[7], log[9] = lives[key] and 0 or log[7], offsets[key] + #pending - 40
-  pending = sub(pending, 1, -41)
-  logs[key], texts[key], offsets[key] = log, pending, 0
-end
-if pending and logs[key] then
+if pending then
   -- An earlier request has changed it.
-  of_kind, log, tail, lent, page, from =
-    1, { unpack_list(logs[key]) }, pending, lents and lents[key], '', MOST
-elseif pending then
-  page = (offsets[key] > 0 and call('GETRANGE', name, '0', format('%d', offsets[key] - 1)) or '')
-    .. pending
+  if not logs[key] and byte(pending, -2) == 17 then
+    -- See usual.lua. If it is written whole, that is done again at the end.
+    log = { unpack('<I6I6I7I7I4I6I6I4', pending, #pending - 45) }
+    log[7], log[9] = lives[key] and 0 or log[7], offsets[key] + #pending - 40
+    pending = sub(pending, 1, -41)
+    logs[key], texts[key], offsets[key] = log, pending, 0
+  end
+  if logs[key] then
+    of_kind, log, tail, lent, page, from =
+      1, { unpack_list(logs[key]) }, pending, lents and lents[key], '', MOST
+  else
+    page = (offsets[key] > 0 and call('GETRANGE', name, '0', format('%d', offsets[key] - 1)) or '')
+      .. pending
+  end
 end
 
 local bytes, form, magic = #page, nil, nil
@@ -30,7 +32,8 @@ elseif bytes == 76 then
     unpack('<I6I7I7I7I7c30xxxxxxxxxxBB', page)
   if form == 18 and magic == 183 and of_rate > 0 and of_rate <= of_interval * 1000
     and of_interval <= 3200000000000 then
-    of_kind, is_late = 2, own and tat - micros > 2000 * of_interval
+    of_kind = 2
+    is_late = own and tat - micros > 2000 * of_interval
   end
 elseif bytes == 74 then
   of_label, of_ends, of_used, of_interval, ids, form, magic =

@@ -7,9 +7,11 @@ end
 if asks > 3 and asks < 8 then
   granted, one, two = 1, freed or -permits, nil
 elseif next and granted > 0 then
-  one, two = left > 0 and left or 0, next < interval and next or interval
+  one = left > 0 and left or 0
+  two = next < interval and next or interval
   if rate * (interval + 1) <= MOST then
-    one, two = one * (interval + 1) + two, nil
+    one = one * (interval + 1) + two
+    two = nil
   end
 end
 if is_lone and granted > 0 and not two and kind < 5 then
