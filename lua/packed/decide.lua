@@ -45,6 +45,7 @@
 -- In Lua 5.4, `/` and struct.unpack make floats. So what becomes text is formatted, and a reply is
 -- made whole at the end.
 
+local redis, struct, string, math = redis, struct, string, math
 local call, try, arg, KEYS = redis.call, redis.pcall, ARGV[1], KEYS
 local unpack_list, min, max = table.unpack or unpack, math.min, math.max
 local floor, ceil = math.floor, math.ceil
@@ -56,14 +57,13 @@ local MOST, LATEST = 9007199254740991, 281474976710655
 local LOG = 17 * 65536 + 183 * 16777216
 
 -- Most calls are lone ones of one limit: they are read at once.
-local length, row, row_number = #arg, nil, 1
-local id, now, row_count, kind, limits, interval, rate, permits
+local length, row_number, now, row_count, kind, limits, interval, rate, permits = #arg, 1
 if length == 34 then
-  id, now, row_count, kind, limits, interval, rate, permits = unpack('<c8I6BBBI6I7I4', arg)
+  now, row_count, kind, limits, interval, rate, permits = unpack('<I6BBBI6I7I4', arg, 9)
 elseif length == 33 then
-  id, now, row_count, kind, interval, rate, permits = unpack('<c8I6BBI6I7I4', arg)
+  now, row_count, kind, interval, rate, permits = unpack('<I6BBI6I7I4', arg, 9)
 else
-  id, now, row_count = unpack('<c8I6B', arg)
+  now, row_count = unpack('<I6B', arg, 9)
   row_number = 0
 end
 local time = call('TIME')
@@ -77,7 +77,7 @@ end
 
 local is_lone, is_absent = row_count == 0, false
 local at, place, callers, charges, key, number, flags, asks = length + 1, 0, 1, 1, 1, 1, 0, 0
-local answer, reply, size, rows, ladder, tried = nil, nil, 0, nil, nil, nil
+local size, answer, reply, row, rows, ladder, tried = 0
 -- Of the row: see row.lua. Of the request: see charge.lua and resolve.lua.
 local open_label, open_ends, open_interval, next_label, next_ends, next_interval
 local of, of_place, is_sent_again, judged, wait
@@ -111,7 +111,8 @@ repeat
   -- Of a request that is not simple: see charge.lua and resolve.lua.
   local pages, cursor, is_dry, may_take, has_room, is_found, is_banned, fetches, has_fetched
   local needs_rare, its_ban, ahead, lead, was, mark, mark_given, size_before
-  of = id
+  -- As its first eight bytes are the id, the argument can be packed for it.
+  of = arg
   of_place = place
   if not is_lone then
     callers, charges, asks, key, number, flags, permits = unpack('<BBBBBBI4', arg, at)
@@ -121,6 +122,7 @@ repeat
       size_before = charges > 1 and size
     else
       pages, cursor, is_dry, has_room, wait, judged = {}, at + 3, true, true, 0, {}
+      of = sub(arg, 1, 8)
       is_sent_again = callers == 0
       if is_sent_again then
         of, of_place, charges, asks, cursor = unpack('<c8BBB', arg, at + 1)

@@ -39,7 +39,7 @@ if is_usual then
     offset = stop
     left = room - taken
     next = oldest and oldest - expired or interval
-    local records = ''
+    local records
     if ends < server_ms + interval then
       ends = min(server_ms + 2 * interval, LATEST)
       records = oldest and call('GETRANGE', name, format('%d', start), format('%d', stop - 1)) or ''
