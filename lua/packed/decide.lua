@@ -38,9 +38,9 @@
 -- byte. Kinds: 1 log, 2 GCRA, 3 window, 4 ban, 5 calendar; see the fragments of these names. A
 -- state that is foreign stays as it is.
 --
--- Most requests are simple: one charge of new callers. All others are gone through twice, at first
--- only to count. What few calls need is made where it is first needed, as making functions costs
--- more than most decisions.
+-- Most requests are simple: charges of new callers, without bans. All others are gone through
+-- twice, at first only to count. What few calls need is made where it is first needed, as making
+-- functions costs more than most decisions.
 --
 -- In Lua 5.4, `/` and struct.unpack make floats. So what becomes text is formatted, and a reply is
 -- made whole at the end.
@@ -77,7 +77,7 @@ end
 
 local is_lone, is_absent = row_count == 0, false
 local at, place, callers, charges, key, number, flags, asks = length + 1, 0, 1, 1, 1, 1, 0, 0
-local size, answer, reply, row, rows, ladder, tried = 0
+local size, answer, reply, row, rows, ladder, tried, refused = 0
 -- Of the row: see row.lua. Of the request: see charge.lua and resolve.lua.
 local open_label, open_ends, open_interval, next_label, next_ends, next_interval
 local of, of_place, is_sent_again, judged, wait
@@ -110,16 +110,18 @@ repeat
   local charge, takes, given, failure, is_again = 1, true, nil, nil, nil
   -- Of a request that is not simple: see charge.lua and resolve.lua.
   local pages, cursor, is_dry, may_take, has_room, is_found, is_banned, fetches, has_fetched
-  local needs_rare, its_ban, ahead, lead, was, mark, mark_given, size_before
+  local needs_rare, its_ban, ahead, lead, was, mark, mark_given, size_before, is_undone
   -- As its first eight bytes are the id, the argument can be packed for it.
   of = arg
   of_place = place
   if not is_lone then
     callers, charges, asks, key, number, flags, permits = unpack('<BBBBBBI4', arg, at)
     if flags < 2 and asks < 2 and callers > 0 and (charges == 1 or at ~= tried) then
-      -- A list takes at once, too. If one of its charges is not simple, or has no room, that is
-      -- undone, and all are gone through twice.
-      size_before = charges > 1 and size
+      -- A list takes at once, too. If one of its charges has no room, that is undone, and all are
+      -- asked; if one is not usual, all are gone through twice.
+      if charges > 1 then
+        size_before, takes = size, at ~= refused
+      end
     else
       pages, cursor, is_dry, has_room, wait, judged = {}, at + 3, true, true, 0, {}
       of = sub(arg, 1, 8)
@@ -186,7 +188,7 @@ repeat
       if charge == charges then
         --- @include resolve.lua
       end
-    elseif size_before and (failure ~= nil or granted == 0 and flags % 2 == 0) then
+    elseif size_before and (failure ~= nil or takes and granted == 0 and flags % 2 == 0) then
       for charge = 1, charge - 1 do
         local key = byte(arg, at + 7 * charge - 4)
         logs[key], texts[key], offsets[key], lives[key] = nil, nil, nil, nil
@@ -194,7 +196,8 @@ repeat
       for place = size_before + 1, size do
         reply[place] = nil
       end
-      size, tried, charge = size_before, at, charges
+      size, charge, is_undone = size_before, charges, true
+      refused, tried = at, failure ~= nil and at
     elseif failure ~= nil then
       reply = reply or {}
       reply[size + 1], size = failure, size + 1
@@ -208,7 +211,7 @@ repeat
     if judged[1] and failure == nil then
       judge(asks > 1 or is_found or is_banned, has_room)
     end
-  elseif at ~= tried then
+  elseif not is_undone then
     at = at + 3 + 7 * charges
     place = place + callers
   end

@@ -7,7 +7,7 @@
 --   I7 tat     when all permits are free, us: the theoretical arrival time
 --   c8 id, B place, B callers of the last four grants, newest first; B kind, B magic
 --
--- In memory: `of_interval`, `of_rate`, `of_ends`, `back`, `tat`, and three of the ids.
+-- In memory: `of_interval`, `of_rate`, `of_ends`, `back`, `tat`, and the ids.
 -- A permit takes `emission`, and all permits `whole`; how far tat lies ahead of now is the backlog.
 
 emission = emission or ceil(interval * 1000 / rate)

@@ -38,7 +38,7 @@ local stop = log[last]
 local time_of_grant = newest > now and newest or now
 granted = given or callers
 
--- If a limit has room for fewer, the others are gone through anew, as they grant no more either.
+-- If a limit has room for fewer, all are gone through again, as the others grant no more either.
 local limit, w = 1, 2
 repeat
   local its_interval, its_rate = ladder[2 * limit - 1], ladder[2 * limit]

@@ -1,6 +1,6 @@
 -- Makes the functions that few calls need: for states of another kind or with other limits than the
 -- row, for clocks that were set back, for permits that were fetched ahead, and for requests that
--- were sent before. They do what they do to the state that is open. A fragment of decide.lua.
+-- were sent before. They do what they do to the state that is open. A fragment of prepare.lua.
 
 rare, held, lents, leads = {}, {}, {}, {}
 logs, texts, offsets, lives = logs or {}, texts or {}, offsets or {}, lives or {}

@@ -1,5 +1,5 @@
 -- Makes the function that settles what a caller took: it lets the caller have so many permits, and
--- frees or charges the difference. A fragment of decide.lua.
+-- frees or charges the difference. A fragment of prepare.lua.
 --
 -- In a log, the grant is found by the id and the place of its caller. What is charged is a record
 -- of its own, of 255 callers, which means that caller alone: so a settlement that is sent

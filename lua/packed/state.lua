@@ -28,16 +28,14 @@ local bytes, form, magic = #page, nil, nil
 if bytes == 0 then
   of_kind = of_kind or 0
 elseif bytes == 76 then
-  of_interval, of_rate, of_ends, back, tat, ids, form, magic =
-    unpack('<I6I7I7I7I7c30xxxxxxxxxxBB', page)
+  of_interval, of_rate, of_ends, back, tat, ids, form, magic = unpack('<I6I7I7I7I7c40BB', page)
   if form == 18 and magic == 183 and of_rate > 0 and of_rate <= of_interval * 1000
     and of_interval <= 3200000000000 then
     of_kind = 2
     is_late = own and tat - micros > 2000 * of_interval
   end
 elseif bytes == 74 then
-  of_label, of_ends, of_used, of_interval, ids, form, magic =
-    unpack('<I6I6I7I6xxxxxxxc30xxxxxxxxxxBB', page)
+  of_label, of_ends, of_used, of_interval, ids, form, magic = unpack('<I6I6I7I6xxxxxxxc40BB', page)
   if (form == 19 or form == 21) and magic == 183 then
     of_kind, is_late = form - 16, own and form == 19 and of_ends > now + of_interval
   end

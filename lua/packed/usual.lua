@@ -9,7 +9,7 @@ if bytes > 61 then
     unpack('<I6I6I7I7I4I6I6I4', page, bytes - 45)
   if form == LOG + 256 and its_interval == interval and newest <= now then
     stop = (bytes < 260 and bytes or call('STRLEN', name)) - 40
-    is_usual = stop % 22 == 0 and start % 22 == 0 and start <= stop
+    is_usual = stop % 22 == 0 and start % 22 == 0 and start < stop
   end
 else
   is_usual = bytes == 0
@@ -32,21 +32,20 @@ elseif is_usual then
   is_usual = oldest > expired
 end
 if is_usual then
-  local taken, room = callers * permits, rate - (used > 0 and used or 0)
+  local taken, room, records = callers * permits, rate - (used > 0 and used or 0), nil
   if taken > 0 and taken <= room and stop - start < 43979 then
     log = nil
     granted = callers
-    offset = stop
-    left = room - taken
+    left = takes and room - taken or room
     next = oldest and oldest - expired or interval
-    local records
-    if ends < server_ms + interval then
+    offset = stop
+    if takes and ends < server_ms + interval then
       ends = min(server_ms + 2 * interval, LATEST)
       records = oldest and call('GETRANGE', name, format('%d', start), format('%d', stop - 1)) or ''
       life, offset, start = ends - server_ms, 0, 0
     end
-    text = pack('<c8BBI6I6I6I7I7I4I6I6I4', of, of_place, callers, taken, now, interval, rate,
-      rate - left, start, now, ends, LOG + 256)
+    text = takes and pack('<c8BBI6I6I6I7I7I4I6I6I4', of, of_place, callers, taken, now, interval,
+      rate, rate - left, start, now, ends, LOG + 256)
     text = life and records .. text or text
   elseif oldest and room < permits and permits <= rate and permits <= room + held then
     told, left, third = expired - oldest, room, newest - expired

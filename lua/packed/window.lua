@@ -5,7 +5,7 @@
 --   I6 ends, ms   I7 used   I6 interval, ms   I7 rate
 --   c8 id, B place, B callers of the last four grants, newest first; B kind, B magic
 --
--- In memory: `of_label`, `of_ends`, `of_used`, `of_interval`, and three of the ids.
+-- In memory: `of_label`, `of_ends`, `of_used`, `of_interval`, and the ids.
 -- The key of a calendar outlives its window by an hour, so that hosts whose time zone data differ
 -- still find it.
 
