@@ -26,13 +26,16 @@ local raw, sandbox = ...
 struct = {}
 
 -- 'c0' takes the text whole to write it, and to read it as many bytes as the number before it says.
+-- Any other 'c' writes the first bytes of a text that has as many or more.
 function struct.pack(format, ...)
   local given, place = { ... }, 0
   local parts, order = {}, string.sub(format, 1, 1)
   for kind, size in string.gmatch(string.sub(format, 2), '(%a)(%d*)') do
     place = place + 1
     if kind == 'c' then
-      parts[place] = given[place]
+      local size = size == '0' and #given[place] or math.tointeger(size) or 1
+      assert(#given[place] >= size, 'string too short')
+      parts[place] = string.sub(given[place], 1, size)
     else
       local number = given[place]
       parts[place] = string.pack(order .. kind .. size,
