@@ -327,6 +327,20 @@ fn rule_3_1_a_state_is_read_and_written_once_for_all_requests() {
 }
 
 #[test]
+fn rule_3_1_the_last_of_the_requests_says_how_long_a_log_lives() {
+    let mut play = both();
+    let (row, mut lease) = (log(&[(9, 1000)]), charge(1, 1));
+    let (permits, lead) = (1, 600);
+    lease.ahead = Some(Ahead { permits, lead });
+    play.call(
+        from_ref(&row),
+        &[of(1, 0, &[charge(1, 1)]), of(1, 0, &[lease])],
+    );
+    let ends = play.ms() + 2600;
+    assert_eq!(play.log().ends, ends);
+}
+
+#[test]
 fn rule_3_asking_takes_nothing_and_strikes_nothing() {
     let mut play = both();
     for row in kinds(2, 1000) {
