@@ -13,7 +13,8 @@
 local key = KEYS[1]
 
 local TRIED = {
-  { 'TIME' }, { 'EXISTS', key }, { 'GET', key }, { 'PTTL', key }, { 'HMGET', key, 'rate' },
+  { 'TIME' }, { 'EXISTS', key }, { 'GET', key }, { 'GETRANGE', key, '0', '0' },
+  { 'STRLEN', key }, { 'PTTL', key }, { 'HMGET', key, 'rate' },
   { 'ZCARD', key },
   { 'ZCOUNT', key, '0', '0' }, { 'ZRANGE', key, '0', '0' }, { 'ZRANGEBYSCORE', key, '0', '0' },
   { 'ZSCORE', key, 'x' },

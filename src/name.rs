@@ -21,8 +21,9 @@ use crate::{
 
 /// The longest identity that is written out; a longer one is digested.
 const LONGEST_IDENTITY: usize = 128;
-/// The endings of the keys beside a limiter's hash: those that `store/redis/wire` makes.
-const KEYS: [&str; 5] = [":value", ":permits", ":calendar", ":strikes", ":ban"];
+/// The endings of the keys beside a limiter's hash: those that `wire` and `packed` in `store/redis`
+/// make.
+const KEYS: [&str; 5] = [":value", ":permits", ":strikes", ":ban", "~"];
 /// The place of the identity in a shared name.
 const PLACEHOLDER: &str = "<key>";
 

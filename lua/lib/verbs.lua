@@ -3,7 +3,7 @@
 --
 -- KEYS  1-5, see lib/state.lua; for rename also 6 and 7, the two of ban/acquire.lua, and then these
 --       seven under the new name
--- ARGV  1  the verb, and then its arguments; a calendar has its own:
+-- ARGV  1  the verb, and then its arguments:
 --       available       now, id
 --       clear_expire    none
 --       expire          millis, when
@@ -18,8 +18,7 @@
 --       for entries that a repair adds. when is empty, NX, XX, GT or LT: see `expire` in state.lua.
 --       keep is '1' to keep the permits in use, '0' to make all permits free. existing is '1' to
 --       change only a limit that is already set. An algorithm ignores the arguments that it does
--- not
---       need.
+--       not need.
 -- Reply available       1, permits left, now, rate, interval
 --       release         1, permits released: fewer if fewer are in use; permits left
 --       repair          1, permits that had been lost, below zero if counted twice; permits left

@@ -6,8 +6,8 @@
 --     5 calendar   I7 rate, for two windows, one behind the other: I6 label, I6 start, I6 end
 --     4 ban        I4 after, I6 within, I6 first, I6 longest: see ban.lua
 --
--- The limits of a log are the list `ladder`. Of a calendar, `open_label` is the
--- label of the window that is open now, nil if none is.
+-- The limits of a log are the list `ladder`. Of a calendar, `interval` is that of both windows, and
+-- `open_label` the label of the window that is open now, nil if none is.
 
 row, row_number, emission = rows and rows[number] or 16, number, nil
 kind, limits = byte(arg, row, row + 1)
@@ -19,7 +19,7 @@ elseif kind == 5 then
   rate, open_label, start, open_ends, next_label, next_start, next_ends =
     unpack('<I7I6I6I6I6I6I6', arg, row + 1)
   open_interval, next_interval = open_ends - start, next_ends - next_start
-  interval = max(open_interval, next_interval)
+  interval = max(open_ends, next_ends) - min(start, next_start)
   if next_start <= now and now < next_ends and not (start <= now and now < open_ends) then
     open_label, open_ends, open_interval = next_label, next_ends, next_interval
   elseif now < start or open_ends <= now then

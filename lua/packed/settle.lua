@@ -95,7 +95,8 @@ local function settle_gcra(more, mark, given)
 end
 
 -- Settles a charge. Returns how many permits are freed; below zero: charged; nil if more is charged
--- as a grant by the row.
+-- as a grant by the row. What was taken in another window of a
+-- calendar counts no more.
 function settle(permits, was, mark, given)
   if of_kind == kind and kind == 1 then
     return settle_log(permits, was)
@@ -108,5 +109,7 @@ function settle(permits, was, mark, given)
     end
     return of_used - used
   end
-  return permits <= was and 0 or nil
+  local is_over = kind == 5 and of_kind == 5
+    and (of_label > mark or of_label < mark and now < of_ends)
+  return (permits <= was or is_over) and 0 or nil
 end

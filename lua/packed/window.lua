@@ -23,13 +23,15 @@ if kind == 3 then
   end
   label = ends
 elseif fits and of_label >= label then
-  used = of_used
+  -- Labels never fall. A window that the call does not know stays until its own end.
   if of_label == next_label then
-    label, ends, its_interval = next_label, next_ends, next_interval
-  elseif of_label > label then
-    -- Labels never fall: another host's window stays, and only its label is known.
-    label, ends = of_label, max(of_ends, now + 1)
+    used, ends, its_interval = of_used, next_ends, next_interval
+  elseif of_label == label then
+    used = of_used
+  elseif now < of_ends then
+    used, ends = of_used, of_ends
   end
+  label = of_label
 end
 if not fits and of_kind > 0 then
   used = min(rare.use(), rate)

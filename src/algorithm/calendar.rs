@@ -1,4 +1,4 @@
-//! The algorithm of calendar windows: decides in Rust as `lua/calendar` does in Redis.
+//! The algorithm of calendar windows: decides in Rust as `lua/packed/window.lua` does in Redis.
 
 use super::{
     answer::Answer,
@@ -39,7 +39,7 @@ impl Used {
     ///
     /// Labels never fall. A newer stored one stays in use, whatever made it: a clock
     /// that was set back since, or a host with other zone data or another zone. One that the caller
-    /// does not know is taken for as long as the present one.
+    /// does not know is taken for as long as the present one, and nothing is used after its end.
     pub(crate) fn at(now: i64, stored: Option<Self>, windows: &[Window; 2]) -> Option<(Self, i64)> {
         let present = windows.iter().find(|window| window.holds(now))?;
         let stored = stored.filter(|used| used.label >= present.label);
@@ -49,9 +49,18 @@ impl Used {
             end: present.end,
         });
         let known = windows.iter().find(|window| window.label == used.label);
-        let end = known.map_or(used.end.max(now), |known| known.end);
+        let (permits, end) = match known {
+            Some(known) => (used.permits, known.end),
+            None if used.end > now => (used.permits, used.end),
+            None => (0, present.end),
+        };
         let window = known.unwrap_or(present);
-        Some((Self { end, ..used }, window.end - window.start))
+        let used = Self {
+            permits,
+            end,
+            ..used
+        };
+        Some((used, window.end - window.start))
     }
 }
 
@@ -117,12 +126,15 @@ impl Counter for Calendar {
         answer.interval = length;
         answer.reset = if permits > 0 { turn } else { 0 };
         answer.next = answer.reset;
-        answer.taken = Some(Taken::Date(used.label));
+        answer.taken = Some(Taken::Date {
+            label: used.label,
+            end: used.end,
+        });
     }
 
     fn is_over(&mut self, taken: Option<Taken>, now: Now) -> bool {
         let label = self.used(now).0.label;
-        matches!(taken, Some(Taken::Date(of)) if of != label)
+        matches!(taken, Some(Taken::Date { label: of, .. }) if of != label)
     }
 
     fn available(&mut self, call: &CallContext) -> Result<i64, ErrorKind> {

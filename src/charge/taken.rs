@@ -83,8 +83,8 @@ pub(crate) enum Taken {
     Tat(Tat),
     /// The end of the slot, in ticks since the epoch
     Slot(i64),
-    /// The label of the calendar's window
-    Date(i64),
+    /// The calendar's window, and its end in ms
+    Date { label: i64, end: i64 },
     /// An estimate: what it took cannot be distinguished from what others took, and is not given
     /// back
     Estimate,

@@ -9,7 +9,7 @@ pub(crate) use self::zoned::Calendar;
 pub use self::zoned::StartingOn;
 
 /// How long a count outlives its window, in ms: hosts whose zone data differ by an hour still find
-/// it. The same as in `lua/calendar/state.lua`.
+/// it. The same as in `lua/packed/window.lua`.
 pub(crate) const LINGERS: i64 = 3_600_000;
 
 /// A calendar without the feature: there is none.

@@ -97,12 +97,7 @@ impl RateLimiter {
     ///
     /// Dropping it has no effect.
     pub async fn available_permits(&self) -> Result<u64, Error> {
-        let left = match self.given() {
-            Some(limit) if limit.calendar().is_some() => {
-                limit.stored().rate - self.manage_permits(Op::Used).await?
-            }
-            _ => self.manage_permits(Op::Available).await?,
-        };
+        let left = self.manage_permits(Op::Available).await?;
         Ok(at_least_zero(left))
     }
 

@@ -393,8 +393,6 @@ pub enum Op {
     Inspect,
     /// Counts the free permits
     Available,
-    /// Counts the permits used, where the store does not have the limit: by the calendar
-    Used,
     /// Gives the limiter another name
     Rename(Name),
     /// Counts the permits left from the log, whatever was counted before
@@ -421,7 +419,7 @@ impl Op {
             Self::TimeToLive => "time_to_live",
             Self::Delete => "delete",
             Self::Inspect => "limit",
-            Self::Available | Self::Used => "available_permits",
+            Self::Available => "available_permits",
             Self::Rename(_) => "rename",
             Self::Repair => "repair",
             Self::Ban(_) => "ban_for",
@@ -444,7 +442,7 @@ impl Op {
     pub(crate) fn only_reads(&self) -> bool {
         matches!(
             self,
-            Self::Inspect | Self::Available | Self::Used | Self::TimeToLive | Self::BannedUntil
+            Self::Inspect | Self::Available | Self::TimeToLive | Self::BannedUntil
         )
     }
 }

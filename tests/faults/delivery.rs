@@ -87,8 +87,17 @@ fn left(grant: &Grant) -> Option<u64> {
 #[tokio::test]
 async fn a_call_whose_reply_was_lost_is_resent_and_takes_nothing_twice() {
     let scene = Scene::new();
-    for (permits, expected) in [(4, 5), (9, 0)] {
-        let limiter = scene.limiter().await;
+    let quota = || {
+        Limit::monthly(10)
+            .named(&unique("quota"))
+            .single(&scene.store)
+    };
+    for (limiter, permits, expected) in [
+        (scene.limiter().await, 4, 5),
+        (scene.limiter().await, 9, 0),
+        (quota().unwrap(), 4, 5),
+        (quota().unwrap(), 9, 0),
+    ] {
         take_by_redis(&limiter, 1).await;
 
         let cut = scene.cut_reply();

@@ -9,7 +9,7 @@ use tower_ratelimit::Error;
 
 use super::{
     guards::PATIENT,
-    lanes::{How, LANES},
+    lanes::LANES,
     proxy::Spoil,
     refusing::{allow, of_user},
     stage::{EXACT, FREE, Scene, aside},
@@ -224,12 +224,7 @@ async fn row_28_an_endpoint_that_refuses_mixed_hash_tags() {
     drop(crowd);
     scene.healed().await;
     let answers = scene.judge_cut(EXACT, 4).await;
-    let lost: Vec<_> = answers
-        .iter()
-        .filter(|it| it.by_policy())
-        // A call by the calendar is not sent again where a connection was lost.
-        .filter(|it| LANES[it.lane].how != How::Calendar)
-        .collect();
+    let lost: Vec<_> = answers.iter().filter(|it| it.by_policy()).collect();
     assert!(lost.is_empty(), "{lost:?}");
 }
 

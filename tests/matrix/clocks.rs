@@ -127,6 +127,6 @@ async fn row_22_callers_whose_clocks_differ() {
         skew: Duration::from_millis(200),
         ..UNKNOWN
     };
-    let value = |key: &str| server.cli(&["GET", key]);
+    let value = |key: &str| server.command(&["GET", key]);
     stage.judge(skewed, || time_of(&server), value).await;
 }

@@ -38,8 +38,9 @@ impl Played {
         self.stage.used_few_connections(40);
         // The master that has the hash slot by now.
         let value = |key: &str| {
-            let mut answers = nodes.iter().map(|it| cluster.nodes[*it].cli(&["GET", key]));
-            let answer = answers.find(|answer| !answer.contains("MOVED"));
+            let answers = nodes.iter();
+            let mut answers = answers.map(|it| cluster.nodes[*it].command(&["GET", key]));
+            let answer = answers.find(|answer| !matches!(answer, Reply::Error(_)));
             answer.expect("a node has the key")
         };
         let now = || time_of(&cluster.nodes[nodes[0]]);

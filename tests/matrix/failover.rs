@@ -69,7 +69,10 @@ impl Watched {
     async fn judge(self) {
         let replica = &self.replica;
         self.stage.used_few_connections(4);
-        let (now, value) = (|| time_of(replica), |key: &str| replica.cli(&["GET", key]));
+        let (now, value) = (
+            || time_of(replica),
+            |key: &str| replica.command(&["GET", key]),
+        );
         self.stage.judge(FORGOTTEN, now, value).await;
         // Until here: it watches.
         drop(self.sentinel);

@@ -1,7 +1,10 @@
 //! The requests of the load: one lane for each way to use a limiter.
 
 use super::guards::SHARE;
-use crate::{scene::*, support::companion};
+use crate::{
+    scene::*,
+    support::{companion, state_key},
+};
 use tower_ratelimit::Ban;
 
 /// A way to use a limiter, and the limit. No two lanes have the same limit, so that a mixed-up
@@ -205,10 +208,10 @@ impl Limiter {
         LANES[self.lane].how == How::Calendar
     }
 
-    /// Returns what counts the grants: a log, or the text of a calendar.
+    /// Returns what counts the grants: a log, or the state of a calendar.
     pub fn log(&self) -> String {
         if self.is_calendar() {
-            return companion(&self.name, "calendar");
+            return state_key(&self.name);
         }
         companion(&self.name, "permits")
     }

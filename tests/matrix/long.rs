@@ -104,7 +104,7 @@ async fn random_faults_over_random_load() {
     tally.check_received(&ledger, &ended.limiters);
     let most = oracles::few_connections(&proxy.came(), HANDLES, CUT);
     let direct = patient(RedisStore::builder(server.url()));
-    let value = |key: &str| server.cli(&["GET", key]);
+    let value = |key: &str| server.command(&["GET", key]);
     let now = || time_of(&server);
     losses_are_noticed(&direct, &ended.limiters).await;
     all_is_free(&direct, &ended.limiters, Duration::ZERO, now, value).await;

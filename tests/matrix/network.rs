@@ -102,7 +102,7 @@ async fn row_07_a_server_that_is_not_there_at_first() {
     aside(|| server.restart());
     stage.healed().await;
     super::oracles::few_connections(&attempts, 1, 0);
-    let value = |key: &str| server.cli(&["GET", key]);
+    let value = |key: &str| server.command(&["GET", key]);
     stage.judge(UNSEEN, || time_of(&server), value).await;
 }
 

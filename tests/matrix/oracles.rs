@@ -60,8 +60,6 @@ pub struct Tally {
     received: [[u64; USERS]; LANES.len()],
     shares: Shares,
     bans: Bans,
-    /// Those of the calendar by policy, which are not sent again over another connection
-    not_again: u64,
     /// What observers must have seen
     observed: observed::Counts,
 }
@@ -120,7 +118,6 @@ impl Tally {
         self.late += u64::from(answer.by_policy() && overdue > LATE + machine);
         self.allowed_http += u64::from(lane.is_http() && answer.is_granted());
         self.received[answer.lane][answer.user] += answer.received();
-        self.not_again += u64::from(answer.by_policy() && lane.how == How::Calendar);
         self.shares.see(answer);
         self.bans.see(answer);
         observed::count(&mut self.observed, answer);
@@ -177,11 +174,6 @@ impl Tally {
     /// Checks O3 for bans. Returns the number of requests that were refused by one.
     pub fn check_bans(&self) -> usize {
         self.bans.check(self.skew)
-    }
-
-    /// Returns how many requests met a policy, of those that are sent once more.
-    pub fn failed(&self) -> u64 {
-        self.by_policy - self.not_again
     }
 
     /// Checks the second half of O3: no caller received a grant that the server does not have, or

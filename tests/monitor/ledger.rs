@@ -5,7 +5,7 @@
 use std::collections::BTreeMap;
 
 use super::feed::{Seen, bytes_of};
-use crate::support::{permits_of, windows};
+use crate::support::{label_and_used, number_of, permits_of, windows};
 
 /// One grant, as it stands in a log.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -20,7 +20,7 @@ struct Entry {
 
 /// The last number of permits used and the highest, by the label and the number of data losses
 /// before.
-type Labels = BTreeMap<(String, u32), (i64, i64)>;
+type Labels = BTreeMap<(u64, u32), (i64, i64)>;
 
 /// The grants of each log.
 #[derive(Debug, Default)]
@@ -29,6 +29,8 @@ pub struct Ledger {
     logs: BTreeMap<String, BTreeMap<Vec<u8>, Vec<Entry>>>,
     /// By the key of the calendar
     calendars: BTreeMap<String, Labels>,
+    /// The label that was written last, by the key of the calendar
+    labels: BTreeMap<String, u64>,
     /// The number of losses of all data
     epoch: u32,
     /// The number of resets of each log that was reset
@@ -50,7 +52,16 @@ impl Ledger {
         match (seen.by_script, &*words) {
             // A refusal, which bans.
             (true, ["ZADD", strikes, ..]) if strikes.ends_with(":strikes") => {}
-            (true, ["SET", key, text, ..]) if key.ends_with(":calendar") => self.used(key, text),
+            (true, ["SET", key, state, ..]) if key.ends_with('~') => {
+                let (label, used) = label_and_used(&bytes_of(state));
+                self.labels.insert((*key).to_owned(), label);
+                self.used(key, label, used);
+            }
+            // What is used, and behind it what does not matter here.
+            (true, ["SETRANGE", key, "12", bytes]) if key.ends_with('~') => {
+                let used = number_of(&bytes_of(bytes)[..7]).cast_signed();
+                self.used(key, self.labels[*key], used);
+            }
             (true, ["ZADD", log, "NX", entries @ ..]) => {
                 for entry in entries.chunks(2) {
                     let score: f64 = entry[0].parse().expect("a score");
@@ -71,11 +82,9 @@ impl Ledger {
         }
     }
 
-    fn used(&mut self, key: &str, text: &str) {
-        let (label, used) = text.split_once(' ').expect("a label");
-        let used = used.parse().expect("a number of permits");
+    fn used(&mut self, key: &str, label: u64, used: i64) {
         let labels = self.calendars.entry(key.to_owned()).or_default();
-        let known = labels.entry((label.to_owned(), self.epoch)).or_default();
+        let known = labels.entry((label, self.epoch)).or_default();
         *known = (used, known.1.max(used));
     }
 
@@ -193,6 +202,10 @@ mod tests {
         member + &format!("\\x{permits:02x}\\x00\\x00\\x00")
     }
 
+    fn escaped(bytes: &[u8]) -> String {
+        bytes.iter().map(|byte| format!("\\x{byte:02x}")).collect()
+    }
+
     fn script(words: &[&str]) -> Seen {
         Seen {
             micros: 0,
@@ -220,15 +233,26 @@ mod tests {
     #[test]
     fn a_day_that_is_too_full_is_found() {
         let mut ledger = Ledger::default();
-        for text in ["20261101 7", "20261101 9", "20261101 6", "20261102 8"] {
-            ledger.read(&script(&["SET", "n:calendar", text, "KEEPTTL"]));
-        }
-        assert_eq!(ledger.fullest_window("n:calendar", 100), 9);
-        assert_eq!(ledger.kept("n:calendar"), 14);
+        let bytes = |number: u64, width: usize| escaped(&number.to_le_bytes()[..width]);
+        let begins = |ledger: &mut Ledger, label, used| {
+            let parts = [bytes(label, 6), bytes(0, 6), bytes(used, 7), bytes(0, 7)];
+            let rest = [bytes(0, 6), escaped(&[0; 40]), escaped(&[21, 183])];
+            let state = [parts.concat(), rest.concat()].concat();
+            ledger.read(&script(&["SET", "n~", &state, "PX", "9"]));
+        };
+        let goes_on = |ledger: &mut Ledger, used| {
+            ledger.read(&script(&["SETRANGE", "n~", "12", &bytes(used, 7)]));
+        };
+        begins(&mut ledger, 20_261_101, 7);
+        goes_on(&mut ledger, 9);
+        goes_on(&mut ledger, 6);
+        begins(&mut ledger, 20_261_102, 8);
+        assert_eq!(ledger.fullest_window("n~", 100), 9);
+        assert_eq!(ledger.kept("n~"), 14);
         ledger.data_lost();
-        ledger.read(&script(&["SET", "n:calendar", "20261102 5", "PX", "9"]));
-        assert_eq!(ledger.fullest_window("n:calendar", 100), 9);
-        assert_eq!(ledger.kept("n:calendar"), 19);
+        begins(&mut ledger, 20_261_102, 5);
+        assert_eq!(ledger.fullest_window("n~", 100), 9);
+        assert_eq!(ledger.kept("n~"), 19);
     }
 
     #[test]

@@ -6,7 +6,10 @@ mod gcra;
 mod slots;
 mod window;
 
-use crate::scene::*;
+use crate::{
+    scene::*,
+    support::{label_and_used, state_key},
+};
 
 impl Way {
     /// The shortest wait for the third of two permits an hour.

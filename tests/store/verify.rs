@@ -148,7 +148,7 @@ async fn forbidden_keys_are_reported() {
     let error = store.diagnose("orders").await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Rejected, "{error}");
     let mut rules = enough();
-    rules.extend(["~orders".to_owned(), "~{orders}:*".to_owned()]);
+    rules.extend(["~orders".to_owned(), "~{orders}*".to_owned()]);
     let command = [
         vec!["ACL", "SETUSER", "limiter"],
         rules.iter().map(|it| &**it).collect(),

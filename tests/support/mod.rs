@@ -71,6 +71,36 @@ pub fn companion(name: &str, suffix: &str) -> String {
     }
 }
 
+/// Returns the key of a limiter that is one string, in our own format.
+pub fn state_key(name: &str) -> String {
+    match name.contains('{') {
+        true => format!("{name}~"),
+        false => format!("{{{name}}}~"),
+    }
+}
+
+/// Returns the label of a calendar's window and the permits used, from its state.
+///
+/// # Panics
+///
+/// If it is another state.
+pub fn label_and_used(state: &[u8]) -> (u64, i64) {
+    assert!(
+        state.len() == 74 && state.ends_with(&[21, 183]),
+        "{state:?}"
+    );
+    (
+        number_of(&state[..6]),
+        number_of(&state[12..19]).cast_signed(),
+    )
+}
+
+/// Returns the number of these bytes, the lowest first.
+pub fn number_of(bytes: &[u8]) -> u64 {
+    let number = |sum, byte: &u8| sum << 8 | u64::from(*byte);
+    bytes.iter().rev().fold(0, number)
+}
+
 /// Returns the permits of a log's member: its last four bytes, in the members of all releases of
 /// Redisson.
 pub fn permits_of(member: &[u8]) -> u32 {

@@ -35,13 +35,13 @@ fn settle(
 ) -> i64 {
     let charge = Charge::plain(LimitSource::Code(limit), taken, PermitId::NONE);
     let now = Now::at(Now::at(0).ticks(millis));
-    let taken = Some(Taken::Date(label));
+    let taken = Some(Taken::Date { label, end: 0 });
     limiter.settle(&charge.to_send(), taken, keep, now).unwrap()
 }
 
 fn label(answer: &Answer) -> i64 {
     match answer.taken {
-        Some(Taken::Date(label)) => label,
+        Some(Taken::Date { label, .. }) => label,
         taken => panic!("{taken:?}"),
     }
 }

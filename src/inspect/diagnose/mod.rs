@@ -27,7 +27,7 @@ use crate::{
     store::{
         TimeToLive,
         redis::{
-            RedisStore,
+            RedisStore, packed,
             wire::{
                 self, gcra,
                 script::{Script, ScriptCall},
@@ -168,8 +168,7 @@ impl Look<'_> {
             None => report.compare(logged),
         }
         if report.time_to_live == [TimeToLive::Missing; 5] {
-            let key = wire::own_keys(name, Algorithm::Calendar, own).concat();
-            self.read_calendar(&mut report, key).await?;
+            self.read_calendar(&mut report, packed::key(name)).await?;
         }
         let [strikes, ban] = wire::ban::keys(name);
         let ban: Option<Vec<u8>> = self.reply(redis::cmd("GET").arg(ban)).await?;
@@ -181,16 +180,22 @@ impl Look<'_> {
 
     /// Reads what is used by the calendar, if that is all there is.
     async fn read_calendar(&self, report: &mut Diagnosis, key: String) -> Result<(), Error> {
-        let used: Option<Vec<u8>> = self.reply(redis::cmd("GET").arg(&key)).await?;
-        if let Some(used) = used {
-            report.algorithm = Algorithm::Calendar;
-            report.value = Some(String::from_utf8_lossy(&used).into_owned());
-            report.time_to_live[1] = self.time_to_live(&key).await?;
-            if let TimeToLive::Left(left) = report.time_to_live[1] {
-                report.next_free = left.checked_sub(Duration::from_millis(LINGERS.unsigned_abs()));
+        let bytes: Option<Vec<u8>> = self.reply(redis::cmd("GET").arg(&key)).await?;
+        let Some(bytes) = bytes else {
+            return Ok(());
+        };
+        report.value = Some(match packed::calendar::State::of(&bytes) {
+            Some(state) => {
+                report.algorithm = Algorithm::Calendar;
+                format!("{} {}", state.label, state.used)
             }
-            report.keys.0[1] = key;
+            None => format!("not ours: {}", bytes.escape_ascii()),
+        });
+        report.time_to_live[1] = self.time_to_live(&key).await?;
+        if let TimeToLive::Left(left) = report.time_to_live[1] {
+            report.next_free = left.checked_sub(Duration::from_millis(LINGERS.unsigned_abs()));
         }
+        report.keys.0[1] = key;
         Ok(())
     }
 

@@ -53,7 +53,7 @@ impl Shared {
         let Some(kept) = found else {
             return self.without_limiter(name, op);
         };
-        if let Op::SetRate { .. } | Op::Release(_) | Op::Available | Op::Used | Op::Repair = op {
+        if let Op::SetRate { .. } | Op::Release(_) | Op::Available | Op::Repair = op {
             kept.count_by(&limiter.of, now);
         }
         let outcome = match *op {
@@ -84,7 +84,6 @@ impl Shared {
                 kept.keep_alive(now);
                 OpResult::Number(permits)
             }
-            Op::Used => OpResult::Number(used(kept, now)?),
             Op::Repair => {
                 let lost = kept.limiter.repair(now)?;
                 kept.keep_alive(now);
@@ -130,8 +129,6 @@ impl Shared {
             .flatten();
         Ok(match (op, estimate) {
             (Op::Available, Some((_, left))) => OpResult::Number(left),
-            (Op::Used, Some((limit, left))) => OpResult::Number(limit.rate - left),
-            (Op::Used, None) => OpResult::Number(0),
             (Op::Inspect, Some((limit, _))) => OpResult::Limit(Some(limit)),
             (Op::Available | Op::Release(_) | Op::Repair, _) => {
                 return Err(ErrorKind::NotInitialized.into());
@@ -141,12 +138,6 @@ impl Shared {
             _ => OpResult::Changed(false),
         })
     }
-}
-
-/// Returns the permits in use.
-fn used(kept: &mut StoredLimiter, now: Now) -> Result<i64, Error> {
-    let limit = kept.limiter.limit.map_or(0, |limit| limit.rate);
-    Ok(limit - kept.limiter.available(now, NO_ID)?)
 }
 
 /// Carries out a verb for bans, which need no limiter; `None` for others.

@@ -122,6 +122,8 @@ pub(super) struct Failure {
     pub(super) error: Error,
     /// Set if it may have been carried out all the same.
     pub(super) unacknowledged: bool,
+    /// Set if its connection is of no more use.
+    pub(super) connection_lost: bool,
     /// Set if every call would fail so.
     fails_for_all: bool,
 }
@@ -244,6 +246,7 @@ impl Batches {
                 }
                 Err(Failure {
                     unacknowledged: failed.unacknowledged,
+                    connection_lost: class.ends_connection(),
                     fails_for_all: matches!(
                         class,
                         Class::Unable | Class::Unwritable | Class::Silent
@@ -440,6 +443,7 @@ impl From<Error> for Failure {
         Self {
             error,
             unacknowledged: false,
+            connection_lost: false,
             fails_for_all: true,
         }
     }

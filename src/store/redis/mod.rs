@@ -3,6 +3,7 @@
 
 mod batch;
 mod builder;
+mod calendar;
 pub(crate) mod classify;
 mod header;
 mod health;
@@ -12,6 +13,7 @@ mod health;
 pub(crate) mod inside;
 pub(crate) mod node;
 mod open;
+pub(crate) mod packed;
 mod saga;
 pub(crate) mod server;
 mod settle_queue;

@@ -7,11 +7,12 @@ use std::{
 
 use super::{
     batch::{Batches, Failure},
+    packed,
     settle_queue::SettleQueue,
     transport::connection::Connection,
     wire::{
         self,
-        script::{Brief, CallReport, ScriptCall, Scripts},
+        script::{CallReport, ScriptCall, Scripts},
         verbs,
     },
 };
@@ -63,22 +64,33 @@ impl Decide for Server {
     }
 
     async fn manage(&self, limiter: &Limiter, op: &Op) -> Result<OpResult, Error> {
-        let (name, counting) = (&limiter.name, limiter.of.counting);
+        let counting = limiter.of.counting;
         let settings = self.call_settings()?;
-        let call = verbs::call(wire::scripts(counting).verbs, limiter, op, settings)?;
+        let call = match (wire::scripts(counting), op) {
+            (Some(scripts), _) => verbs::call(scripts.verbs, limiter, op, settings)?,
+            (None, Op::Available) => {
+                return self.left_by_calendar(limiter).await.map(OpResult::Number);
+            }
+            (None, Op::Release(permits)) => {
+                let released = self.release_by_calendar(limiter, *permits).await;
+                return released.map(OpResult::Number);
+            }
+            (None, _) => wire::ban::verb(limiter, op, settings),
+        };
         match (op, call) {
             (_, Some(call)) => {
                 let reply = call.send(&self.connection).await.map_err(wire::failure)?;
                 verbs::outcome(&reply)
             }
             (Op::Delete, None) => {
-                let mut keys = wire::own_keys(name, counting.algorithm, settings.client_id);
-                keys.extend(wire::ban::keys(name));
+                let mut keys = self.keys(limiter)?;
+                keys.extend(wire::ban::keys(&limiter.name));
                 let deleted = wire::count(&self.command("DEL", &keys).await?)?;
                 Ok(OpResult::Changed(deleted > 0))
             }
             (Op::Inspect, None) => self.stored_limit(limiter).await.map(OpResult::Limit),
-            (_, None) => self.time_to_live(limiter).await.map(OpResult::TimeToLive),
+            (Op::TimeToLive, None) => self.time_to_live(limiter).await.map(OpResult::TimeToLive),
+            (_, None) => Err(ErrorKind::Limit.into()),
         }
     }
 
@@ -131,8 +143,11 @@ impl Server {
         let Ok(settings) = self.call_settings() else {
             return;
         };
-        let scripts = wire::scripts(receipt.of().counting);
-        if let Some(call) = (scripts.settle)(receipt, keep, settings) {
+        let call = match wire::scripts(receipt.of().counting) {
+            Some(scripts) => (scripts.settle)(receipt, keep, settings),
+            None => packed::calendar::settle(receipt, keep),
+        };
+        if let Some(call) = call {
             self.settle_queue.push(receipt, keep, call, undone);
         }
     }
@@ -189,8 +204,11 @@ impl Server {
         let slotted = first
             .charges()
             .find(|charge| charge.of().counting.slots().is_some());
-        let scripts = wire::scripts(slotted.unwrap_or(first.first()).of().counting);
-        let mut settings = wire::CallSettings {
+        let counting = slotted.unwrap_or(first.first()).of().counting;
+        let Some(scripts) = wire::scripts(counting) else {
+            return Box::pin(self.call_calendar(run)).await;
+        };
+        let settings = wire::CallSettings {
             exact: run.iter().any(|acquire| acquire.wants_remaining),
             ..self.call_settings()?
         };
@@ -199,18 +217,12 @@ impl Server {
             return Box::pin(self.call_banning_script(first, run, scripts, settings)).await;
         }
         let limiters = self.with_rewrites(first);
-        let (mut knows_time, mut may_have_taken) = (false, false);
-        while let Some((call, read)) = (scripts.brief)(run, &limiters, settings) {
+        let brief = (scripts.brief)(run, &limiters, settings);
+        let may_have_taken = brief.is_some();
+        if let Some((call, read)) = brief {
             let reply = self.batches.send(call, first, run, false).await?;
-            match read(&reply, run, settings)? {
-                Brief::Answers(answers) => return Ok(self.decisions(run, &answers)),
-                Brief::AskFully => {
-                    may_have_taken = true;
-                    break;
-                }
-                // At most once: the windows fit the server's time, unless its clock jumps.
-                Brief::AskAt(_) if knows_time => return Err(wire::unreadable().into()),
-                Brief::AskAt(now) => (settings.now, knows_time) = (Some(now), true),
+            if let Some(answers) = read(&reply, run, settings)? {
+                return Ok(self.decisions(run, &answers));
             }
         }
         let command = wire::acquire_command(scripts.acquire, &limiters, run, settings);
@@ -252,7 +264,7 @@ impl Server {
 
     /// Returns the decisions, and reports what the call has changed. `answers` has one answer for
     /// each caller and limiter, the first caller's first.
-    fn decisions(&self, run: &[Acquire], answers: &[Answer]) -> List<Decision> {
+    pub(super) fn decisions(&self, run: &[Acquire], answers: &[Answer]) -> List<Decision> {
         let Some(first) = run.first() else {
             return List::new();
         };
@@ -286,11 +298,19 @@ impl Server {
             .collect()
     }
 
+    /// Returns the keys of a limiter.
+    fn keys(&self, limiter: &Limiter) -> Result<Vec<String>, Error> {
+        Ok(match wire::scripts(limiter.of.counting) {
+            Some(_) => wire::keys(&limiter.name, self.client_id()?).into(),
+            None => vec![packed::key(&limiter.name)],
+        })
+    }
+
     async fn time_to_live(&self, limiter: &Limiter) -> Result<TimeToLive, Error> {
         let counting = limiter.of.counting;
-        let keys = wire::own_keys(&limiter.name, counting.algorithm, self.client_id()?);
+        let keys = self.keys(limiter)?;
         // A limiter that lacks a hash lasts as long as its value, which is one of the next two.
-        let may_lack_hash = wire::scripts(counting).limit_of.is_some();
+        let may_lack_hash = wire::scripts(counting).is_some_and(|it| it.limit_of.is_some());
         for key in keys.iter().take(if may_lack_hash { 3 } else { 1 }) {
             let left = wire::time_to_live(&self.command("PTTL", &[key]).await?)?;
             if left != TimeToLive::Missing {
@@ -304,7 +324,8 @@ impl Server {
         let name = &limiter.name;
         let fields = [name.as_str(), "rate", "interval", "type", "keepAliveTime"];
         let stored = wire::stored_limit(&self.command("HMGET", &fields).await?)?;
-        if let (None, Some(limit_of)) = (stored, wire::scripts(limiter.of.counting).limit_of) {
+        let limit_of = wire::scripts(limiter.of.counting).and_then(|scripts| scripts.limit_of);
+        if let (None, Some(limit_of)) = (stored, limit_of) {
             let [_, value, client_value, ..] = wire::keys(name, self.client_id()?);
             let values = [
                 (value, RateType::Overall),
@@ -333,7 +354,7 @@ impl Server {
     }
 
     /// Sends a plain command that is safe to repeat.
-    async fn command(
+    pub(super) async fn command(
         &self,
         verb: &'static str,
         arguments: &[impl redis::ToRedisArgs],

@@ -7,29 +7,23 @@ use redis::Connection;
 
 use super::{
     pair::{ask, assert_same, connect, run_script},
-    support::unique,
+    support::{label_and_used, unique},
     *,
 };
 use crate::{
     algorithm::calendar::{Calendar, Used},
     limit::calendar::{LINGERS, Window},
-    store::{
-        Op,
-        redis::wire::{
-            calendar::{ACQUIRE, SCRIPTS, VERBS, acquire_command, read},
-            script::Brief,
-            verbs,
+    store::redis::{
+        packed::{
+            self,
+            calendar::{Row, freed, release, settle, together},
         },
+        wire::script::ScriptCall,
     },
 };
 
 type Model = LimiterState<Calendar>;
 
-const ASK: wire::CallSettings<'static> = wire::CallSettings {
-    client_id: "",
-    now: None,
-    exact: false,
-};
 const LENGTH: i64 = 1_000_000;
 /// What a busy machine may lose between two commands, in ms.
 const TOLERANCE: i64 = 5_000;
@@ -40,12 +34,11 @@ enum Step {
     /// It is another window, by so many, and this part of it, in thousandths
     Move(i64, i64),
     /// Callers ask by a rate. The clock of their process is so many windows off, and its windows
-    /// end so much later
-    Acquire(u64, Vec<(u32, bool)>, i64, i64),
+    /// end so much later. They may ask once more, as the reply was lost
+    Acquire(u64, Vec<(u32, bool)>, i64, i64, bool),
     Settle(Index, u32),
     Release(u32),
-    Used,
-    Rename,
+    Left,
     /// The key is lost, or written by hand
     Lose,
     Write(i64, i64),
@@ -59,15 +52,16 @@ fn step() -> impl Strategy<Value = Step> {
     let rate = prop_oneof![6 => Just(7u64), 1 => 1u64..12, 1 => Just((1 << 53) - 1)];
     prop_oneof![
         3 => (-2i64..=2, 100i64..900).prop_map(|(by, part)| Step::Move(by, part)),
-        12 => (rate, callers, off, later).prop_map(|(rate, callers, off, later)| {
-            Step::Acquire(rate, callers, off, later)
-        }),
+        12 => (rate, callers, off, later, proptest::bool::weighted(0.2)).prop_map(
+            |(rate, callers, off, later, again)| {
+                Step::Acquire(rate, callers, off, later, again)
+            }
+        ),
         3 => (any::<Index>(), 0u32..14).prop_map(|(which, keep)| Step::Settle(which, keep)),
         1 => (1u32..9).prop_map(Step::Release),
-        2 => Just(Step::Used),
-        1 => Just(Step::Rename),
+        2 => Just(Step::Left),
         1 => Just(Step::Lose),
-        1 => (-2i64..=3, 0i64..12).prop_map(|(label, used)| Step::Write(label, used)),
+        1 => (-20i64..=30, 0i64..12).prop_map(|(label, used)| Step::Write(label, used)),
         1 => Just(Step::Spoil),
     ]
 }
@@ -78,7 +72,8 @@ struct Pair {
     model: Model,
     /// The number of the present window, and which part of it is over.
     here: (i64, i64),
-    granted: Vec<(u32, i64)>,
+    /// Permits, and where they are
+    granted: Vec<(u32, Taken)>,
     /// Set while the key holds no count.
     spoilt: bool,
 }
@@ -100,15 +95,7 @@ impl Pair {
     }
 
     fn key(&self) -> String {
-        wire::own_keys(&self.name, Algorithm::Calendar, "").concat()
-    }
-
-    fn verb(&self, op: &Op) -> wire::script::ScriptCall {
-        let of = CompiledLimit::unnamed("model").by(LimitSource::Code(Limit::monthly(1)));
-        let name = self.name.clone();
-        verbs::call(&VERBS, &Limiter { name, of }, op, ASK)
-            .unwrap()
-            .unwrap()
+        packed::key(&self.name)
     }
 
     fn now(&mut self) -> i64 {
@@ -119,56 +106,84 @@ impl Pair {
     /// The windows of a process whose clock is so many windows off.
     fn windows(&self, now: i64, off: i64, later: i64) -> [Window; 2] {
         let (number, part) = self.here;
-        let start = now - LENGTH * part / 1000 + later;
-        [off, off + 1].map(|place| Window {
-            label: FIRST + number + place,
-            start: start + place * LENGTH,
-            end: start + (place + 1) * LENGTH,
+        let length = |place: i64| LENGTH * (1 + (number + place).rem_euclid(2));
+        let lengths = |places: std::ops::Range<i64>| places.map(length).sum::<i64>();
+        let present = now - length(0) * part / 1000 + later;
+        [off, off + 1].map(|place| {
+            let start = present + lengths(0..place) - lengths(place..0);
+            Window {
+                label: FIRST + 10 * (number + place),
+                start,
+                end: start + length(place),
+            }
         })
     }
 
-    fn acquire(&mut self, rate: u64, callers: &[(u32, bool)], windows: [Window; 2]) {
+    fn acquire(&mut self, rate: u64, callers: &[(u32, bool)], windows: [Window; 2], again: bool) {
         let limit = LimitSource::Code(Limit::monthly(1).with_permits(rate));
         let run: Vec<_> = callers
             .iter()
             .map(|(permits, waits)| {
                 let of = CompiledLimit::unnamed("model");
                 let charge = Charge::named(self.name.clone(), limit, &of, *permits);
-                Acquire::of([charge], *waits)
+                let mut acquire = Acquire::of([charge], *waits);
+                acquire.identify(self.id());
+                acquire
             })
             .collect();
-        let command = acquire_command(&run, windows, ASK).unwrap();
-        let reply = run_script(&mut self.connection, &ACQUIRE, &command).unwrap();
-        if self.spoilt && windows.iter().any(|window| window.holds(self.now())) {
-            let error = read(&reply, &run).err().unwrap();
-            assert_eq!(error.kind(), ErrorKind::ForeignState);
+        let row = Row {
+            rate: rate.cast_signed(),
+            windows,
+        };
+        let asked = together(&run);
+        let mut reply = self.call(&row.ask(asked, false).call(&self.name, asked.len()));
+        if again {
+            reply = self.call(&row.ask(asked, true).call(&self.name, asked.len()));
+        }
+        let read = row.read(&reply, &run, again);
+        if self.spoilt {
+            assert_eq!(read.err().unwrap().kind(), ErrorKind::ForeignState);
             return;
         }
-        let answers = match read(&reply, &run).unwrap() {
-            Brief::Answers(answers) => answers,
-            Brief::AskAt(now) => {
-                let now = now.cast_signed();
-                assert_eq!(Used::at(now, self.model.state.stored, &windows), None);
-                assert!((self.now() - now).abs() < TOLERANCE);
-                return;
-            }
-            Brief::AskFully => panic!("the script left it to none"),
+        let reply = read.unwrap();
+        let Some(answers) = reply.answers else {
+            assert_eq!(Used::at(reply.now, self.model.state.stored, &windows), None);
+            assert!((self.now() - reply.now).abs() < TOLERANCE);
+            return;
         };
         let now = answers[0].now;
         assert!(Used::at(now.tick, self.model.state.stored, &windows).is_some());
         self.model.state.windows = windows;
         let before = self.model.state.stored;
         let limiter = std::iter::once(&mut self.model as &mut LimiterState);
-        let expected = call::acquire(limiter, &run, now).unwrap();
+        let expected = call::acquire(limiter, &run[..answers.len()], now).unwrap();
         let is_hopeless = |answer: &Answer| answer.verdict == Verdict::AboveRate;
+        let says_end = !answers.iter().all(is_hopeless);
         for (answer, expected) in answers.iter().zip(expected.iter()) {
-            if expected.taken.is_none() {
-                // More than the rate, for all: the model did not look.
-                assert!(expected.verdict == Verdict::AboveRate && is_hopeless(answer));
+            if !says_end {
+                // More than the rate, for all: the model did not look, and no end was said.
+                assert!(is_hopeless(expected) && is_hopeless(answer));
+                continue;
+            }
+            let Some(Taken::Date { label, end }) = expected.taken else {
+                panic!("{expected:?}");
+            };
+            // A label that the call does not know is not said.
+            let is_known = windows.iter().any(|window| window.label == label);
+            let said = match answer.taken {
+                Some(Taken::Date { label, .. }) => Some(label),
+                _ => None,
+            };
+            assert_eq!(said, is_known.then_some(label), "{answer:?}");
+            if !is_known && end - now.tick >= windows[1].end - windows[0].start {
+                // So far ahead, a grant does not say the end.
+                assert_eq!(answer.verdict, expected.verdict);
+                assert_eq!(answer.remaining, expected.remaining);
                 continue;
             }
             let expected = Answer {
                 changed: answer.changed,
+                taken: answer.taken,
                 ..*expected
             };
             assert_same(answer, &expected, TOLERANCE);
@@ -177,49 +192,63 @@ impl Pair {
             assert_eq!(self.model.state.stored, before);
         }
         for (answer, (permits, _)) in answers.iter().zip(callers) {
-            if let (Verdict::Granted, Some(Taken::Date(label))) = (answer.verdict, answer.taken) {
-                self.granted.push((*permits, label));
+            if let (Verdict::Granted, Some(taken)) = (answer.verdict, answer.taken) {
+                self.granted.push((*permits, taken));
             }
         }
     }
 
-    fn number(&mut self, call: &wire::script::ScriptCall) -> i64 {
-        let reply = run_script(&mut self.connection, call.script, &call.command).unwrap();
-        match verbs::outcome(&reply) {
-            Ok(crate::store::OpResult::Number(number)) => number,
+    fn call(&mut self, call: &ScriptCall) -> Value {
+        run_script(&mut self.connection, call.script, &call.command).unwrap()
+    }
+
+    fn freed(&mut self, call: &ScriptCall) -> i64 {
+        match freed(&self.call(call)) {
+            Ok(freed) => freed,
             Err(error) if self.spoilt => {
                 assert_eq!(error.kind(), ErrorKind::ForeignState);
                 0
             }
-            other => panic!("{other:?}"),
+            Err(error) => panic!("{error:?}"),
         }
     }
 
     fn settle(&mut self, which: Index, keep: u32) {
-        let Some((permits, label)) = self
-            .granted
-            .get(which.index(self.granted.len().max(1)))
-            .copied()
-        else {
+        let which = which.index(self.granted.len().max(1));
+        let Some((permits, taken)) = self.granted.get(which).copied() else {
             return;
         };
         let limit = LimitSource::Code(Limit::monthly(9));
         let of = CompiledLimit::unnamed("model");
         let charge = Charge::named(self.name.clone(), limit, &of, permits);
-        let receipt = charge.to_send().marked(Taken::Date(label));
-        let settled = (SCRIPTS.settle)(&receipt, keep, ASK).unwrap();
-        let (replied, stored) = (self.number(&settled), self.model.state.stored);
-        let Some(used) = stored.filter(|used| used.label == label && !self.spoilt) else {
-            assert_eq!(replied, 0, "{stored:?} {label}");
-            return;
+        let receipt = charge.to_send().marked(taken);
+        let settled = settle(&receipt, keep).unwrap();
+        let (now, stored) = (self.now(), self.model.state.stored);
+        let Taken::Date { label, end } = taken else {
+            panic!("{taken:?}");
         };
-        // Whatever the time: of a window that is over, what is left is never counted.
-        let credited = (i64::from(permits) - i64::from(keep)).min(used.permits);
-        assert_eq!(replied, credited);
-        self.model.state.stored = Some(Used {
-            permits: used.permits - credited,
-            ..used
-        });
+        let replied = self.freed(&settled);
+        // Another window counts, or will.
+        let other =
+            stored.filter(|used| used.label > label || used.label < label && used.end > now);
+        if self.spoilt || now >= end || other.is_some() {
+            return assert_eq!(replied, 0, "{stored:?} {label}");
+        }
+        let more = i64::from(keep) - i64::from(permits);
+        let same = stored.filter(|used| used.label == label);
+        let open = same.filter(|used| used.end > now);
+        let added = match open {
+            Some(used) => more.max(-used.permits),
+            None => more.max(0),
+        };
+        assert_eq!(replied, -added, "{stored:?} {label}");
+        if added != 0 {
+            self.model.state.stored = Some(Used {
+                label,
+                permits: same.map_or(0, |used| used.permits) + added,
+                end: open.map_or(end, |used| used.end),
+            });
+        }
     }
 
     /// What is used in the window that is open by the time to live of the key.
@@ -240,10 +269,10 @@ impl Pair {
             );
             return;
         }
-        let text: Option<String> = ask(&mut self.connection, &["GET", &key]);
+        let text: Option<Vec<u8>> = ask(&mut self.connection, &["GET", &key]);
         let stored = self.model.state.stored;
-        let expected = stored.map(|used| format!("{} {}", used.label, used.permits));
-        assert_eq!(text, expected);
+        let expected = stored.map(|used| (used.label.cast_unsigned(), used.permits));
+        assert_eq!(text.as_deref().map(label_and_used), expected);
         if let Some(used) = stored {
             let left: i64 = ask(&mut self.connection, &["PTTL", &key]);
             let expected = used.end - self.now() + LINGERS;
@@ -256,46 +285,36 @@ impl Pair {
         match step {
             // Labels of these have eight digits, as all.
             Step::Move(by, part) => self.here = ((self.here.0 + by).clamp(-9, 9), *part),
-            Step::Acquire(rate, callers, off, later) => {
+            Step::Acquire(rate, callers, off, later, again) => {
                 let now = self.now();
-                self.acquire(*rate, callers, self.windows(now, *off, *later));
+                let windows = self.windows(now, *off, *later);
+                self.acquire(*rate, callers, windows, *again);
             }
             Step::Settle(which, keep) => self.settle(*which, *keep),
             Step::Release(permits) => {
                 let released = i64::from(*permits).min(self.used());
-                let call = self.verb(&Op::Release(*permits));
-                assert_eq!(self.number(&call), released);
+                let stored = self.model.state.stored.filter(|_| !self.spoilt);
+                let Some(label) = stored.map(|used| used.label) else {
+                    return self.compare();
+                };
+                let call = release(&self.name, self.id(), label, *permits);
+                assert_eq!(self.freed(&call), released);
                 if let Some(used) = &mut self.model.state.stored {
                     used.permits -= released;
                 }
             }
-            Step::Used => {
-                let (call, used) = (self.verb(&Op::Used), self.used());
-                assert_eq!(self.number(&call), used);
-            }
-            Step::Rename => {
-                let new = Self::name();
-                let call = self.verb(&Op::Rename(new.clone()));
-                let renamed = run_script(&mut self.connection, call.script, &call.command).unwrap();
-                let is_there = self.spoilt || self.model.state.stored.is_some();
-                assert_eq!(renamed, Value::Int(is_there.into()));
-                if is_there {
-                    self.name = new;
-                }
-            }
+            Step::Left => self.ask_left(),
             Step::Lose => {
                 self.write(&["DEL", &name]);
                 (self.model.state.stored, self.spoilt) = (None, false);
             }
             Step::Write(label, permits) => {
                 let used = Used {
-                    label: FIRST + self.here.0 + label,
+                    label: FIRST + 10 * self.here.0 + label,
                     permits: *permits,
                     end: self.now() + LENGTH / 3,
                 };
-                let text = format!("{} {}", used.label, used.permits);
-                let left = (LENGTH / 3 + LINGERS).to_string();
-                self.write(&["SET", &name, &text, "PX", &left]);
+                self.put(&used);
                 (self.model.state.stored, self.spoilt) = (Some(used), false);
             }
             Step::Spoil => {
@@ -304,6 +323,45 @@ impl Pair {
             }
         }
         self.compare();
+    }
+
+    /// Writes a state by hand.
+    fn put(&mut self, used: &Used) {
+        let number = |number: i64, width: usize| number.to_le_bytes()[..width].to_vec();
+        let state = [
+            number(used.label, 6),
+            number(used.end, 6),
+            number(used.permits, 7),
+            number(LENGTH, 6),
+            number(7, 7),
+            vec![0; 40],
+            vec![21, 183],
+        ];
+        let mut command = redis::cmd("SET");
+        command.arg(self.key()).arg(state.concat());
+        command.arg("PX").arg(LENGTH / 3 + LINGERS);
+        command.exec(&mut self.connection).unwrap();
+    }
+
+    /// Asks what is left, by windows that hold the time of the server.
+    fn ask_left(&mut self) {
+        let now = self.now();
+        let windows = self.windows(now, 0, 0);
+        let row = Row { rate: 7, windows };
+        let reply = self.call(&row.ask_left(self.id()).call(&self.name, 0));
+        let read = row.read_left(&reply);
+        if self.spoilt {
+            assert_eq!(read.unwrap_err().kind(), ErrorKind::ForeignState);
+            return;
+        }
+        let (time, left) = read.unwrap();
+        assert!((now - time).abs() < TOLERANCE, "{now} {time}");
+        let expected = Used::at(time, self.model.state.stored, &windows).unwrap().0;
+        assert_eq!(left, Some(7 - expected.permits));
+    }
+
+    fn id(&self) -> PermitId {
+        crate::store::random_id().unwrap()
     }
 
     fn write(&mut self, command: &[&str]) {

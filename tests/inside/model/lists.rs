@@ -6,7 +6,6 @@ use super::{
     *,
 };
 use crate::store::redis::wire::{
-    script::Brief,
     sliding_log::{ACQUIRE_LIST, SCRIPTS},
     slots,
 };
@@ -222,8 +221,8 @@ impl Stage {
                 let reply = self.pairs[0].call(call.script, &call.command).unwrap();
                 let answers = read(&reply, &[caller], asks);
                 match answers.map_err(|error| error.kind()) {
-                    Ok(Brief::Answers(answers)) => Ok(answers.to_vec()),
-                    Ok(_) => panic!("the script did not decide"),
+                    Ok(Some(answers)) => Ok(answers.to_vec()),
+                    Ok(None) => panic!("the script did not decide"),
                     Err(kind) => Err(kind),
                 }
             }

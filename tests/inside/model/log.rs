@@ -185,7 +185,7 @@ impl Pair {
     pub(crate) fn brief_command(&self, run: &[(Sent, bool)], how: How) -> Option<Cmd> {
         let (acquires, asks) = (self.acquires(run, how), self.asks(how.exact));
         let limiters = [(acquires[0].first(), how.rewrite)];
-        let brief = (wire::scripts(self.counting).brief)(&acquires, &limiters, asks);
+        let brief = (self.scripts().brief)(&acquires, &limiters, asks);
         brief.map(|(call, _)| call.command)
     }
 
@@ -205,10 +205,7 @@ impl Pair {
         run: &[(Sent, bool)],
         how: How,
     ) -> Result<Vec<Answer>, ErrorKind> {
-        let general = (
-            wire::scripts(self.counting).acquire,
-            self.run_command(run, how),
-        );
+        let general = (self.scripts().acquire, self.run_command(run, how));
         let brief = self.brief_command(run, how).map(|it| (&ACQUIRE, it));
         let (own, other) = match (self.lone, brief) {
             (Lone::Own | Lone::Batch, Some(brief)) => (brief, Some(general)),

@@ -324,7 +324,7 @@ impl<K: Kind> Pair<K> {
             .map(|(sent, waits)| Acquire::of([self.charge(*sent, how.limit)], *waits))
             .collect();
         let limiters = [(run[0].first(), how.rewrite)];
-        let script = wire::scripts(self.counting).acquire;
+        let script = self.scripts().acquire;
         wire::acquire_command(script, &limiters, &run, self.asks(how.exact))
     }
 
@@ -350,6 +350,11 @@ impl<K: Kind> Pair<K> {
 
     pub(crate) fn receipt(&self, sent: Sent, limit: LimitSource) -> Charge {
         self.charge(sent, limit).to_send()
+    }
+
+    /// Returns the scripts that count it.
+    pub(crate) fn scripts(&self) -> &'static Scripts {
+        wire::scripts(self.counting).unwrap()
     }
 
     pub(crate) fn asks(&self, exact: bool) -> wire::CallSettings<'static> {

@@ -271,7 +271,7 @@ fn see(pair: &mut Pair, how: How, words: &[&str]) {
         "cannot" if words[1] == "run" => {
             let run = run_of(pair, &words[2..]);
             let command = pair.run_command(&run, how);
-            changes_nothing(pair, wire::scripts(pair.counting).acquire, &command);
+            changes_nothing(pair, pair.scripts().acquire, &command);
         }
         "cannot" => cannot_acquire(pair, how),
         "in" => {

@@ -16,17 +16,17 @@ use crate::{
 impl<K: Kind> Pair<K> {
     /// Has a verb carried out whose reply is a flag.
     fn changes(&mut self, command: &Cmd) -> bool {
-        let script = wire::scripts(self.counting).verbs;
+        let script = self.scripts().verbs;
         flag(&self.call(script, command).unwrap()).unwrap()
     }
 
     fn verb(&self, verb: &str) -> Cmd {
-        verbs::start(wire::scripts(self.counting).verbs, &self.keys, verb, false).command
+        verbs::start(self.scripts().verbs, &self.keys, verb, false).command
     }
 
     /// Has a verb carried out whose reply is an error or numbers.
     fn counts(&mut self, command: &Cmd) -> (Value, Result<i64, ErrorKind>) {
-        self.number(wire::scripts(self.counting).verbs, command)
+        self.number(self.scripts().verbs, command)
     }
 
     /// The time that a verb is given, and what the model takes for it.

@@ -45,7 +45,7 @@ impl Record {
         let grants = Arc::clone(&self.grants);
         Watch::open_into(server, move |line, seen| {
             let matters = match (seen.by_script, seen.words[0].as_str()) {
-                (true, "SET") => seen.words[1].ends_with(":calendar"),
+                (true, "SET" | "SETRANGE") => seen.words[1].ends_with('~'),
                 (true, word) => matches!(word, "ZADD" | "ZREM"),
                 (false, word) => matches!(word, "FLUSHALL" | "FLUSHDB"),
             };

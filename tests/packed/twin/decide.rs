@@ -250,6 +250,13 @@ impl Deciding<'_> {
             (Some(State::Gcra(gcra)), Some(Row::Gcra(_))) => {
                 Some(gcra.settle(permits, settled, clock.us))
             }
+            // What was taken in another window counts no more.
+            (Some(State::Calendar(window)), Some(Row::Calendar { .. }))
+                if window.label > settled.mark
+                    || window.label < settled.mark && window.is_open(clock) =>
+            {
+                Some(0)
+            }
             (Some(State::Window(window)), Some(Row::Window(_)))
             | (Some(State::Calendar(window)), Some(Row::Calendar { .. })) => {
                 window.settle(permits, settled, clock)

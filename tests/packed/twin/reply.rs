@@ -74,7 +74,10 @@ impl Row {
         let (interval, rate) = match self {
             Self::Log(limits) => (limits[0].interval, limits[0].rate),
             Self::Gcra(limit) | Self::Window(limit) => (limit.interval, limit.rate),
-            Self::Calendar { rate, dates } => (dates[0].length().max(dates[1].length()), *rate),
+            Self::Calendar {
+                rate,
+                dates: [a, b],
+            } => (a.end.max(b.end) - a.start.min(b.start), *rate),
             Self::Ban(_) => (0, 0),
         };
         (interval, rate.saturating_mul(interval + 1) <= MOST)

@@ -141,7 +141,7 @@ impl Count {
     }
 
     /// Counts by the window of the calendar that holds now; `None` if neither does. A newer stored
-    /// label stays, whatever made it, and an older one is over.
+    /// label stays, whatever made it, with what is used until its own end, and an older one is over.
     pub fn calendar(
         stored: Option<&State>,
         rate: i64,
@@ -160,8 +160,14 @@ impl Count {
         match stored {
             Some(State::Calendar(stored)) if stored.label >= present.label => {
                 let known = dates.iter().find(|dates| dates.label == stored.label);
+                let (used, ends) = match known {
+                    Some(dates) => (stored.used, dates.end),
+                    None if stored.is_open(clock) => (stored.used, stored.ends),
+                    None => (0, present.end),
+                };
                 window = Window {
-                    ends: known.map_or(stored.ends.max(now + 1), |dates| dates.end),
+                    ends,
+                    used,
                     interval: known.unwrap_or(present).length(),
                     rate,
                     ..*stored

@@ -44,11 +44,17 @@ async fn what_may_not_run_twice_is_sent_once() {
         let taken = async |limiter: RateLimiter| way.limiter(limiter).try_acquire().await.map(drop);
         assert_eq!(sent("{orders}", taken).await, 1, "{way:?}");
     }
+}
+
+/// The limiter knows its last calls.
+#[tokio::test]
+async fn a_call_by_the_calendar_is_sent_again() {
     let quota = async |store: RedisStore| {
         let quota = Limit::monthly(9).named("quota").single(&store).unwrap();
         quota.try_acquire().await.map(drop)
     };
-    assert_eq!(sent_by(quota).await, 1, "calendar");
+    let sent = sent_by(quota).await;
+    assert!(sent > 1, "{sent}");
 }
 
 /// A decision's ids make it safe to repeat; and the test shows that the node above would notice a

@@ -9,7 +9,7 @@ use super::script::{CallSettings, Script};
 use crate::{
     charge::{Charge, PermitId},
     demand::Acquire,
-    limit::{Algorithm, LimitSource, RateType, StoredLimit},
+    limit::{LimitSource, RateType, StoredLimit},
     name::Name,
 };
 
@@ -19,14 +19,6 @@ use crate::{
 /// one.
 pub(crate) fn keys(name: &Name, client_id: &str) -> [String; 5] {
     key_pieces(name, client_id).map(|pieces| pieces.concat())
-}
-
-/// Returns the keys of a limiter, however it is counted: by the calendar it has one of its own.
-pub(crate) fn own_keys(name: &Name, algorithm: Algorithm, client_id: &str) -> Vec<String> {
-    match algorithm {
-        Algorithm::Calendar => vec![suffixed(name, ":calendar")],
-        _ => keys(name, client_id).into(),
-    }
 }
 
 /// Returns another key of a limiter.
@@ -236,6 +228,7 @@ pub(crate) fn fields(limit: &StoredLimit) -> (i64, i64, bool, u64) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::store::redis::packed;
 
     fn spelled(name: &str) -> [String; 5] {
         keys(&Name::exact(name).unwrap(), "7d9")
@@ -259,13 +252,12 @@ mod tests {
 
     #[test]
     fn no_key_of_a_limiter_names_another() {
-        for algorithm in Algorithm::ALL.into_iter().chain([Algorithm::Calendar]) {
-            let name = Name::exact("{orders}").unwrap();
-            let own = own_keys(&name, algorithm, "7d9").into_iter();
-            for key in own.chain(super::super::ban::keys(&name)) {
-                let taken = Name::exact(&key).is_ok();
-                assert_eq!(taken, key == name.as_str(), "{key}");
-            }
+        let name = Name::exact("{orders}").unwrap();
+        let own = keys(&name, "7d9").into_iter();
+        let own = own.chain(super::super::ban::keys(&name));
+        for key in own.chain([packed::key(&name)]) {
+            let taken = Name::exact(&key).is_ok();
+            assert_eq!(taken, key == name.as_str(), "{key}");
         }
     }
 

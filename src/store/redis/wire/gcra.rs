@@ -5,7 +5,7 @@ use redis::{Cmd, Value};
 use super::{
     format::{self, keys, optional},
     reply::{answer_by, unreadable},
-    script::{Brief, CallSettings, Loaded, ReadBrief, Script, ScriptCall, Scripts, lua},
+    script::{CallSettings, Loaded, ReadBrief, Script, ScriptCall, Scripts, lua},
     verbs,
 };
 use crate::{
@@ -66,9 +66,7 @@ fn brief(
     Some((call, |reply, run, _| {
         let lone = run.first().and_then(|caller| Lone::new(caller.first()));
         let answer = lone.ok_or_else(unreadable)?.answer(reply)?;
-        Ok(answer.map_or(Brief::AskFully, |answer| {
-            Brief::Answers(List::from([answer]))
-        }))
+        Ok(answer.map(|answer| List::from([answer])))
     }))
 }
 

@@ -1,9 +1,9 @@
 //! Redisson's format, and the scripts with their arguments and replies.
 //!
-//! Each algorithm has a file of its own here, and a folder of the same name in `lua/`.
+//! Each algorithm that counts in it has a file of its own here, and a folder of the same name in
+//! `lua/`.
 
 pub(crate) mod ban;
-pub(crate) mod calendar;
 pub(crate) mod fixed_window;
 pub(crate) mod format;
 pub(crate) mod gcra;
@@ -19,11 +19,11 @@ use redis::{RedisError, ServerErrorKind};
 
 use self::script::{Script, ScriptCall, Scripts};
 pub(crate) use self::{
-    format::{acquire_command, is_member_size, keys, own_keys, permits, tag},
+    format::{acquire_command, is_member_size, keys, permits, tag},
     reply::{count, read_answers, stored_limit, time_to_live, unreadable},
     script::CallSettings,
 };
-use super::classify;
+use super::{classify, packed};
 use crate::{
     charge::Charge,
     demand::Acquire,
@@ -31,15 +31,16 @@ use crate::{
     limit::{Algorithm, Counting},
 };
 
-/// Returns the scripts that count a limiter.
-pub(crate) fn scripts(counting: Counting) -> &'static Scripts {
-    match counting.algorithm {
+/// Returns the scripts that count a limiter; `None` by the calendar, which is in
+/// [our own format](super::packed).
+pub(crate) fn scripts(counting: Counting) -> Option<&'static Scripts> {
+    Some(match counting.algorithm {
         Algorithm::SlidingLog if counting.slots.is_some() => &slots::SCRIPTS,
         Algorithm::SlidingLog => &sliding_log::SCRIPTS,
         Algorithm::FixedWindow => &fixed_window::SCRIPTS,
         Algorithm::Gcra => &gcra::SCRIPTS,
-        Algorithm::Calendar => &calendar::SCRIPTS,
-    }
+        Algorithm::Calendar => return None,
+    })
 }
 
 /// Returns whether a call for these must not be sent twice: one of the grants has no entry of its
@@ -72,7 +73,7 @@ pub(super) fn batch<'a>(calls: impl Iterator<Item = &'a ScriptCall> + Clone) -> 
 }
 
 /// Returns every script that a limiter can need.
-pub(crate) fn all() -> [&'static Script; 20] {
+pub(crate) fn all() -> [&'static Script; 19] {
     [
         &sliding_log::ACQUIRE,
         &sliding_log::ACQUIRE_BATCH,
@@ -91,8 +92,7 @@ pub(crate) fn all() -> [&'static Script; 20] {
         &gcra::ACQUIRE_RUN,
         &gcra::BANNING,
         &gcra::VERBS,
-        &calendar::ACQUIRE,
-        &calendar::VERBS,
+        &packed::DECIDE,
         &ban::VERBS,
     ]
 }

@@ -53,16 +53,9 @@ type MakeBrief =
     fn(&[Acquire], &[(&Charge, bool)], CallSettings<'_>) -> Option<(ScriptCall, ReadBrief)>;
 
 /// Reads the reply to such a call, whose callers and settings it gets.
-pub(super) type ReadBrief = fn(&Value, &[Acquire], CallSettings<'_>) -> Result<Brief, Error>;
-
-/// The outcome of such a call.
-pub(crate) enum Brief {
-    Answers(List<Answer>),
-    /// [`Scripts::acquire`] must decide.
-    AskFully,
-    /// The call must be made for this time of the server.
-    AskAt(Millis),
-}
+/// Returns `None` if [`Scripts::acquire`] must decide.
+pub(super) type ReadBrief =
+    fn(&Value, &[Acquire], CallSettings<'_>) -> Result<Option<List<Answer>>, Error>;
 
 /// Makes that part of a receipt from the two numbers.
 pub(super) type ReadTaken = fn(i64, i64) -> Taken;

@@ -7,7 +7,7 @@ use redis::{Cmd, RedisWrite, Value};
 use super::{
     format::{add_keys, fields, given, member, optional, source_argument},
     reply::{Numbers, answer_by, numbers, read_answers, unreadable},
-    script::{Brief, CallSettings, Loaded, ReadBrief, Script, ScriptCall, Scripts, lua},
+    script::{CallSettings, Loaded, ReadBrief, Script, ScriptCall, Scripts, lua},
     verbs,
 };
 use crate::{
@@ -77,7 +77,7 @@ fn brief(
             let command = acquire_several(limiters, settings);
             Some((call(&ACQUIRE_SEVERAL, command), |reply, run, _| {
                 let caller = run.first().ok_or_else(unreadable)?;
-                several_answers(reply, caller).map(Brief::Answers)
+                several_answers(reply, caller).map(Some)
             }))
         }
         (_, &[(first, rewrite)]) if have_same_demand(first, run) => {
@@ -93,8 +93,8 @@ fn brief(
             unless_usual(&mut command, settings, false);
             Some((call(&ACQUIRE, command), |reply, run, asked| match reply {
                 // A batch has not answered it.
-                Value::Nil => Ok(Brief::AskFully),
-                reply => brief_answers(reply, run, asked).map(Brief::Answers),
+                Value::Nil => Ok(None),
+                reply => brief_answers(reply, run, asked).map(Some),
             }))
         }
         _ => None,

@@ -4,7 +4,7 @@ use redis::Value;
 
 use super::{
     ban,
-    format::{fields, optional, own_keys},
+    format::{fields, keys, optional},
     reply::{flag, second},
     script::{CallSettings, Script, ScriptCall},
 };
@@ -23,26 +23,25 @@ pub(crate) fn call(
     op: &Op,
     settings: CallSettings<'_>,
 ) -> Result<Option<ScriptCall>, Error> {
-    let (name, algorithm) = (&limiter.name, limiter.of.counting.algorithm);
+    let name = &limiter.name;
     if let Some(call) = ban::verb(limiter, op, settings) {
         return Ok(Some(call));
     }
-    let mut keys = own_keys(name, algorithm, settings.client_id);
+    let mut own = Vec::from(keys(name, settings.client_id));
     let verb = match op {
         Op::SetRate { .. } => "set_rate",
         Op::Available => "available",
-        Op::Used => "used",
         Op::TimeToLive | Op::Inspect | Op::Delete => return Ok(None),
         other => other.verb(),
     };
     // A second call would find nothing to repair, and report that.
     let once = matches!(op, Op::Release(_) | Op::Repair | Op::Rename(_));
     if let Op::Rename(new_name) = op {
-        keys.extend(ban::keys(name));
-        keys.extend(own_keys(new_name, algorithm, settings.client_id));
-        keys.extend(ban::keys(new_name));
+        own.extend(ban::keys(name));
+        own.extend(keys(new_name, settings.client_id));
+        own.extend(ban::keys(new_name));
     }
-    let mut call = start(script, &keys, verb, once);
+    let mut call = start(script, &own, verb, once);
     let command = &mut call.command;
     match op {
         Op::TrySetRate(limit) => {
@@ -101,8 +100,7 @@ pub(super) fn settle(
     settings: CallSettings<'_>,
     once: bool,
 ) -> ScriptCall {
-    let algorithm = receipt.of().counting.algorithm;
-    let keys = own_keys(receipt.name(), algorithm, settings.client_id);
+    let keys = keys(receipt.name(), settings.client_id);
     start(script, &keys, "settle", once)
 }
 
