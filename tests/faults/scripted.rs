@@ -167,7 +167,7 @@ async fn what_is_no_reply_ends_the_connection_and_what_is_none_of_ours_does_not(
 /// A caller whose zone data knows no window of the server's time learns that time once.
 #[tokio::test]
 async fn windows_that_miss_the_servers_time_twice_are_an_error() {
-    let server = ScriptedServer::of([("EVALSHA", "*2\r\n:-5\r\n:1893456000000")]);
+    let server = ScriptedServer::of([("EVALSHA", "*2\r\n:1893456000000000\r\n:-9007199254740989")]);
     let quota = Limit::monthly(10).named("scripted");
     let quota = quota.single(&store(&server)).unwrap();
     let error = quota.try_acquire().await.unwrap_err();

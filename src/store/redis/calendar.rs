@@ -1,17 +1,20 @@
 //! Decides by the calendar, whose limiters are in [our own format](super::packed).
 
+use std::iter;
+
 use redis::Value;
 
 use super::{
     batch::Failure,
     packed::{
         self,
-        calendar::{Row, State, freed, release, together},
+        calendar::{Row, State, ask, freed, read, release, together},
     },
     server::Server,
     wire,
 };
 use crate::{
+    charge::Charge,
     clock::{SystemClock, millis},
     compiled_limit::Limiter,
     decision::Decision,
@@ -30,11 +33,11 @@ impl Server {
         };
         let (mut now, mut again) = (None, false);
         loop {
-            let row = self.row(&first.first().limiter, now)?;
+            let rows = first.charges().map(|charge| self.row(&charge.limiter, now));
+            let rows: List<Row> = rows.collect::<Result<_, _>>()?;
             let asked = together(run);
-            let mut call = row
-                .ask(asked, again)
-                .call(first.first().name(), asked.len());
+            let names = first.charges.iter().map(Charge::name);
+            let mut call = ask(&rows, asked, again).call(names, asked.len());
             call.once = !again;
             let reply = match self.batches.send(call, first, asked, again).await {
                 // It may have been carried out, which its limiter knows by the ids.
@@ -44,7 +47,7 @@ impl Server {
                 }
                 reply => reply?,
             };
-            let reply = row.read(&reply, run, again)?;
+            let reply = read(&rows, &reply, run, again)?;
             match reply.answers {
                 Some(answers) => return Ok(self.decisions(run, &answers)),
                 // At most once: the windows fit the server's time, unless its clock jumps.
@@ -59,7 +62,9 @@ impl Server {
         let mut now = None;
         loop {
             let row = self.row(limiter, now)?;
-            let call = row.ask_left(random_id()?).call(&limiter.name, 0);
+            let call = row
+                .ask_left(random_id()?)
+                .call(iter::once(&limiter.name), 0);
             let reply = call.send(&self.connection).await.map_err(wire::failure)?;
             match row.read_left(&reply)? {
                 (_, Some(left)) => return Ok(left),

@@ -3,6 +3,7 @@
 //! The server's clock cannot be moved: so the windows are. Each begins and ends so far from now
 //! that a busy machine does not reach its turn.
 
+use proptest::array::uniform3;
 use redis::Connection;
 
 use super::{
@@ -16,7 +17,7 @@ use crate::{
     store::redis::{
         packed::{
             self,
-            calendar::{Row, freed, release, settle, together},
+            calendar::{Row, ask as ask_for, freed, read, release, settle, together},
         },
         wire::script::ScriptCall,
     },
@@ -29,13 +30,33 @@ const LENGTH: i64 = 1_000_000;
 const TOLERANCE: i64 = 5_000;
 const FIRST: i64 = 20_261_101;
 
+const LIMITERS: usize = 3;
+
 #[derive(Clone, Debug)]
 enum Step {
+    Call(Asked),
+    At(usize, One),
+}
+
+/// Callers ask for permits of some limiters.
+#[derive(Clone, Debug)]
+struct Asked {
+    which: Vec<usize>,
+    /// For each limiter, so many permits, perhaps as a shadow; and whether the caller waits
+    callers: Vec<([(u32, bool); LIMITERS], bool)>,
+    rates: [u64; LIMITERS],
+    /// By how many windows the clock of their process is off, and how much later its windows end
+    off: [i64; LIMITERS],
+    later: [i64; LIMITERS],
+    /// Set if they ask once more, as the reply was lost.
+    again: bool,
+}
+
+/// What happens to one limiter.
+#[derive(Clone, Debug)]
+enum One {
     /// It is another window, by so many, and this part of it, in thousandths
     Move(i64, i64),
-    /// Callers ask by a rate. The clock of their process is so many windows off, and its windows
-    /// end so much later. They may ask once more, as the reply was lost
-    Acquire(u64, Vec<(u32, bool)>, i64, i64, bool),
     Settle(Index, u32),
     Release(u32),
     Left,
@@ -45,24 +66,43 @@ enum Step {
     Spoil,
 }
 
-fn step() -> impl Strategy<Value = Step> {
-    let callers = proptest::collection::vec((1u32..9, any::<bool>()), 1..4);
+fn asked() -> impl Strategy<Value = Asked> {
+    let which = prop_oneof![
+        2 => (0..LIMITERS).prop_map(|limiter| vec![limiter]),
+        1 => proptest::sample::subsequence((0..LIMITERS).collect::<Vec<_>>(), 2..=LIMITERS),
+    ];
+    let takes = uniform3((1u32..9, proptest::bool::weighted(0.2)));
+    let callers = proptest::collection::vec((takes, any::<bool>()), 1..4);
+    let rate = prop_oneof![6 => Just(7u64), 1 => 1u64..12, 1 => Just((1 << 53) - 1)];
     let off = prop_oneof![6 => Just(0i64), 3 => Just(-1i64), 1 => -3i64..=3];
     let later = prop_oneof![3 => Just(0i64), 1 => -80_000i64..80_000];
-    let rate = prop_oneof![6 => Just(7u64), 1 => 1u64..12, 1 => Just((1 << 53) - 1)];
+    let windows = (uniform3(off), uniform3(later));
+    let again = proptest::bool::weighted(0.2);
+    (which, callers, uniform3(rate), windows, again).prop_map(
+        |(which, callers, rates, (off, later), again)| Asked {
+            which,
+            callers,
+            rates,
+            off,
+            later,
+            again,
+        },
+    )
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    let one = prop_oneof![
+        3 => (-2i64..=2, 100i64..900).prop_map(|(by, part)| One::Move(by, part)),
+        3 => (any::<Index>(), 0u32..14).prop_map(|(which, keep)| One::Settle(which, keep)),
+        1 => (1u32..9).prop_map(One::Release),
+        2 => Just(One::Left),
+        1 => Just(One::Lose),
+        1 => (-20i64..=30, 0i64..12).prop_map(|(label, used)| One::Write(label, used)),
+        1 => Just(One::Spoil),
+    ];
     prop_oneof![
-        3 => (-2i64..=2, 100i64..900).prop_map(|(by, part)| Step::Move(by, part)),
-        12 => (rate, callers, off, later, proptest::bool::weighted(0.2)).prop_map(
-            |(rate, callers, off, later, again)| {
-                Step::Acquire(rate, callers, off, later, again)
-            }
-        ),
-        3 => (any::<Index>(), 0u32..14).prop_map(|(which, keep)| Step::Settle(which, keep)),
-        1 => (1u32..9).prop_map(Step::Release),
-        2 => Just(Step::Left),
-        1 => Just(Step::Lose),
-        1 => (-20i64..=30, 0i64..12).prop_map(|(label, used)| Step::Write(label, used)),
-        1 => Just(Step::Spoil),
+        asked().prop_map(Step::Call),
+        (0..LIMITERS, one).prop_map(|(limiter, one)| Step::At(limiter, one)),
     ]
 }
 
@@ -119,54 +159,19 @@ impl Pair {
         })
     }
 
-    fn acquire(&mut self, rate: u64, callers: &[(u32, bool)], windows: [Window; 2], again: bool) {
-        let limit = LimitSource::Code(Limit::monthly(1).with_permits(rate));
-        let run: Vec<_> = callers
-            .iter()
-            .map(|(permits, waits)| {
-                let of = CompiledLimit::unnamed("model");
-                let charge = Charge::named(self.name.clone(), limit, &of, *permits);
-                let mut acquire = Acquire::of([charge], *waits);
-                acquire.identify(self.id());
-                acquire
-            })
-            .collect();
-        let row = Row {
-            rate: rate.cast_signed(),
-            windows,
-        };
-        let asked = together(&run);
-        let mut reply = self.call(&row.ask(asked, false).call(&self.name, asked.len()));
-        if again {
-            reply = self.call(&row.ask(asked, true).call(&self.name, asked.len()));
-        }
-        let read = row.read(&reply, &run, again);
-        if self.spoilt {
-            assert_eq!(read.err().unwrap().kind(), ErrorKind::ForeignState);
-            return;
-        }
-        let reply = read.unwrap();
-        let Some(answers) = reply.answers else {
-            assert_eq!(Used::at(reply.now, self.model.state.stored, &windows), None);
-            assert!((self.now() - reply.now).abs() < TOLERANCE);
-            return;
-        };
-        let now = answers[0].now;
-        assert!(Used::at(now.tick, self.model.state.stored, &windows).is_some());
-        self.model.state.windows = windows;
-        let before = self.model.state.stored;
-        let limiter = std::iter::once(&mut self.model as &mut LimiterState);
-        let expected = call::acquire(limiter, &run[..answers.len()], now).unwrap();
-        let is_hopeless = |answer: &Answer| answer.verdict == Verdict::AboveRate;
-        let says_end = !answers.iter().all(is_hopeless);
-        for (answer, expected) in answers.iter().zip(expected.iter()) {
-            if !says_end {
-                // More than the rate, for all: the model did not look, and no end was said.
-                assert!(is_hopeless(expected) && is_hopeless(answer));
-                continue;
-            }
+    /// Holds the answers to callers of this limiter against those of the model.
+    fn agree(
+        &self,
+        answers: &[Answer],
+        expected: &[Answer],
+        says_end: bool,
+        windows: &[Window; 2],
+    ) {
+        for (answer, expected) in answers.iter().zip(expected) {
             let Some(Taken::Date { label, end }) = expected.taken else {
-                panic!("{expected:?}");
+                // More than a rate, for all: the model did not look.
+                assert_eq!(answer.verdict, expected.verdict);
+                continue;
             };
             // A label that the call does not know is not said.
             let is_known = windows.iter().any(|window| window.label == label);
@@ -174,27 +179,21 @@ impl Pair {
                 Some(Taken::Date { label, .. }) => Some(label),
                 _ => None,
             };
-            assert_eq!(said, is_known.then_some(label), "{answer:?}");
-            if !is_known && end - now.tick >= windows[1].end - windows[0].start {
+            let now = answer.now.tick;
+            let is_far = !is_known && end - now >= windows[1].end - windows[0].start;
+            if !says_end || is_far {
                 // So far ahead, a grant does not say the end.
                 assert_eq!(answer.verdict, expected.verdict);
                 assert_eq!(answer.remaining, expected.remaining);
                 continue;
             }
+            assert_eq!(said, is_known.then_some(label), "{answer:?}");
             let expected = Answer {
                 changed: answer.changed,
                 taken: answer.taken,
                 ..*expected
             };
             assert_same(answer, &expected, TOLERANCE);
-        }
-        if answers.iter().all(is_hopeless) {
-            assert_eq!(self.model.state.stored, before);
-        }
-        for (answer, (permits, _)) in answers.iter().zip(callers) {
-            if let (Verdict::Granted, Some(taken)) = (answer.verdict, answer.taken) {
-                self.granted.push((*permits, taken));
-            }
         }
     }
 
@@ -280,18 +279,13 @@ impl Pair {
         }
     }
 
-    fn live(&mut self, step: &Step) {
+    fn live(&mut self, step: &One) {
         let name = self.key();
         match step {
             // Labels of these have eight digits, as all.
-            Step::Move(by, part) => self.here = ((self.here.0 + by).clamp(-9, 9), *part),
-            Step::Acquire(rate, callers, off, later, again) => {
-                let now = self.now();
-                let windows = self.windows(now, *off, *later);
-                self.acquire(*rate, callers, windows, *again);
-            }
-            Step::Settle(which, keep) => self.settle(*which, *keep),
-            Step::Release(permits) => {
+            One::Move(by, part) => self.here = ((self.here.0 + by).clamp(-9, 9), *part),
+            One::Settle(which, keep) => self.settle(*which, *keep),
+            One::Release(permits) => {
                 let released = i64::from(*permits).min(self.used());
                 let stored = self.model.state.stored.filter(|_| !self.spoilt);
                 let Some(label) = stored.map(|used| used.label) else {
@@ -303,12 +297,12 @@ impl Pair {
                     used.permits -= released;
                 }
             }
-            Step::Left => self.ask_left(),
-            Step::Lose => {
+            One::Left => self.ask_left(),
+            One::Lose => {
                 self.write(&["DEL", &name]);
                 (self.model.state.stored, self.spoilt) = (None, false);
             }
-            Step::Write(label, permits) => {
+            One::Write(label, permits) => {
                 let used = Used {
                     label: FIRST + 10 * self.here.0 + label,
                     permits: *permits,
@@ -317,7 +311,7 @@ impl Pair {
                 self.put(&used);
                 (self.model.state.stored, self.spoilt) = (Some(used), false);
             }
-            Step::Spoil => {
+            One::Spoil => {
                 self.write(&["SET", &name, "spoilt"]);
                 (self.model.state.stored, self.spoilt) = (None, true);
             }
@@ -348,7 +342,7 @@ impl Pair {
         let now = self.now();
         let windows = self.windows(now, 0, 0);
         let row = Row { rate: 7, windows };
-        let reply = self.call(&row.ask_left(self.id()).call(&self.name, 0));
+        let reply = self.call(&row.ask_left(self.id()).call(std::iter::once(&self.name), 0));
         let read = row.read_left(&reply);
         if self.spoilt {
             assert_eq!(read.unwrap_err().kind(), ErrorKind::ForeignState);
@@ -369,14 +363,103 @@ impl Pair {
     }
 }
 
+/// Has callers ask for permits of several limiters, by the script and by the model.
+fn ask_all(pairs: &mut [Pair; LIMITERS], asked: &Asked) {
+    let which = &asked.which;
+    let now = pairs[0].now();
+    let row = |limiter: &usize| Row {
+        rate: asked.rates[*limiter].cast_signed(),
+        windows: pairs[*limiter].windows(now, asked.off[*limiter], asked.later[*limiter]),
+    };
+    let rows: Vec<_> = which.iter().map(row).collect();
+    let of = CompiledLimit::unnamed("model");
+    let charge = |limiter: &usize, (permits, shadow): (u32, bool)| {
+        let limit = Limit::monthly(1).with_permits(asked.rates[*limiter]);
+        let name = pairs[*limiter].name.clone();
+        Charge {
+            shadow,
+            ..Charge::named(name, LimitSource::Code(limit), &of, permits)
+        }
+    };
+    let acquire = |(takes, waits): &([(u32, bool); LIMITERS], bool)| {
+        let charges = which.iter().map(|limiter| charge(limiter, takes[*limiter]));
+        let mut acquire = Acquire::of(charges.collect::<Vec<_>>(), *waits);
+        acquire.identify(pairs[0].id());
+        acquire
+    };
+    let run: Vec<_> = asked.callers.iter().map(acquire).collect();
+    let sent = together(&run);
+    let names: Vec<_> = which.iter().map(|limiter| &pairs[*limiter].name).collect();
+    let call = |again| ask_for(&rows, sent, again).call(names.iter().copied(), sent.len());
+    let mut calls = vec![call(false)];
+    calls.extend(asked.again.then(|| call(true)));
+    let mut replies = calls.iter().map(|call| pairs[0].call(call));
+    let reply = replies.next_back().unwrap();
+    let read = read(&rows, &reply, &run, asked.again);
+    if which.iter().any(|limiter| pairs[*limiter].spoilt) {
+        assert_eq!(read.err().unwrap().kind(), ErrorKind::ForeignState);
+        return;
+    }
+    let reply = read.unwrap();
+    let mut is_known = which.iter().zip(&rows).map(|(limiter, row)| {
+        Used::at(reply.now, pairs[*limiter].model.state.stored, &row.windows).is_some()
+    });
+    let all_known = is_known.all(|known| known);
+    assert_eq!(reply.answers.is_some(), all_known);
+    let Some(answers) = reply.answers else {
+        return;
+    };
+    let decided = answers.len() / which.len();
+    assert!(decided >= sent.len());
+    let run = &run[..decided];
+    let instant = answers[0].now;
+    let models = pairs.iter_mut().enumerate();
+    let models = models.filter(|(limiter, _)| which.contains(limiter));
+    let models = models.zip(&rows).map(|((_, pair), row)| {
+        pair.model.state.windows = row.windows;
+        &mut pair.model as &mut LimiterState
+    });
+    let expected = call::acquire(models, run, instant).unwrap();
+    for (place, limiter) in which.iter().enumerate() {
+        let of_this = |answers: &[Answer]| -> Vec<Answer> {
+            let answers = answers.iter().skip(place);
+            answers.step_by(which.len()).copied().collect()
+        };
+        let rate = asked.rates[*limiter];
+        let permits = |acquire: &Acquire| acquire.charges[place].permits;
+        let says_end = sent
+            .iter()
+            .any(|acquire| u64::from(permits(acquire)) <= rate);
+        let pair = &mut pairs[*limiter];
+        let windows = &rows[place].windows;
+        pair.agree(&of_this(&answers), &of_this(&expected), says_end, windows);
+    }
+    for (acquire, answers) in run.iter().zip(answers.chunks(which.len())) {
+        let mut enforced = acquire.charges().zip(answers);
+        let is_granted =
+            enforced.all(|(charge, answer)| charge.shadow || answer.verdict == Verdict::Granted);
+        for (answer, (charge, limiter)) in answers.iter().zip(acquire.charges().zip(which)) {
+            if let (true, Verdict::Granted, Some(taken)) =
+                (is_granted, answer.verdict, answer.taken)
+            {
+                pairs[*limiter].granted.push((charge.permits, taken));
+            }
+        }
+    }
+}
+
 proptest! {
     #![proptest_config(config(240))]
 
     #[test]
     fn a_history(steps in proptest::collection::vec(step(), 1..60)) {
-        let mut pair = Pair::new();
+        let mut pairs = [(); LIMITERS].map(|()| Pair::new());
         for step in &steps {
-            pair.live(step);
+            match step {
+                Step::Call(asked) => ask_all(&mut pairs, asked),
+                Step::At(limiter, one) => pairs[*limiter].live(one),
+            }
+            pairs.iter_mut().for_each(Pair::compare);
         }
     }
 }

@@ -112,6 +112,29 @@ async fn lists_take_of_all_or_of_none(store: impl Settles) {
     assert_eq!(free(&second).await, 1);
 }
 
+/// A day and a month of one key, in Redis: a refusal takes nothing, and so gives nothing back.
+#[tokio::test]
+async fn limits_by_the_calendar_go_in_one_call() {
+    let server = RedisServer::start();
+    let store = patient(server.url()).deny_cache(Duration::ZERO);
+    let store = store.build().unwrap();
+    let [day, month] = ["3/day", "5/month"].map(|text| {
+        let keyed = limit(text).named(&unique("quota")).keyed(&store);
+        keyed.unwrap().of("alice")
+    });
+    let both = RateLimiter::all([&day, &month]).unwrap();
+    granted(both.try_acquire_many(1).await.unwrap());
+    let calls = || server.calls_of("evalsha");
+    let before = calls();
+    let grant = granted(both.try_acquire_many(1).await.unwrap());
+    refused(both.try_acquire_many(2).await.unwrap());
+    assert_eq!(calls() - before, 2);
+    assert_eq!((free(&day).await, free(&month).await), (1, 3));
+    day.settle(&grant, 0);
+    store.settled().await;
+    assert_eq!((free(&day).await, free(&month).await), (2, 3));
+}
+
 async fn a_shadow_counts_and_refuses_no_request(store: impl Settles) {
     let rule = Rule::new(&unique("rule"), limit("2/month"), Constant("all"));
     let layer = RateLimitLayer::new(&store, rule.shadow());

@@ -1,12 +1,15 @@
-//! A limit by the calendar as one string, which has the permits used in a window, under its label:
-//! the calls and their replies. Pure.
+//! Limits by the calendar, each one string, which has the permits used in a window, under its
+//! label: the calls and their replies. Pure.
 //!
-//! A call carries two windows, the present one by the caller's clock and the next, and the server's
-//! time chooses. If neither holds that time, the call must be made once more, by that time.
+//! A call carries two windows of each limit, the present one by the caller's clock and the next,
+//! and the server's time chooses. If neither holds that time, the call must be made once more, by
+//! that time.
+
+use std::{iter, mem};
 
 use redis::Value;
 
-use super::{ASKS, Argument, LATEST, MOST, Numbers, SETTLES, WAITS};
+use super::{ASKS, Argument, LATEST, MOST, Numbers, SETTLES, WAITS, byte};
 use crate::{
     algorithm::answer::{Answer, Changed, Verdict},
     charge::{Charge, PermitId, Taken},
@@ -34,11 +37,11 @@ pub(crate) struct Row {
     pub(crate) windows: [Window; 2],
 }
 
-/// The reply to callers of one limiter.
+/// The reply to callers of the same limiters.
 pub(crate) struct Reply {
     /// The server's time, in ms
     pub(crate) now: i64,
-    /// Of the first callers; `None` if no window holds that time.
+    /// Of the first callers, one for each limiter; `None` if no window holds that time.
     pub(crate) answers: Option<List<Answer>>,
 }
 
@@ -73,10 +76,131 @@ pub(crate) fn together(run: &[Acquire]) -> &[Acquire] {
     &run[..first.map(<[_]>::len).sum()]
 }
 
-/// Returns callers, those together that ask for the same; each by itself if they ask `again`.
+/// Returns callers, those together that ask for the same of one limiter; each by itself if they ask
+/// `again`.
 fn groups(run: &[Acquire], again: bool) -> impl Iterator<Item = &[Acquire]> {
     let asked = |acquire: &Acquire| (acquire.first().permits, acquire.max_wait.is_some());
-    run.chunk_by(move |a, b| asked(a) == asked(b) && !again)
+    run.chunk_by(move |a, b| asked(a) == asked(b) && !again && !a.is_list())
+}
+
+/// Makes the argument of a call for those [`together`], who may ask `again`: then each limiter knows
+/// what they took before, if no four others have taken since.
+pub(crate) fn ask(rows: &[Row], run: &[Acquire], again: bool) -> Argument {
+    let run = together(run);
+    let id = run.first().map_or(PermitId::NONE, |first| first.first().id);
+    let argument = rows.iter().fold(Argument::new(id, rows.len()), Row::put);
+    let mut callers = 0;
+    groups(run, again).fold(argument, |argument, group| {
+        let first = &group[0];
+        let flags = if first.max_wait.is_some() { WAITS } else { 0 };
+        let by = again.then_some((id, byte(callers)));
+        callers += group.len();
+        let request = argument.request(byte(group.len()), by, rows.len(), flags);
+        let charges = first.charges().enumerate();
+        charges.fold(request, |argument, (place, charge)| {
+            argument.charge(place, charge.shadow, charge.permits)
+        })
+    })
+}
+
+/// Reads the reply to it. Where one that waits is refused, so are those behind it that wait.
+pub(crate) fn read(
+    rows: &[Row],
+    reply: &Value,
+    run: &[Acquire],
+    again: bool,
+) -> Result<Reply, Error> {
+    let (mut numbers, now) = Numbers::of(reply)?;
+    let asked = together(run);
+    let mut counted: List<Group> = List::new();
+    // Of each caller and limiter, and of each caller.
+    let (mut has_room, mut granted) = (List::new(), List::new());
+    for callers in groups(asked, again) {
+        let before = mem::take(&mut counted);
+        for (place, row) in rows.iter().enumerate() {
+            let Some(mut group) = row.group(&mut numbers, callers.len())? else {
+                return Ok(Reply { now, answers: None });
+            };
+            let ends_before = before.get(place).and_then(|before| before.ends);
+            group.ends = group.ends.or(ends_before);
+            counted.push(group);
+        }
+        for (number, caller) in callers.iter().enumerate() {
+            let each = counted.iter().map(|group| number < group.granted);
+            let mut enforced = caller.charges().zip(each.clone());
+            granted.push(enforced.all(|(charge, has_room)| charge.shadow || has_room));
+            has_room.extend(each);
+        }
+    }
+    numbers.end()?;
+    let mut line = Line::new(rows, now, &counted);
+    let mut answers = List::new();
+    for (number, caller) in run.iter().enumerate() {
+        let is_granted = match granted.get(number) {
+            Some(granted) => *granted,
+            None if line.is_closed && caller.max_wait.is_some() => false,
+            None => break,
+        };
+        let has_room = has_room.iter().skip(number * rows.len());
+        line.answer(caller, is_granted, has_room.copied(), &mut answers);
+    }
+    let answers = Some(answers);
+    Ok(Reply { now, answers })
+}
+
+/// What is answered to callers, one after the other.
+struct Line<'a> {
+    rows: &'a [Row],
+    /// What is answered to all callers of each limiter, and the ms until its window ends.
+    answers: List<(Answer, i64)>,
+    /// Permits of the callers that wait and are refused, of each limiter.
+    in_line: List<i64>,
+    /// Set if there is one.
+    is_closed: bool,
+}
+
+impl<'a> Line<'a> {
+    fn new(rows: &'a [Row], now: i64, counted: &[Group]) -> Self {
+        let each = rows.iter().zip(counted);
+        Self {
+            rows,
+            answers: each.map(|(row, group)| row.answer(now, group)).collect(),
+            in_line: rows.iter().map(|_| 0).collect(),
+            is_closed: false,
+        }
+    }
+
+    /// Answers a caller, as `algorithm/call.rs` does.
+    fn answer(
+        &mut self,
+        caller: &Acquire,
+        is_granted: bool,
+        has_room: impl Iterator<Item = bool>,
+        answers: &mut List<Answer>,
+    ) {
+        let waits = caller.max_wait.is_some();
+        let is_above = |row: &Row, charge: &Charge| i64::from(charge.permits) > row.rate;
+        let mut enforced = caller.charges().zip(self.rows);
+        let is_hopeless = enforced.any(|(charge, row)| !charge.shadow && is_above(row, charge));
+        self.is_closed |= waits && !is_granted && !is_hopeless;
+        let has_room = has_room.chain(iter::repeat(false));
+        for (place, (charge, has_room)) in caller.charges().zip(has_room).enumerate() {
+            let (row, (answer, turn)) = (&self.rows[place], self.answers[place]);
+            let mut needs = i64::from(charge.permits);
+            answers.push(if is_above(row, charge) {
+                answer.for_caller(Verdict::AboveRate, 0)
+            } else if is_hopeless || is_granted && has_room {
+                answer.for_caller(Verdict::Granted, 0)
+            } else {
+                if waits && !charge.shadow {
+                    // Those that wait before it come first.
+                    self.in_line[place] += needs;
+                    needs = self.in_line[place];
+                }
+                row.refuse(answer, turn, needs)
+            });
+        }
+    }
 }
 
 impl Row {
@@ -90,73 +214,25 @@ impl Row {
         }
     }
 
-    fn begin(&self, id: PermitId) -> Argument {
-        let row = Argument::new(id).bytes(&[KIND]).number(self.rate, 7);
-        let numbers = self.windows.iter();
+    /// Writes it.
+    fn put(argument: Argument, row: &Self) -> Argument {
+        let argument = argument.bytes(&[KIND]).number(row.rate, 7);
+        let numbers = row.windows.iter();
         let numbers = numbers.flat_map(|window| [window.label, window.start, window.end]);
-        numbers.fold(row, |row, number| row.number(number, 6))
+        numbers.fold(argument, |argument, number| argument.number(number, 6))
     }
 
-    /// Makes the argument of a call for those [`together`], who may ask `again`: then the limiter
-    /// knows what they took before, if no four others have taken since.
-    pub(crate) fn ask(&self, run: &[Acquire], again: bool) -> Argument {
-        let run = together(run);
-        let id = run.first().map_or(PermitId::NONE, |first| first.first().id);
-        let mut place = 0;
-        groups(run, again).fold(self.begin(id), |argument, group| {
-            let first = &group[0];
-            let flags = if first.max_wait.is_some() { WAITS } else { 0 };
-            let callers = u8::try_from(group.len()).unwrap_or(u8::MAX);
-            let by = again.then_some((id, place));
-            place += callers;
-            argument.request(callers, by, flags, first.first().permits)
-        })
-    }
-
-    /// Reads the reply to it. Where one that waits is refused, so are those behind it that wait.
-    pub(crate) fn read(&self, reply: &Value, run: &[Acquire], again: bool) -> Result<Reply, Error> {
-        let (mut numbers, now) = Numbers::of(reply)?;
-        let asked = together(run);
-        let (mut refused, mut last) = (List::with_capacity(run.len()), None::<Group>);
-        for callers in groups(asked, again) {
-            let Some(mut group) = self.group(&mut numbers, callers.len())? else {
-                return Ok(Reply { now, answers: None });
-            };
-            refused.extend((0..callers.len()).map(|place| place >= group.granted));
-            group.ends = group.ends.or(last.and_then(|before| before.ends));
-            last = Some(group);
-        }
-        numbers.end()?;
-        // One that asks for more than the rate holds up no other.
-        let waits = |caller: &&Acquire| caller.max_wait.is_some();
-        let is_in_line =
-            |caller: &Acquire| waits(&caller) && i64::from(caller.first().permits) <= self.rate;
-        let mut each = asked.iter().zip(refused.iter());
-        if each.any(|(caller, refused)| *refused && is_in_line(caller)) {
-            let behind = run[asked.len()..].iter().take_while(waits);
-            refused.extend(behind.map(|_| true));
-        }
-        let answers = last.map(|group| {
-            let (answer, mut in_line) = (self.answer(now, &group), 0);
-            let callers = run.iter().zip(refused.iter());
-            callers
-                .map(|(caller, refused)| {
-                    let permits = i64::from(caller.first().permits);
-                    let mut needs = permits;
-                    if *refused && is_in_line(caller) {
-                        in_line += permits;
-                        needs = in_line;
-                    }
-                    self.of_caller(answer, permits, refused.then_some(needs))
-                })
-                .collect()
-        });
-        Ok(Reply { now, answers })
+    /// Begins the argument of a call for one caller of one limiter.
+    fn alone(&self, id: PermitId, flags: u8, permits: u32) -> Argument {
+        let argument = Self::put(Argument::new(id, 1), self);
+        argument
+            .request(1, None, 1, flags)
+            .charge(0, false, permits)
     }
 
     /// Makes the argument of a call that asks what is left.
     pub(crate) fn ask_left(&self, id: PermitId) -> Argument {
-        self.begin(id).request(1, None, ASKS, 1)
+        self.alone(id, ASKS, 1)
     }
 
     /// Reads the reply to it: the server's time in ms, and what is left; `None` if no window holds
@@ -170,7 +246,7 @@ impl Row {
     /// Makes the argument of a call that leaves so many of the permits that were taken in its
     /// window.
     fn settle(&self, id: PermitId, took: u32, keep: u32) -> Argument {
-        let argument = self.begin(id).request(1, None, SETTLES, keep);
+        let argument = self.alone(id, SETTLES, keep);
         let label = self.windows[0].label;
         argument
             .number(took.into(), 4)
@@ -242,8 +318,8 @@ impl Row {
         }
     }
 
-    /// Returns what is answered to all callers.
-    fn answer(&self, now: i64, group: &Group) -> Answer {
+    /// Returns what is answered to all callers, and the ms until the window ends.
+    fn answer(&self, now: i64, group: &Group) -> (Answer, i64) {
         let window = self.counted(now, group.ends);
         let limit = StoredLimit {
             rate: self.rate,
@@ -251,11 +327,9 @@ impl Row {
             rate_type: RateType::Overall,
             keep_alive: 0,
         };
-        let reset = match group.left < self.rate {
-            true => window.end - now,
-            false => 0,
-        };
-        Answer {
+        let turn = window.end - now;
+        let reset = if group.left < self.rate { turn } else { 0 };
+        let answer = Answer {
             remaining: group.left,
             next: reset,
             reset,
@@ -265,21 +339,19 @@ impl Row {
                 end: window.end,
             }),
             ..Answer::new(&limit, Changed::Nothing, Now::millis(now))
-        }
+        };
+        (answer, turn)
     }
 
-    /// Returns the answer to a caller. One that is refused `needs` so many free permits.
-    fn of_caller(&self, answer: Answer, permits: i64, needs: Option<i64>) -> Answer {
-        let Some(needs) = needs else {
+    /// Returns the answer to a caller that needs so many free permits.
+    fn refuse(&self, answer: Answer, turn: i64, needs: i64) -> Answer {
+        if needs <= answer.remaining {
             return answer.for_caller(Verdict::Granted, 0);
-        };
-        if permits > self.rate {
-            return answer.for_caller(Verdict::AboveRate, 0);
         }
         // Later windows are assumed to be as long as this one.
         let rounds = (needs - 1).div_euclid(self.rate.max(1));
         let later = rounds.saturating_mul(answer.interval);
-        answer.for_caller(Verdict::Refused, answer.reset.saturating_add(later))
+        answer.for_caller(Verdict::Refused, turn.saturating_add(later))
     }
 }
 
@@ -291,13 +363,13 @@ pub(crate) fn settle(receipt: &Charge, keep: u32) -> Option<ScriptCall> {
     let rate = receipt.limit().given()?.stored().rate;
     let row = Row::until(end, label, rate);
     let argument = row.settle(receipt.id, receipt.permits, keep);
-    Some(argument.call(receipt.name(), 0))
+    Some(argument.call(iter::once(receipt.name()), 0))
 }
 
 /// Makes the call that gives back so many permits of the window with this label, if it is open.
 pub(crate) fn release(name: &Name, id: PermitId, label: i64, permits: u32) -> ScriptCall {
     let row = Row::until(LATEST, label, MOST);
-    row.settle(id, permits, 0).call(name, 0)
+    row.settle(id, permits, 0).call(iter::once(name), 0)
 }
 
 /// Reads the reply to a call that settles or releases: the permits that are free again.
@@ -367,7 +439,7 @@ mod tests {
     #[test]
     fn replies_that_are_not_ours_are_errors() {
         let unit = 30_001;
-        for (numbers, callers) in [
+        for (reply, callers) in [
             (reply([]), 1),
             (reply([7 * unit]), 1),
             (reply([7 * unit + 4000, 1]), 1),
@@ -382,12 +454,12 @@ mod tests {
             (Value::Array(vec![Value::Int(-1), Value::Int(4000)]), 1),
         ] {
             let run = run([1, 1]);
-            let read = ROW.read(&numbers, &run[..callers], false);
+            let read = read(&[ROW], &reply, &run[..callers], false);
             let kind = read.err().map(|error| error.kind());
-            assert_eq!(kind, Some(ErrorKind::Unavailable), "{numbers:?}");
+            assert_eq!(kind, Some(ErrorKind::Unavailable), "{reply:?}");
         }
         let foreign = Value::Array(vec![Value::Int(NOW * 1000), Value::Nil]);
-        let read = ROW.read(&foreign, &run([1]), false);
+        let read = read(&[ROW], &foreign, &run([1]), false);
         assert_eq!(read.err().unwrap().kind(), ErrorKind::ForeignState);
     }
 
@@ -396,7 +468,7 @@ mod tests {
     fn only_a_label_that_the_call_knows_is_settled() {
         let unit = 30_001;
         for (ends, label) in [(4000, Some(1)), (25_000, Some(2)), (9000, None)] {
-            let read = ROW.read(&reply([7 * unit + ends]), &run([1]), false);
+            let read = read(&[ROW], &reply([7 * unit + ends]), &run([1]), false);
             let answers = read.unwrap().answers.unwrap();
             let end = NOW + ends;
             let taken = label.map(|label| Taken::Date { label, end });

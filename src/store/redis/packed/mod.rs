@@ -76,15 +76,15 @@ pub(crate) fn key(name: &Name) -> String {
     suffixed(name, "~")
 }
 
-/// The argument of a call with one row, for requests of one charge each, which tells the time.
+/// The argument of a call, which tells the time. Each limiter has a key and a row, at the same place.
 pub(crate) struct Argument(Vec<u8>);
 
 impl Argument {
-    /// Begins one, by the server's clock.
-    fn new(id: PermitId) -> Self {
+    /// Begins one with so many rows, by the server's clock.
+    fn new(id: PermitId, rows: usize) -> Self {
         let mut bytes = Vec::with_capacity(80);
         bytes.extend_from_slice(&id.0[..8]);
-        Self(bytes).number(0, 6).bytes(&[1, 1])
+        Self(bytes).number(0, 6).bytes(&[byte(rows), 1])
     }
 
     fn bytes(mut self, bytes: &[u8]) -> Self {
@@ -98,23 +98,46 @@ impl Argument {
         self.bytes(&number.to_le_bytes()[..width])
     }
 
-    /// Writes a request of so many callers, for so many permits each; or of one that was sent
-    /// before, by that call and at that place.
-    fn request(self, callers: u8, before: Option<(PermitId, u8)>, flags: u8, permits: u32) -> Self {
+    /// Begins a request of so many callers, for so many charges; or of one that was sent before, by
+    /// that call and at that place.
+    fn request(
+        self,
+        callers: u8,
+        before: Option<(PermitId, u8)>,
+        charges: usize,
+        flags: u8,
+    ) -> Self {
         let argument = match before {
             Some((id, place)) => self.bytes(&[0]).bytes(&id.0[..8]).bytes(&[place]),
             None => self.bytes(&[callers]),
         };
-        let argument = argument.bytes(&[1, flags, 1, 1, 0]);
+        argument.bytes(&[byte(charges), flags])
+    }
+
+    /// Writes a charge of the limiter at this place.
+    fn charge(self, place: usize, is_shadow: bool, permits: u32) -> Self {
+        let place = byte(place + 1);
+        let argument = self.bytes(&[place, place, u8::from(is_shadow)]);
         argument.number(permits.into(), 4)
     }
 
-    /// Makes the call for a limiter, which decides for so many callers.
-    pub(crate) fn call(&self, name: &Name, callers: usize) -> ScriptCall {
-        let mut command = DECIDE.start(1, 1);
-        command.arg(key(name)).arg(&self.0);
+    /// Makes the call for these limiters, which decides for so many callers.
+    pub(crate) fn call<'a>(
+        &self,
+        names: impl ExactSizeIterator<Item = &'a Name>,
+        callers: usize,
+    ) -> ScriptCall {
+        let mut command = DECIDE.start(names.len(), 1);
+        for name in names {
+            command.arg(key(name));
+        }
+        command.arg(&self.0);
         ScriptCall::new(&DECIDE, command, callers, true)
     }
+}
+
+fn byte(number: usize) -> u8 {
+    u8::try_from(number).unwrap_or(u8::MAX)
 }
 
 /// The numbers of a reply, behind the time.

@@ -129,7 +129,8 @@ fn unquoted(error: RedisError) -> RedisError {
 /// Returns whether one script decides for both. Hash tags that differ may share a hash slot, and
 /// are treated as apart all the same.
 pub(crate) fn go_together(a: &Charge, b: &Charge, in_slots: bool) -> bool {
-    let mut both = [a, b].into_iter();
-    let lists = both.all(|charge| charge.of().counting.algorithm.has_log());
-    lists && (!in_slots || tag(a.name()) == tag(b.name()))
+    let [a_by, b_by] = [a, b].map(|charge| charge.of().counting.algorithm);
+    let is_by_calendar = a_by == Algorithm::Calendar && b_by == Algorithm::Calendar;
+    let have_logs = a_by.has_log() && b_by.has_log();
+    (have_logs || is_by_calendar) && (!in_slots || tag(a.name()) == tag(b.name()))
 }
