@@ -110,7 +110,7 @@ async fn compare(quick: bool, alone: bool, only: &[&str]) -> (String, serde_json
             rounds: 5,
             loads: 7,
             turns: [millis(300), millis(600)],
-            open: (&[2_000, 8_000, 16_000], millis(1500)),
+            open: (&[2_000, 8_000, 16_000], millis(1000)),
             keys: 20_000,
         },
     };

@@ -204,28 +204,27 @@ fn works(text: &mut String, all: &[Shown], state: State) {
 }
 
 fn open(text: &mut String, all: &[Shown]) {
-    text.push_str(
-        "\n#### Latency by offered load\n\nIn µs: the median of all turns, and the least.\n\n",
-    );
     let Some(first) = all.iter().find(|shown| !shown.open.is_empty()) else {
         return;
     };
-    text.push_str("| contestant |");
-    for Load { rate, .. } in &first.open {
-        let _ = write!(text, " {rate}/s: p50 | p99 | p99.9 | in Redis, p99 |");
-    }
-    let _ = writeln!(text, "\n|---|{}", "---:|".repeat(4 * first.open.len()));
-    for shown in all.iter().filter(|shown| !shown.open.is_empty()) {
-        let _ = write!(text, "| {} |", shown.entry.name);
-        for load in &shown.open {
-            let both = |of: fn(&Latency) -> f64| {
-                format!("{} ({})", short(of(&load.median)), short(of(&load.least)))
-            };
-            let [p50, p99, p999] = [both(|it| it.p50), both(|it| it.p99), both(|it| it.p999)];
-            let in_redis = short(load.in_redis.p99);
-            let _ = write!(text, " {p50} | {p99} | {p999} | {in_redis} |");
+    text.push_str(
+        "\n#### Latency by offered load\n\nIn µs: the median of all turns (and the least).\n\n",
+    );
+    text.push_str("| offered | contestant | p50 | p99 | p99.9 | in Redis: p50 | p99 | p99.9 |\n");
+    text.push_str("|---|---|---:|---:|---:|---:|---:|---:|\n");
+    let figures: [fn(&Latency) -> f64; 3] = [|it| it.p50, |it| it.p99, |it| it.p999];
+    for (at, Load { rate, .. }) in first.open.iter().enumerate() {
+        let mut name = format!("**{}/s**", thousands(*rate as f64));
+        for (shown, load) in all.iter().filter_map(|it| Some((it, it.open.get(at)?))) {
+            let _ = write!(text, "| {name} | {} |", shown.entry.name);
+            for [median, least] in [[load.median, load.least], load.in_redis] {
+                for of in figures {
+                    let _ = write!(text, " {} ({}) |", short(of(&median)), short(of(&least)));
+                }
+            }
+            text.push('\n');
+            name.clear();
         }
-        text.push('\n');
     }
 }
 
@@ -309,7 +308,8 @@ pub(crate) fn json(about: &str, all: &[Shown]) -> Value {
         let open = shown.open.iter().map(|load| {
             json!({
                 "offered": load.rate, "micros": latency(&load.median),
-                "least": latency(&load.least), "in_redis": latency(&load.in_redis),
+                "least": latency(&load.least), "in_redis": latency(&load.in_redis[0]),
+                "least_in_redis": latency(&load.in_redis[1]),
             })
         });
         json!({

@@ -152,7 +152,8 @@ impl Latency {
         }
     }
 
-    /// Of a line of Redis' `latencystats`: `p50=18.047,p99=40.191,p99.9=97.791`.
+    /// Of a line of Redis' `latencystats`: `p50=18.047,p99=40.191,p99.9=97.791`. No numbers where
+    /// there is none.
     pub(crate) fn of_redis(line: &str) -> Self {
         let of = |name: &str| {
             let mut figures = line.trim().split(',');
@@ -292,5 +293,6 @@ mod tests {
         let line = "p50=18.047,p99=40.191,p99.9=97.791\r";
         let Latency { p50, p99, p999 } = Latency::of_redis(line);
         assert_eq!([p50, p99, p999], [18.047, 40.191, 97.791]);
+        assert!(Latency::of_redis("").p99.is_nan());
     }
 }

@@ -14,9 +14,7 @@ pub(super) const ENTRIES: [Entry; 1] = [Entry {
     package: "tower-rate-limiter",
     form: Form::Layer,
     promise: Promise::Window,
-    sends: &[
-        "multi", "exec", "set", "incr", "incrby", "pexpire", "pttl", "evalsha",
-    ],
+    sends: &["multi", "set", "incr", "pttl", "exec"],
     build: |limits, place| {
         Box::pin(async move {
             let client = redis1::Client::open(place.url.as_str()).unwrap();
