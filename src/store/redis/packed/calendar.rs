@@ -86,7 +86,6 @@ fn groups(run: &[Acquire], again: bool) -> impl Iterator<Item = &[Acquire]> {
 /// Makes the argument of a call for those [`together`], who may ask `again`: then each limiter knows
 /// what they took before, if no four others have taken since.
 pub(crate) fn ask(rows: &[Row], run: &[Acquire], again: bool) -> Argument {
-    let run = together(run);
     let id = run.first().map_or(PermitId::NONE, |first| first.first().id);
     let argument = rows.iter().fold(Argument::new(id, rows.len()), Row::put);
     let mut callers = 0;
