@@ -68,7 +68,7 @@ impl Place {
 }
 
 pub(super) struct StoredLimiter {
-    /// The limit of the last caller, which need not be compared again. Weak, as a limiter outlives
+    /// The limit of the last caller, whose way to count is this one's. Weak, as a limiter outlives
     /// rules, and what they own may hold this store.
     by: Weak<CompiledLimit>,
     pub(super) limiter: Count,
