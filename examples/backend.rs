@@ -13,7 +13,7 @@ use std::{
 use tower_ratelimit::{
     Clock, Error, ErrorKind, Limit, ManualClock,
     backend::{
-        Acquire, Answer, Backend, BackendStore, LimitSource, Name, Op, OpResult, Settings, Settle,
+        Answer, Backend, BackendStore, Demand, LimitSource, Name, Op, OpResult, Settings, Settle,
         laws,
     },
 };
@@ -69,7 +69,7 @@ impl Log {
 }
 
 impl Backend for Plain {
-    async fn acquire(&self, demand: &Acquire) -> Result<Vec<Answer>, Error> {
+    async fn acquire(&self, demand: &Demand) -> Result<Vec<Answer>, Error> {
         let (now, mut all) = (self.clock.now(), self.limiters());
         let (mut logs, mut granted) = (Vec::new(), true);
         for charge in demand.charges() {

@@ -1,4 +1,4 @@
-//! The request to a store: an [`Acquire`] of [`Charge`]s.
+//! The request to a store: a [`Demand`] of [`Charge`]s.
 
 use std::{
     sync::OnceLock,
@@ -15,7 +15,7 @@ use crate::{
 
 /// A list of charges, granted together or not at all.
 #[derive(Clone, Debug)]
-pub struct Acquire {
+pub struct Demand {
     /// Each of another limiter. Empty only once they are in the decision.
     pub(crate) charges: Charges,
     /// The answer if the store cannot decide; `None` hands the error to the caller.
@@ -56,7 +56,7 @@ impl MaxWait {
     }
 }
 
-impl Acquire {
+impl Demand {
     /// Returns what a limiter without HTTP asks for.
     pub(crate) fn new(charges: Charges, max_wait: Option<MaxWait>) -> Self {
         Self {
@@ -124,7 +124,7 @@ impl Acquire {
 }
 
 #[cfg(test)]
-impl Acquire {
+impl Demand {
     /// Returns one caller of a call, which waits in a queue or not.
     pub(crate) fn of(charges: impl IntoIterator<Item = Charge>, waits: bool) -> Self {
         Self {

@@ -6,7 +6,7 @@ use crate::{
     charge::{Charge, PermitId, Settled, Standing, Taken},
     clock::Now,
     decision::{Charges, Decision, Grant, Refusal, Source},
-    demand::Acquire,
+    demand::Demand,
     limit::Counting,
     limit::{Algorithm, StoredLimit, at_least_zero},
 };
@@ -146,7 +146,7 @@ struct Judged {
     refused: Option<Option<Duration>>,
 }
 
-impl Acquire {
+impl Demand {
     /// Returns what the answers to its charges, one for each, come to.
     pub(crate) fn decision(&self, answers: &[Answer]) -> Decision {
         let mut charges = self.charges.clone();

@@ -6,7 +6,7 @@ use super::answer::{Answer, Changed, Verdict};
 use crate::{
     charge::{Charge, PermitId},
     clock::Now,
-    demand::Acquire,
+    demand::Demand,
     limit::{Ban, StoredLimit},
     list::List,
 };
@@ -149,7 +149,7 @@ impl Answer {
 /// Returns whether a ban in force refuses the callers, so that no limiter of the list counts.
 /// `terms` and `records` have an element for each limiter.
 pub(crate) fn is_banned(
-    first: &Acquire,
+    first: &Demand,
     terms: &[Option<Ban>],
     records: &[Record],
     now: Now,
@@ -162,7 +162,7 @@ pub(crate) fn is_banned(
 
 /// Returns the answers to all callers while a ban is in force.
 pub(crate) fn refuse(
-    run: &[Acquire],
+    run: &[Demand],
     terms: &[Option<Ban>],
     records: &[Record],
     limits: &[Option<StoredLimit>],
@@ -182,7 +182,7 @@ pub(crate) fn refuse(
 /// Records the refusals among `answers`, bans the callers that had too many, and marks the answers
 /// that a ban changes. The answers are those of [`acquire`](super::call::acquire).
 pub(crate) fn judge(
-    run: &[Acquire],
+    run: &[Demand],
     terms: &[Option<Ban>],
     records: &mut [Record],
     answers: &mut [Answer],
@@ -226,7 +226,7 @@ struct Outcome {
 }
 
 impl Outcome {
-    fn of(caller: &Acquire, answers: &[Answer]) -> Self {
+    fn of(caller: &Demand, answers: &[Answer]) -> Self {
         let enforced = || {
             let each = caller.charges().zip(answers);
             each.filter_map(|(charge, answer)| (!charge.shadow).then_some(answer))
@@ -240,7 +240,7 @@ impl Outcome {
 
     /// Returns whether this answer is a refusal that counts. A caller that waits is asked for
     /// again, so only its last refusal counts.
-    fn strikes(&self, caller: &Acquire, charge: &Charge, answer: &Answer) -> bool {
+    fn strikes(&self, caller: &Demand, charge: &Charge, answer: &Answer) -> bool {
         let is_last = caller.max_wait.is_none() || charge.shadow && self.is_granted;
         answer.verdict == Verdict::Refused && !self.is_above_rate && is_last
     }

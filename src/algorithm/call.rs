@@ -6,7 +6,7 @@ use super::{
     answer::{Answer, Changed, Verdict},
     limiter::{CallContext, LimiterState, Needs},
 };
-use crate::{charge::Charge, clock::Now, demand::Acquire, error::ErrorKind, list::List};
+use crate::{charge::Charge, clock::Now, demand::Demand, error::ErrorKind, list::List};
 
 /// Takes permits for each caller, in the order in which they came, or finds when they will be free.
 ///
@@ -16,10 +16,10 @@ use crate::{charge::Charge, clock::Now, demand::Acquire, error::ErrorKind, list:
 /// first, as they were left by the whole call. An error has changed nothing.
 pub(crate) fn acquire<'a>(
     limiters: impl Iterator<Item = &'a mut LimiterState>,
-    run: &[Acquire],
+    run: &[Demand],
     now: Now,
 ) -> Result<List<Answer>, ErrorKind> {
-    let first = run.iter().flat_map(Acquire::charges);
+    let first = run.iter().flat_map(Demand::charges);
     let exact = run.iter().any(|caller| caller.wants_remaining);
     let mut txns = List::with_capacity(run.first().map_or(0, |caller| caller.charges.len()));
     for (limiter, first) in limiters.zip(first) {
@@ -73,16 +73,16 @@ pub(crate) fn acquire<'a>(
 
 /// Returns whether the caller asks for more than a limit ever allows, and was not granted that
 /// before the limit was lowered.
-fn is_hopeless(caller: &Acquire, txns: &[Txn<'_>]) -> bool {
+fn is_hopeless(caller: &Demand, txns: &[Txn<'_>]) -> bool {
     is_above_rate(caller, txns) && !is_granted(caller, txns)
 }
 
-fn is_above_rate(caller: &Acquire, txns: &[Txn<'_>]) -> bool {
+fn is_above_rate(caller: &Demand, txns: &[Txn<'_>]) -> bool {
     let mut each = caller.charges().zip(txns);
     each.any(|(charge, txn)| !charge.shadow && !txn.is_possible(charge))
 }
 
-fn is_granted(caller: &Acquire, txns: &[Txn<'_>]) -> bool {
+fn is_granted(caller: &Demand, txns: &[Txn<'_>]) -> bool {
     let mut each = caller.charges().zip(txns);
     each.any(|(charge, txn)| txn.holds(charge))
 }
@@ -107,7 +107,7 @@ struct Unmet {
 
 impl Refused {
     /// Takes what a caller asks for, if all of it fits. Its answers begin at a place.
-    fn serve(&mut self, caller: &Acquire, txns: &mut [Txn<'_>], answers_begin: usize) {
+    fn serve(&mut self, caller: &Demand, txns: &mut [Txn<'_>], answers_begin: usize) {
         let waits = caller.max_wait.is_some();
         let mut each = caller.charges().zip(txns.iter());
         let fits = each.all(|(charge, txn)| charge.shadow || txn.has_room(charge))

@@ -5,7 +5,7 @@ use std::{collections::HashSet, sync::Arc, time::Duration};
 use super::{RateLimiter, granted, take::take};
 use crate::{
     decision::{Decision, Grant},
-    demand::{Acquire, MaxWait},
+    demand::{Demand, MaxWait},
     error::{ConfigError, Error, ErrorKind, bail},
     store::AnyStore,
 };
@@ -187,12 +187,12 @@ impl AllOf {
         take(&self.store, self.ask(&permits, Some(max_wait))?).await
     }
 
-    fn ask(&self, permits: &[u32], max_wait: Option<MaxWait>) -> Result<Acquire, Error> {
+    fn ask(&self, permits: &[u32], max_wait: Option<MaxWait>) -> Result<Demand, Error> {
         if permits.len() != self.limiters.len() {
             return Err(ErrorKind::Permits.into());
         }
         let each = self.limiters.iter().zip(permits);
         let charges = each.map(|(limiter, permits)| limiter.charge(*permits));
-        Ok(Acquire::new(charges.collect::<Result<_, _>>()?, max_wait))
+        Ok(Demand::new(charges.collect::<Result<_, _>>()?, max_wait))
     }
 }

@@ -15,7 +15,7 @@ use crate::{
     charge::Charge,
     compiled_limit::{CompiledLimit, Limiter},
     decision::{Charges, Decision, Grant, RefusalKind},
-    demand::{Acquire, MaxWait},
+    demand::{Demand, MaxWait},
     error::{ConfigError, Error, ErrorKind},
     limit::{Algorithm, Counting, Limit, Slots, check_lease},
     name::Name,
@@ -291,8 +291,8 @@ impl RateLimiter {
         if timeout.is_zero() {
             return self.try_acquire_many(permits).await;
         }
-        let acquire = self.ask(permits, Some(self.max_wait(Some(timeout))))?;
-        take(&self.store, acquire).await
+        let demand = self.ask(permits, Some(self.max_wait(Some(timeout))))?;
+        take(&self.store, demand).await
     }
 
     /// Takes one permit, waiting for it as long as it takes.
@@ -331,8 +331,8 @@ impl RateLimiter {
     /// delays others by one deadline of the store at most, or by a tenth of a second in a
     /// [`MemoryStore`](crate::MemoryStore).
     pub async fn acquire_many(&self, permits: u32) -> Result<Grant, Error> {
-        let acquire = self.ask(permits, Some(self.max_wait(None)))?;
-        granted(take(&self.store, acquire).await?)
+        let demand = self.ask(permits, Some(self.max_wait(None)))?;
+        granted(take(&self.store, demand).await?)
     }
 
     /// Returns the name in the store: as given, or as made of a key, which it shows.
@@ -349,8 +349,8 @@ impl RateLimiter {
         }
     }
 
-    fn ask(&self, permits: u32, max_wait: Option<MaxWait>) -> Result<Acquire, Error> {
-        Ok(Acquire::new(Charges::one(self.charge(permits)?), max_wait))
+    fn ask(&self, permits: u32, max_wait: Option<MaxWait>) -> Result<Demand, Error> {
+        Ok(Demand::new(Charges::one(self.charge(permits)?), max_wait))
     }
 
     pub(crate) fn charge(&self, permits: u32) -> Result<Charge, Error> {

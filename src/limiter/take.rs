@@ -2,19 +2,16 @@
 
 use std::sync::Arc;
 
-use crate::{decision::Decision, demand::Acquire, error::Error, store::AnyStore};
+use crate::{decision::Decision, demand::Demand, error::Error, store::AnyStore};
 
 /// Takes permits, first from the guards that decide at once.
 ///
 /// # Cancel safety
 ///
 /// Dropping it gives back what it may have taken: see [`AnyStore::acquire`].
-pub(crate) async fn take(
-    store: &Arc<dyn AnyStore>,
-    mut acquire: Acquire,
-) -> Result<Decision, Error> {
-    match store.decide_at_once(&mut acquire) {
+pub(crate) async fn take(store: &Arc<dyn AnyStore>, mut demand: Demand) -> Result<Decision, Error> {
+    match store.decide_at_once(&mut demand) {
         Some(decision) => decision,
-        None => Arc::clone(store).acquire(acquire).await,
+        None => Arc::clone(store).acquire(demand).await,
     }
 }

@@ -12,7 +12,7 @@ use crate::{
     clock::{Clock, SteadyClock},
     compiled_limit::Limiter,
     decision::Decision,
-    demand::Acquire,
+    demand::Demand,
     error::{Error, ErrorKind},
     list::List,
     observe::Observers,
@@ -37,7 +37,7 @@ pub(super) fn failing(
 struct Failing(ErrorKind);
 
 impl Decide for Failing {
-    fn decide_at_once(&self, _: &mut Acquire) -> Option<Result<Decision, Error>> {
+    fn decide_at_once(&self, _: &mut Demand) -> Option<Result<Decision, Error>> {
         Some(Err(self.0.into()))
     }
 
@@ -47,7 +47,7 @@ impl Decide for Failing {
 }
 
 impl Calls for Failing {
-    async fn acquire_run(&self, _: &[Acquire]) -> Result<List<Decision>, Error> {
+    async fn acquire_run(&self, _: &[Demand]) -> Result<List<Decision>, Error> {
         Err(self.0.into())
     }
 

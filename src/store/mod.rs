@@ -90,7 +90,7 @@ use crate::{
     charge::{Charge, PermitId},
     compiled_limit::{CompiledLimit, Limiter},
     decision::{Decision, Refusal},
-    demand::Acquire,
+    demand::Demand,
     error::{ConfigError, Error, ErrorKind, bail},
     limit::{Counting, Limit, StoredLimit},
     list::List,
@@ -126,7 +126,7 @@ pub(crate) mod sealed {
 pub(crate) trait AnyStore: Send + Sync {
     /// Takes permits, if that can be decided without waiting for anything: see
     /// [`Decide::decide_at_once`].
-    fn decide_at_once(&self, acquire: &mut Acquire) -> Option<Result<Decision, Error>>;
+    fn decide_at_once(&self, demand: &mut Demand) -> Option<Result<Decision, Error>>;
 
     /// Takes permits, all of them or none, in time. Called for a demand that could not be decided
     /// at once.
@@ -136,7 +136,7 @@ pub(crate) trait AnyStore: Send + Sync {
     /// Dropping it before its call is sent takes nothing. After that, what was or may yet be taken
     /// for a caller that waits for permits or has no policy is given back. A request that does not
     /// wait stays charged.
-    fn acquire(self: Arc<Self>, acquire: Acquire) -> Deciding;
+    fn acquire(self: Arc<Self>, demand: Demand) -> Deciding;
 
     /// Carries out one of the verbs that do not take permits.
     ///
@@ -213,7 +213,7 @@ pub(crate) trait Decide: Calls {
     /// Asked once per demand, before [`acquire_run`](Calls::acquire_run). A demand that cannot be
     /// decided at once gets the id by which it can be given back. An error means that nothing was
     /// taken.
-    fn decide_at_once(&self, acquire: &mut Acquire) -> Option<Result<Decision, Error>>;
+    fn decide_at_once(&self, demand: &mut Demand) -> Option<Result<Decision, Error>>;
 
     /// Carries out one of the verbs that do not take permits.
     ///
@@ -231,7 +231,7 @@ pub(crate) trait Decide: Calls {
     ) -> impl Future<Output = Result<OpResult, Error>> + Send;
 
     /// Counts that a caller has waited and was refused all the same: limits may ban it for that.
-    fn strike(&self, _: &Acquire, _: &mut Refusal) {}
+    fn strike(&self, _: &Demand, _: &mut Refusal) {}
 
     /// Returns how many limiters are kept in this process.
     fn limiters(&self) -> usize {
@@ -257,20 +257,20 @@ pub(crate) trait Calls: Send + Sync + 'static {
     /// back, by receipts that it made before the call.
     fn acquire_run(
         &self,
-        run: &[Acquire],
+        run: &[Demand],
     ) -> impl Future<Output = Result<List<Decision>, Error>> + Send;
 
     /// Decides for one caller: a run of one.
-    fn acquire(&self, acquire: &Acquire) -> impl Future<Output = Result<Decision, Error>> + Send {
+    fn acquire(&self, demand: &Demand) -> impl Future<Output = Result<Decision, Error>> + Send {
         async move {
-            let decisions = self.acquire_run(std::slice::from_ref(acquire)).await?;
+            let decisions = self.acquire_run(std::slice::from_ref(demand)).await?;
             let decision = decisions.into_iter().next();
             decision.ok_or_else(|| ErrorKind::Permits.into())
         }
     }
 
     /// Returns whether one call decides for several callers of these limiters.
-    fn decides_together(&self, _: &Acquire) -> bool {
+    fn decides_together(&self, _: &Demand) -> bool {
         true
     }
 
@@ -300,12 +300,12 @@ pub(crate) fn random_id() -> Result<PermitId, Error> {
 #[cfg(any(feature = "redis", feature = "unstable-store"))]
 pub(crate) fn prepare_call(
     refused: Option<Error>,
-    acquire: &mut Acquire,
+    demand: &mut Demand,
 ) -> Option<Result<Decision, Error>> {
     match refused.map_or_else(random_id, Err) {
         Ok(id) => {
-            acquire.identify(id);
-            acquire.asked_at = Some(crate::clock::moment());
+            demand.identify(id);
+            demand.asked_at = Some(crate::clock::moment());
             None
         }
         Err(error) => Some(Err(error)),

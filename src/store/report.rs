@@ -9,14 +9,14 @@ use crate::{
     charge::{Charge, Standing},
     clock,
     decision::{Decision, Refusal, RefusalKind, Source},
-    demand::Acquire,
+    demand::Demand,
     error::{Error, ErrorKind},
     observe::{CallerSpan, Decided, DecidedRule, RequestResult, RuleResult, StateChange},
 };
 
 /// An acquire that is being decided. Dropping it undecided reports that its caller has left.
 pub(super) struct Undecided {
-    pub(super) acquire: Acquire,
+    pub(super) demand: Demand,
     /// Since when it may wait for permits; `None` for one that does not wait.
     since: Option<Instant>,
     /// Kept, as another span may be current where the caller is dropped.
@@ -25,14 +25,14 @@ pub(super) struct Undecided {
 }
 
 impl Undecided {
-    pub(super) fn new(acquire: Acquire) -> Self {
-        let waits = acquire.max_wait.is_some() && !acquire.first().of().observers.is_empty();
+    pub(super) fn new(demand: Demand) -> Self {
+        let waits = demand.max_wait.is_some() && !demand.first().of().observers.is_empty();
         if waits {
-            report_wait(&acquire, None);
+            report_wait(&demand, None);
         }
         Self {
             since: waits.then(clock::moment),
-            acquire,
+            demand,
             span: CallerSpan::current(),
             is_decided: false,
         }
@@ -40,14 +40,14 @@ impl Undecided {
 
     /// Reports to the observers and the caller's span that it has ended.
     fn ends(&self, seen: &Seen<'_>) {
-        if self.acquire.first().of().observers.is_empty() && self.span.is_none() {
+        if self.demand.first().of().observers.is_empty() && self.span.is_none() {
             return;
         }
         let waited = self.since.map(|since| clock::moment() - since);
         if waited.is_some() {
-            report_wait(&self.acquire, waited);
+            report_wait(&self.demand, waited);
         }
-        report(&self.acquire.charges, seen, waited, self.span.as_ref());
+        report(&self.demand.charges, seen, waited, self.span.as_ref());
     }
 
     pub(super) fn decided(&mut self, decision: &Result<Decision, Error>) {
@@ -74,25 +74,25 @@ pub(super) struct SeenBy(Option<CallerSpan>);
 
 /// Returns who sees a request; `None` if nothing does.
 #[inline]
-pub(super) fn seen_by(acquire: &Acquire) -> Option<SeenBy> {
+pub(super) fn seen_by(demand: &Demand) -> Option<SeenBy> {
     let span = CallerSpan::current();
-    let is_seen = span.is_some() || !acquire.first().of().observers.is_empty();
+    let is_seen = span.is_some() || !demand.first().of().observers.is_empty();
     is_seen.then_some(SeenBy(span))
 }
 
 /// Reports a request that was decided at once, to its observers and the caller's span.
 #[inline(never)]
-pub(super) fn at_once(by: &SeenBy, acquire: &Acquire, decision: &Result<Decision, Error>) {
+pub(super) fn at_once(by: &SeenBy, demand: &Demand, decision: &Result<Decision, Error>) {
     // What answers the charges themselves has left them in its decision.
     let charges = match decision {
-        Ok(decision) if acquire.charges.is_empty() => decision.charges(),
-        _ => &acquire.charges[..],
+        Ok(decision) if demand.charges.is_empty() => decision.charges(),
+        _ => &demand.charges[..],
     };
     report(charges, &Seen::of(decision), None, by.0.as_ref());
 }
 
-fn report_wait(acquire: &Acquire, ended: Option<Duration>) {
-    let of = acquire.first().of();
+fn report_wait(demand: &Demand, ended: Option<Duration>) {
+    let of = demand.first().of();
     let rule = of.rule();
     of.observers.changed(&StateChange::Waiting { rule, ended });
 }

@@ -39,7 +39,7 @@ use crate::{
     clock::{Clock, SteadyClock},
     compiled_limit::Limiter,
     decision::{Decision, RefusalKind},
-    demand::Acquire,
+    demand::Demand,
     error::Error,
     name::Name,
     observe::{Observers, StateChange},
@@ -129,8 +129,8 @@ pub(crate) fn memory<S: Decide>(
 impl<S: Decide> InMemory<S> {
     /// Returns the answer of the caller's policy: no other guard has answered the error.
     #[cold]
-    fn answer_error(&self, acquire: &Acquire, error: Error) -> Result<Decision, Error> {
-        policy::answer_error(acquire, self.outermost.named(error))
+    fn answer_error(&self, demand: &Demand, error: Error) -> Result<Decision, Error> {
+        policy::answer_error(demand, self.outermost.named(error))
     }
 
     fn report_limiters(&self) {
@@ -142,30 +142,30 @@ impl<S: Decide> InMemory<S> {
 }
 
 impl<S: Decide> AnyStore for InMemory<S> {
-    fn decide_at_once(&self, acquire: &mut Acquire) -> Option<Result<Decision, Error>> {
-        let seen_by = report::seen_by(acquire);
+    fn decide_at_once(&self, demand: &mut Demand) -> Option<Result<Decision, Error>> {
+        let seen_by = report::seen_by(demand);
         // A decision is large: it is changed in place.
-        let mut decision = self.store.decide_at_once(acquire);
+        let mut decision = self.store.decide_at_once(demand);
         self.report_limiters();
         if let Some(decided) = &mut decision {
             if let Err(error) = decided {
-                *decided = self.answer_error(acquire, error.clone());
+                *decided = self.answer_error(demand, error.clone());
             }
             if let Some(by) = seen_by {
-                report::at_once(&by, acquire, decided);
+                report::at_once(&by, demand, decided);
             }
         }
         decision
     }
 
-    fn acquire(self: Arc<Self>, acquire: Acquire) -> Deciding {
-        let mut undecided = Undecided::new(acquire);
+    fn acquire(self: Arc<Self>, demand: Demand) -> Deciding {
+        let mut undecided = Undecided::new(demand);
         Box::pin(async move {
-            let acquire = &undecided.acquire;
-            let mut decision = self.queue.acquire(acquire).await;
-            strike(&*self.store, acquire, &mut decision);
+            let demand = &undecided.demand;
+            let mut decision = self.queue.acquire(demand).await;
+            strike(&*self.store, demand, &mut decision);
             self.report_limiters();
-            let decision = decision.or_else(|error| self.answer_error(acquire, error));
+            let decision = decision.or_else(|error| self.answer_error(demand, error));
             undecided.decided(&decision);
             decision
         })
@@ -190,12 +190,12 @@ impl<S: Decide> AnyStore for InMemory<S> {
 }
 
 /// Counts a refusal towards a ban, if its caller has waited for permits.
-fn strike(store: &impl Decide, acquire: &Acquire, decision: &mut Result<Decision, Error>) {
+fn strike(store: &impl Decide, demand: &Demand, decision: &mut Result<Decision, Error>) {
     if let Ok(Decision::Deny(refusal)) = decision
         && refusal.kind == RefusalKind::OverLimit
-        && acquire.max_wait.is_some()
+        && demand.max_wait.is_some()
     {
-        store.strike(acquire, refusal);
+        store.strike(demand, refusal);
     }
 }
 
@@ -291,73 +291,73 @@ pub(crate) fn remote<S: Decide>(
 #[cfg(feature = "_guards")]
 impl<S: Decide> Remote<S> {
     /// Takes permits, if that can be decided without a call.
-    fn decide_unsent(&self, acquire: &mut Acquire) -> Option<Result<Decision, Error>> {
+    fn decide_unsent(&self, demand: &mut Demand) -> Option<Result<Decision, Error>> {
         // A repeated refusal and a leased grant say nothing of the store's health, and both were
         // recorded when the store answered.
-        if let Some(refusal) = self.refusals.refusal(acquire) {
+        if let Some(refusal) = self.refusals.refusal(demand) {
             return Some(Ok(Decision::Deny(refusal)));
         }
-        if let Some(granted) = self.leasing.table.take(acquire) {
+        if let Some(granted) = self.leasing.table.take(demand) {
             return Some(Ok(Decision::Allow(granted)));
         }
-        let decision = self.server.decide_at_once(acquire)?;
-        let decision = decision.or_else(|error| self.fallback.unsent(acquire, error));
+        let decision = self.server.decide_at_once(demand)?;
+        let decision = decision.or_else(|error| self.fallback.unsent(demand, error));
         Some(decision.map_err(|error| self.outermost.named(error)))
     }
 
     /// Gives back what a caller without HTTP may have taken when it left, if its call was sent. A
     /// request stays charged, and callers that wait for permits have given back.
-    fn left(&self, acquire: &Acquire) {
-        let is_request = acquire.on_failure.is_some();
-        if is_request || acquire.max_wait.is_some() || acquire.unsent.get().is_some() {
+    fn left(&self, demand: &Demand) {
+        let is_request = demand.on_failure.is_some();
+        if is_request || demand.max_wait.is_some() || demand.unsent.get().is_some() {
             return;
         }
-        for charge in acquire.charges() {
-            self.settle(charge.made(acquire.asked_at), 0);
+        for charge in demand.charges() {
+            self.settle(charge.made(demand.asked_at), 0);
         }
     }
 }
 
 #[cfg(feature = "_guards")]
 impl<S: Decide> AnyStore for Remote<S> {
-    fn decide_at_once(&self, acquire: &mut Acquire) -> Option<Result<Decision, Error>> {
-        let seen_by = report::seen_by(acquire);
-        let decision = self.decide_unsent(acquire);
+    fn decide_at_once(&self, demand: &mut Demand) -> Option<Result<Decision, Error>> {
+        let seen_by = report::seen_by(demand);
+        let decision = self.decide_unsent(demand);
         if let (Some(by), Some(decision)) = (seen_by, &decision) {
-            report::at_once(&by, acquire, decision);
+            report::at_once(&by, demand, decision);
         }
         decision
     }
 
-    fn acquire(self: Arc<Self>, acquire: Acquire) -> Deciding {
-        let mut undecided = Undecided::new(acquire);
+    fn acquire(self: Arc<Self>, demand: Demand) -> Deciding {
+        let mut undecided = Undecided::new(demand);
         Box::pin(async move {
-            let acquire = &undecided.acquire;
-            let asked = self.refusals.ask(acquire);
-            let left = OnDrop::new(|| self.left(acquire));
-            let call = || self.queue.acquire(acquire);
-            let mut decision = self.deadline.within(acquire, call).await;
+            let demand = &undecided.demand;
+            let asked = self.refusals.ask(demand);
+            let left = OnDrop::new(|| self.left(demand));
+            let call = || self.queue.acquire(demand);
+            let mut decision = self.deadline.within(demand, call).await;
             left.disarm();
-            strike(&*self.server, acquire, &mut decision);
+            strike(&*self.server, demand, &mut decision);
             match &decision {
                 Ok(decision) => {
-                    self.refusals.decided(acquire, asked, decision);
+                    self.refusals.decided(demand, asked, decision);
                     let refusals = |before, now| StateChange::Remembered { before, now };
                     self.outermost.report_count(self.refusals.count(), refusals);
                 }
                 Err(error) if Late::of(error) == Some(Late::Unsent) => {
-                    let observers = &acquire.first().of().observers;
+                    let observers = &demand.first().of().observers;
                     observers.changed(&StateChange::Overload);
                 }
                 Err(error) if error.kind() == ErrorKind::NotInitialized => {
                     // Of several, it is not known which.
-                    let names = acquire.charges().map(Charge::name);
+                    let names = demand.charges().map(Charge::name);
                     names.for_each(|name| self.outermost.listeners.changed(name));
                 }
                 Err(_) => {}
             }
             let give_back = |receipt| self.queue.settle(receipt, 0);
-            let decision = self.fallback.answer(acquire, decision, give_back);
+            let decision = self.fallback.answer(demand, decision, give_back);
             let decision = decision.map_err(|error| self.outermost.named(error));
             undecided.decided(&decision);
             decision

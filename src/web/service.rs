@@ -102,7 +102,7 @@ where
         };
         let shared = &self.shared;
         let decided = match &mut plan {
-            Plan::Acquire(acquire) => shared.store.decide_at_once(acquire),
+            Plan::Demand(demand) => shared.store.decide_at_once(demand),
             Plan::Pass | Plan::Refuse(_) => None,
         };
         let refusal = match decided {
@@ -115,9 +115,9 @@ where
             None => match plan {
                 Plan::Pass => return self.forward(Request::from_parts(parts, body), None),
                 Plan::Refuse(refusal) => refusal,
-                Plan::Acquire(acquire) => {
+                Plan::Demand(demand) => {
                     let state = State::Deciding {
-                        deciding: Arc::clone(&shared.store).acquire(acquire),
+                        deciding: Arc::clone(&shared.store).acquire(demand),
                         shared: Arc::clone(shared),
                         fields,
                         call: Some((

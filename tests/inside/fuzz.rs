@@ -12,7 +12,7 @@ use super::wire::{
 use crate::{
     charge::{Charge, PermitId},
     compiled_limit::CompiledLimit,
-    demand::Acquire,
+    demand::Demand,
     error::{Error, ErrorKind},
     limit::{Algorithm, Limit, LimitSource, Slots},
     name::Name,
@@ -85,7 +85,7 @@ fn any_reply() -> impl Strategy<Value = Value> {
     ]
 }
 
-fn acquire(algorithm: Algorithm, slots: Option<Slots>, limiters: usize) -> Acquire {
+fn acquire(algorithm: Algorithm, slots: Option<Slots>, limiters: usize) -> Demand {
     let limit = LimitSource::Code(Limit::per_minute(5));
     let of = CompiledLimit::unnamed("fuzz");
     let charge = |number: usize| {
@@ -96,9 +96,9 @@ fn acquire(algorithm: Algorithm, slots: Option<Slots>, limiters: usize) -> Acqui
         };
         charge.counted(|of| (of.counting.algorithm, of.counting.slots) = (algorithm, slots))
     };
-    Acquire {
+    Demand {
         wants_remaining: true,
-        ..Acquire::of((0..limiters).map(charge), false)
+        ..Demand::of((0..limiters).map(charge), false)
     }
 }
 
@@ -211,12 +211,12 @@ proptest! {
 
     #[test]
     fn no_other_reply_is_taken_for_one_of_ours(reply in any_reply()) {
-        let acquire = acquire(Algorithm::SlidingLog, None, 1);
+        let demand = acquire(Algorithm::SlidingLog, None, 1);
         let asked = wire::CallSettings { client_id: "", now: None, exact: true };
-        if let Ok(answers) = sliding_log::brief_answers(&reply, std::slice::from_ref(&acquire), asked) {
+        if let Ok(answers) = sliding_log::brief_answers(&reply, std::slice::from_ref(&demand), asked) {
             let brief = matches!(reply, Value::Int(_)) || plainly(&reply).is_some();
             prop_assert!(brief, "{:?}", reply);
-            let granted = acquire.decision(&answers).is_allowed();
+            let granted = demand.decision(&answers).is_allowed();
             if let Value::Int(number) = reply {
                 prop_assert_eq!(granted, number >= 0);
             }
@@ -241,13 +241,13 @@ proptest! {
 
     #[test]
     fn gcra_reads_no_other_reply(reply in any_reply(), callers in 1_usize..3, dense: bool) {
-        let mut acquire = acquire(Algorithm::Gcra, None, 1);
+        let mut demand = acquire(Algorithm::Gcra, None, 1);
         // A permit in each microsecond, or a few.
         let limit = if dense { Limit::per_second(1_000_000) } else { Limit::per_minute(5) };
-        acquire.charges[0] = acquire.first().clone().by(LimitSource::Code(limit));
-        let lone = Lone::new(acquire.first()).unwrap();
+        demand.charges[0] = demand.first().clone().by(LimitSource::Code(limit));
+        let lone = Lone::new(demand.first()).unwrap();
         if let Ok(Some(answer)) = lone.answer(&reply) {
-            let allowed = acquire.decision(&[answer]).is_allowed();
+            let allowed = demand.decision(&[answer]).is_allowed();
             prop_assert_eq!(allowed, matches!(&reply, Value::BulkString(bytes) if bytes.len() == 24));
         }
         match wire::read_answers(&reply, 1, callers, gcra::SCRIPTS.taken) {

@@ -51,7 +51,7 @@ use crate::{
     charge::{Charge, PermitId},
     clock::{Clock, ManualClock},
     decision::{Charges, Decision, Grant, Source},
-    demand::{Acquire, MaxWait},
+    demand::{Demand, MaxWait},
     error::Error,
     failure_policy::FailurePolicy,
     limit::Limit,
@@ -247,12 +247,11 @@ impl World {
             // As a layer asks.
             62..70 => {
                 let store = store.handle().0;
-                let mut acquire =
-                    Acquire::new(Charges::one(limiter.charge(permits).unwrap()), None);
-                acquire.on_failure = Some(FailurePolicy::Allow);
-                let decided = match store.decide_at_once(&mut acquire) {
+                let mut demand = Demand::new(Charges::one(limiter.charge(permits).unwrap()), None);
+                demand.on_failure = Some(FailurePolicy::Allow);
+                let decided = match store.decide_at_once(&mut demand) {
                     Some(decision) => decision,
-                    None => store.acquire(acquire).await,
+                    None => store.acquire(demand).await,
                 };
                 decided.ok()
             }
@@ -364,10 +363,10 @@ impl Sums {
         let mut sums = Self::default();
         for event in &history.events {
             let what = match &event.what {
-                What::Acquire(_, Outcome::Nothing) => "dropped",
-                What::Acquire(_, Outcome::Failed(_)) => "failed",
-                What::Acquire(acquire, Outcome::Decision { decision, .. }) => {
-                    let waited = acquire.max_wait.is_some();
+                What::Demand(_, Outcome::Nothing) => "dropped",
+                What::Demand(_, Outcome::Failed(_)) => "failed",
+                What::Demand(demand, Outcome::Decision { decision, .. }) => {
+                    let waited = demand.max_wait.is_some();
                     match (decision, decision.source()) {
                         (_, Source::FailurePolicy) => "by policy",
                         (_, Source::Cache) => "repeated",

@@ -44,7 +44,7 @@ use crate::{
     charge::{Charge, PermitId, Taken},
     clock::Now,
     compiled_limit::{CompiledLimit, Limiter},
-    demand::Acquire,
+    demand::Demand,
     error::ErrorKind,
     limit::{Algorithm, Counting, Limit, LimitSource, RateType, StoredLimit},
     name::Name,

@@ -23,7 +23,7 @@ use crate::{
     clock::ManualClock,
     compiled_limit::{CompiledLimit, Limiter},
     decision::{Charges, Decision, Grant, Refusal, Source},
-    demand::Acquire,
+    demand::Demand,
     error::Error,
     limit::LimitSource,
     list::List,
@@ -60,7 +60,7 @@ impl Server {
 }
 
 impl Decide for Server {
-    fn decide_at_once(&self, _: &mut Acquire) -> Option<Result<Decision, Error>> {
+    fn decide_at_once(&self, _: &mut Demand) -> Option<Result<Decision, Error>> {
         None
     }
 
@@ -73,14 +73,14 @@ impl Decide for Server {
 }
 
 impl Calls for Server {
-    async fn acquire_run(&self, _: &[Acquire]) -> Result<List<Decision>, Error> {
+    async fn acquire_run(&self, _: &[Demand]) -> Result<List<Decision>, Error> {
         pending_once().await;
         let decision = if self.has_room() { grant() } else { refusal() };
         pending_once().await;
         Ok(List::from([decision]))
     }
 
-    fn decides_together(&self, _: &Acquire) -> bool {
+    fn decides_together(&self, _: &Demand) -> bool {
         true
     }
 
@@ -305,8 +305,8 @@ fn limiter() -> Limiter {
     Limiter { name, of }
 }
 
-fn question() -> Acquire {
-    Acquire {
+fn question() -> Demand {
+    Demand {
         charges: Charges::one(Charge {
             id: PermitId([7; 16]),
             ..Charge::new(limiter(), 1)

@@ -4,7 +4,7 @@ use crate::scene::*;
 use tower_ratelimit::{
     Error,
     backend::{
-        Acquire, Answer, Backend, BackendStore, Name, Op, OpResult, Settings, Settle, failure, laws,
+        Answer, Backend, BackendStore, Demand, Name, Op, OpResult, Settings, Settle, failure, laws,
     },
 };
 
@@ -51,7 +51,7 @@ impl Faulty {
 }
 
 impl Backend for Faulty {
-    async fn acquire(&self, demand: &Acquire) -> Result<Vec<Answer>, Error> {
+    async fn acquire(&self, demand: &Demand) -> Result<Vec<Answer>, Error> {
         if self.has(LosesWhatComesAtTheSameTime) {
             let before = self.0.limiters.lock().unwrap().clone();
             tokio::task::yield_now().await;
@@ -181,7 +181,7 @@ struct Gone {
 }
 
 impl Backend for Gone {
-    async fn acquire(&self, _: &Acquire) -> Result<Vec<Answer>, Error> {
+    async fn acquire(&self, _: &Demand) -> Result<Vec<Answer>, Error> {
         self.calls.fetch_add(1, Ordering::SeqCst);
         match self.answers {
             Some(kind) => Err(failure(kind, std::io::Error::other("gone"))),

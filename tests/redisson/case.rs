@@ -20,7 +20,7 @@ pub enum Actor {
 
 #[derive(Clone, Debug)]
 pub enum Op {
-    Acquire(i64),
+    Demand(i64),
     /// So many acquires of one permit, a millisecond apart
     Burst(i64),
     /// The actor's last acquire comes again, byte for byte
@@ -195,7 +195,7 @@ impl Case {
         }
         case.steps.retain(|step| match step.actor {
             Actor::Java(_) => match step.op {
-                Op::Acquire(permits) => permits > 0,
+                Op::Demand(permits) => permits > 0,
                 _ => matches!(step.op, Op::Available | Op::Config | Op::Life),
             },
             Actor::Rust(_) => !matches!(step.op, Op::Delete | Op::Rename),
@@ -205,7 +205,7 @@ impl Case {
         let steps = case.steps.into_iter().flat_map(|step| {
             let ask = Step {
                 actor: Actor::Rust(0),
-                op: Op::Acquire(1),
+                op: Op::Demand(1),
                 ..step
             };
             let asked = matches!(step.op, Op::Idle).then_some(ask);
@@ -307,7 +307,7 @@ impl Temper {
             },
             96..99 if self.many => step(Op::Burst(random.within(150, 250))),
             // Half of all steps, and those that a case does without.
-            _ => step(Op::Acquire(permits(random))),
+            _ => step(Op::Demand(permits(random))),
         }
     }
 

@@ -16,7 +16,7 @@ pub fn foresee_java(
 ) -> Outcome {
     let state = &mut world[on];
     match op {
-        Op::Acquire(_) | Op::Burst(_) | Op::Resend => {
+        Op::Demand(_) | Op::Burst(_) | Op::Resend => {
             return state.java_acquire(generation, caller, permits);
         }
         Op::Settle(_) => Reply::Done,
@@ -42,7 +42,7 @@ pub fn foresee_ours(
 ) -> Outcome {
     let state = &mut world[on];
     match op {
-        Op::Acquire(_) | Op::Burst(_) | Op::Resend => {
+        Op::Demand(_) | Op::Burst(_) | Op::Resend => {
             return state.our_acquire(caller, permits, marks);
         }
         Op::Settle(keep) => state.our_settle(caller, permits, *keep, marks),

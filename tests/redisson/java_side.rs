@@ -43,7 +43,7 @@ pub fn perform(
             .number("keepAlive", keep_alive.unwrap_or(0))
     };
     let request = match op {
-        Op::Acquire(permits) => request("tryAcquire").number("n", *permits),
+        Op::Demand(permits) => request("tryAcquire").number("n", *permits),
         Op::Available => request("available"),
         Op::TrySetRate(wanted) => limit("trySetRate", wanted),
         Op::SetRate(wanted) => limit("setRate", wanted),
@@ -86,8 +86,8 @@ fn reply(op: &Op, answer: Answer) -> Reply {
     };
     let number = || text.parse::<i64>().ok();
     let reply = match (op, text.as_str()) {
-        (Op::Acquire(_), "true") => Some(Reply::Granted),
-        (Op::Acquire(_), "false") => Some(Reply::Denied),
+        (Op::Demand(_), "true") => Some(Reply::Granted),
+        (Op::Demand(_), "false") => Some(Reply::Denied),
         (_, "true") => Some(Reply::Flag(true)),
         (_, "false") => Some(Reply::Flag(false)),
         (_, "null") => Some(Reply::Done),

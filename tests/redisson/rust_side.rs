@@ -70,7 +70,7 @@ async fn perform(
     grant: &mut Option<Grant>,
 ) -> Result<Outcome, Error> {
     let reply = match op {
-        Op::Acquire(permits) => {
+        Op::Demand(permits) => {
             let permits = u32::try_from(*permits).expect("a case asks Rust for no negative number");
             let decision = limiter.try_acquire_many(permits).await?;
             if let Decision::Allow(taken) = &decision {

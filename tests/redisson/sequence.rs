@@ -179,7 +179,7 @@ impl Play<'_> {
         };
         for n in 0..count {
             let at = step.at + n;
-            let op = Op::Acquire(1);
+            let op = Op::Demand(1);
             self.single(&Step { at, op, ..*step })?;
         }
         self.compare()
@@ -208,7 +208,7 @@ impl Play<'_> {
         let earlier = resent.as_ref().or(settled.as_ref());
         let (on, permits) = match (earlier, &step.op) {
             (Some(sent), _) => (sent.on, sent.permits),
-            (None, Op::Acquire(permits)) => (step.on, *permits),
+            (None, Op::Demand(permits)) => (step.on, *permits),
             _ => (step.on, 0),
         };
         let caller = Caller {
@@ -283,7 +283,7 @@ impl Play<'_> {
         if !real.agrees_with(&foreseen) {
             return Err(format!("answer: foreseen {foreseen:?}, got {real:?}"));
         }
-        if matches!(step.op, Op::Acquire(_)) && foreseen.reply != Reply::NoPermits {
+        if matches!(step.op, Op::Demand(_)) && foreseen.reply != Reply::NoPermits {
             self.sent[number] = self
                 .last_sent(on, caller.now, permits)
                 .or(self.sent[number].take());

@@ -42,7 +42,7 @@ impl Record {
             (false, [b"EVALSHA" | b"EVAL", _, keys, rest @ ..]) => {
                 let (keys, argv) = rest.split_at(number(keys) as usize);
                 self.script = Script::of(keys, argv);
-                if self.script == Script::Acquire {
+                if self.script == Script::Demand {
                     self.in_run = self.asked(keys, argv, seen.micros / 1000);
                 }
             }
@@ -200,7 +200,7 @@ impl Record {
 
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 enum Script {
-    Acquire,
+    Demand,
     SetRate,
     #[default]
     Other,
@@ -213,9 +213,9 @@ impl Script {
         match (keys.len(), argv) {
             (5, [b"set_rate", ..]) => Self::SetRate,
             (0, _) | (5, [b"settle", ..]) => Self::Other,
-            (_, argv) if is_in_texts(argv) => Self::Acquire,
+            (_, argv) if is_in_texts(argv) => Self::Demand,
             (5, argv) if argv.len() < 10 => Self::Other,
-            _ => Self::Acquire,
+            _ => Self::Demand,
         }
     }
 }

@@ -17,7 +17,7 @@ use crate::{
     clock::{SteadyClock, moment},
     compiled_limit::Limiter,
     decision::Decision,
-    demand::Acquire,
+    demand::Demand,
     error::{Error, ErrorKind},
     list::List,
     name::Name,
@@ -89,12 +89,12 @@ fn next_id() -> PermitId {
 }
 
 impl Decide for Client {
-    fn decide_at_once(&self, acquire: &mut Acquire) -> Option<Result<Decision, Error>> {
-        if let Some(error) = self.breakers.refuses(acquire) {
+    fn decide_at_once(&self, demand: &mut Demand) -> Option<Result<Decision, Error>> {
+        if let Some(error) = self.breakers.refuses(demand) {
             return Some(Err(error));
         }
-        acquire.identify(next_id());
-        acquire.asked_at = Some(moment());
+        demand.identify(next_id());
+        demand.asked_at = Some(moment());
         None
     }
 
@@ -104,7 +104,7 @@ impl Decide for Client {
 }
 
 impl Calls for Client {
-    async fn acquire_run(&self, run: &[Acquire]) -> Result<List<Decision>, Error> {
+    async fn acquire_run(&self, run: &[Demand]) -> Result<List<Decision>, Error> {
         let Some(first) = run.first() else {
             return Ok(List::new());
         };
@@ -115,10 +115,7 @@ impl Calls for Client {
         let pass = self.breakers.enter(name, waited.unwrap_or_default())?;
         let (reply, decided) = oneshot::channel();
         let (node, run) = (node_of(name), run.to_vec());
-        let receipts: Vec<_> = run
-            .iter()
-            .map(|acquire| acquire.first().to_send())
-            .collect();
+        let receipts: Vec<_> = run.iter().map(|demand| demand.first().to_send()).collect();
         lock(&self.network).call(self.link, Call { node, run, reply });
         match decided.await {
             Ok(decided) => {
@@ -136,8 +133,8 @@ impl Calls for Client {
         }
     }
 
-    fn decides_together(&self, acquire: &Acquire) -> bool {
-        !acquire.is_list()
+    fn decides_together(&self, demand: &Demand) -> bool {
+        !demand.is_list()
     }
 
     fn settle(&self, receipt: Charge, keep: u32) {

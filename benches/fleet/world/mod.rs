@@ -27,7 +27,7 @@ use crate::{
     charge::Charge,
     compiled_limit::{CompiledLimit, Limiter},
     decision::Charges,
-    demand::Acquire,
+    demand::Demand,
     failure_policy::FailurePolicy,
     limit::{Counting, Limit, LimitSource, Slots},
     name::Name,
@@ -213,14 +213,14 @@ impl Fleet {
         let Some(store) = &self.processes[process].store else {
             return;
         };
-        let mut acquire = self.acquire(key);
+        let mut demand = self.acquire(key);
         let (shared, who) = (Arc::clone(&self.shared), (key, process as u16));
         lock(&shared.book).asked[key as usize] += 1;
-        if let Some(decision) = store.decide_at_once(&mut acquire) {
+        if let Some(decision) = store.decide_at_once(&mut demand) {
             return shared.record(who, None, decision.ok().as_ref());
         }
         let (deciding, link) = (
-            Arc::clone(store).acquire(acquire),
+            Arc::clone(store).acquire(demand),
             self.processes[process].link,
         );
         let asked = lock(&shared.network).now;
@@ -234,14 +234,14 @@ impl Fleet {
 
     /// Asks as a rule does: `remaining` is shown, and the policy is the default, for so many
     /// processes.
-    fn acquire(&self, key: u32) -> Acquire {
+    fn acquire(&self, key: u32) -> Demand {
         let name = Name::exact(&format!("fleet:{{{key}}}:limit")).expect("a name");
         let of = Arc::clone(&self.of);
         let charge = Charge::new(Limiter { name, of }, 1);
         let policy = FailurePolicy::local(1.0 / self.scenario.processes as f64);
-        Acquire {
+        Demand {
             on_failure: Some(policy),
-            ..Acquire::new(Charges::one(charge), None)
+            ..Demand::new(Charges::one(charge), None)
         }
     }
 

@@ -18,7 +18,7 @@ use super::{Scenario, server::Node};
 use crate::{
     charge::Charge,
     decision::Decision,
-    demand::Acquire,
+    demand::Demand,
     limit::Algorithm,
     store::{Listeners, guard::breaker::NodeTraffic},
 };
@@ -72,7 +72,7 @@ pub(super) struct Link {
 
 pub(super) struct Call {
     pub(super) node: usize,
-    pub(super) run: Vec<Acquire>,
+    pub(super) run: Vec<Demand>,
     pub(super) reply: Reply,
 }
 

@@ -9,7 +9,7 @@ use crate::{
     clock::Now,
     compiled_limit::Limiter,
     decision::Decision,
-    demand::Acquire,
+    demand::Demand,
     limit::Algorithm,
     name::Name,
 };
@@ -80,7 +80,7 @@ impl Node {
         &mut self,
         scenario: &Scenario,
         at: u64,
-        calls: &[Vec<Acquire>],
+        calls: &[Vec<Demand>],
     ) -> Vec<Vec<Decision>> {
         let cost = calls.iter().map(|run| cost_of(run, calls.len() > 1)).sum();
         let begins = self.works(at, cost);
@@ -91,7 +91,7 @@ impl Node {
         decided.collect()
     }
 
-    fn decide_one(&mut self, scenario: &Scenario, at: u64, run: &[Acquire]) -> Vec<Decision> {
+    fn decide_one(&mut self, scenario: &Scenario, at: u64, run: &[Demand]) -> Vec<Decision> {
         let first = &run[0].first().limiter;
         let now = now_of(first, at);
         let limiter = self.limiter(first);
@@ -117,7 +117,7 @@ impl Node {
         };
         let answered = run.iter().zip(&answers);
         answered
-            .map(|(acquire, answer)| self.answer(scenario, at, acquire, answer, now))
+            .map(|(demand, answer)| self.answer(scenario, at, demand, answer, now))
             .collect()
     }
 
@@ -125,12 +125,12 @@ impl Node {
         &mut self,
         scenario: &Scenario,
         at: u64,
-        acquire: &Acquire,
+        demand: &Demand,
         answer: &Answer,
         now: Now,
     ) -> Decision {
-        let (key, charge) = (key_of(acquire.first().name()), acquire.first());
-        let decision = acquire.decision(&[*answer]);
+        let (key, charge) = (key_of(demand.first().name()), demand.first());
+        let decision = demand.decision(&[*answer]);
         if answer.verdict != Verdict::Granted {
             return match (scenario.broken, &self.last_grant) {
                 (Some(Broken::Reply), Some((of, grant)))
@@ -198,9 +198,9 @@ impl Node {
     }
 }
 
-fn without_lead(mut acquire: Acquire) -> Acquire {
-    acquire.charges[0].lead = 0;
-    acquire
+fn without_lead(mut demand: Demand) -> Demand {
+    demand.charges[0].lead = 0;
+    demand
 }
 
 /// Logs count milliseconds, GCRA microseconds.
@@ -211,7 +211,7 @@ fn now_of(limiter: &Limiter, at: u64) -> Now {
     }
 }
 
-fn cost_of(run: &[Acquire], in_batch: bool) -> u64 {
+fn cost_of(run: &[Demand], in_batch: bool) -> u64 {
     let counting = run[0].first().of().counting;
     let [one, further] = match counting.algorithm {
         Algorithm::Gcra => cost::GCRA,

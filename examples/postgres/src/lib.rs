@@ -38,7 +38,7 @@ use tokio_postgres::{Client, Config, NoTls, Statement, error::SqlState, types::T
 use tower_ratelimit::{
     Clock, Error, ErrorKind, Limit,
     backend::{
-        Acquire, Answer, Backend, Charge, LimitSource, Name, Op, OpResult, Settle, StoredLimit,
+        Demand, Answer, Backend, Charge, LimitSource, Name, Op, OpResult, Settle, StoredLimit,
         failure,
     },
 };
@@ -59,7 +59,7 @@ pub struct Postgres {
 /// A connection, and what is prepared on it.
 struct Link {
     client: Client,
-    acquire: Statement,
+    demand: Statement,
     settle: Statement,
 }
 
@@ -161,9 +161,9 @@ impl Link {
             let locked = format!("BEGIN; SELECT pg_advisory_xact_lock(7246); {SCHEMA}; COMMIT");
             client.batch_execute(&locked).await?;
         }
-        let acquire = "SELECT * FROM ratelimit_acquire($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)";
+        let demand = "SELECT * FROM ratelimit_acquire($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)";
         Ok(Self {
-            acquire: client.prepare(acquire).await?,
+            demand: client.prepare(demand).await?,
             settle: client
                 .prepare("SELECT ratelimit_settle($1, $2, $3, $4, $5)")
                 .await?,
@@ -173,7 +173,7 @@ impl Link {
 }
 
 impl Backend for Postgres {
-    async fn acquire(&self, demand: &Acquire) -> Result<Vec<Answer>, Error> {
+    async fn acquire(&self, demand: &Demand) -> Result<Vec<Answer>, Error> {
         let charges: Vec<_> = demand.charges().collect();
         let given = |charge: &&Charge| match charge.limit() {
             LimitSource::Code(limit) | LimitSource::StoreOrInit(limit) => Some(limit),
@@ -216,7 +216,7 @@ impl Backend for Postgres {
         let link = self.link().await?;
         let rows = link
             .client
-            .query(&link.acquire, &values)
+            .query(&link.demand, &values)
             .await
             .map_err(failed)?;
         let answer = |row| {

@@ -20,7 +20,7 @@ const NOW: Now = Now::millis(START);
 /// A demand, and the time since the one before it.
 #[derive(Clone, Debug)]
 struct Step {
-    acquire: Acquire,
+    demand: Demand,
     pause: i64,
 }
 
@@ -41,9 +41,9 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
                 ..Charge::plain(limit, permits, PermitId([id; 16]))
             };
             Step {
-                acquire: Acquire {
+                demand: Demand {
                     wants_remaining: remaining,
-                    ..Acquire::of([charge], waits)
+                    ..Demand::of([charge], waits)
                 },
                 pause,
             }
@@ -79,7 +79,7 @@ fn agree<A: Counter + Clone + Default + PartialEq + 'static>(
     let mut now = START;
     for step in steps {
         now += step.pause;
-        let caller = &step.acquire;
+        let caller = &step.demand;
         let at = Now::millis(now);
         let answer = one.acquire_one(caller.first(), caller.wants_remaining, at);
         let limiters = iter::once(&mut many as &mut LimiterState);
@@ -150,7 +150,7 @@ fn what_is_made_is_reported() {
         let mut first = LimiterState { limit: None, state };
         let mut spent = LimiterState::<SlidingLog>::default();
         spent.acquire_one(&take(1, 1), false, NOW).unwrap();
-        let caller = Acquire::of([take(2, 2), take(1, 3)], false);
+        let caller = Demand::of([take(2, 2), take(1, 3)], false);
         let limiters: [&mut LimiterState; 2] = [&mut first, &mut spent];
         let answers = acquire(limiters.into_iter(), &[caller], NOW).unwrap();
         assert_eq!(answers[1].verdict, Verdict::Refused);

@@ -1,6 +1,6 @@
 //! A store of your own: limits in PostgreSQL, DynamoDB or whatever you run already.
 //!
-//! **Unstable**: it may change in any version. [`Backend`] is the whole interface: an [`Acquire`]
+//! **Unstable**: it may change in any version. [`Backend`] is the whole interface: a [`Demand`]
 //! in, an [`Answer`] for each of its charges out, settle, manage. A [`BackendStore`] puts the
 //! guards of a `RedisStore` in front of it: a deadline, the failure policy with this process's
 //! share, the repeated refusal, the queue of callers that wait, the bound of calls in flight, and
@@ -32,7 +32,7 @@ use std::{fmt::Debug, future::Future, time::Duration};
 pub use self::store::{BackendStore, Settings};
 pub use crate::{
     charge::Charge,
-    demand::Acquire,
+    demand::Demand,
     limit::{LimitSource, StoredLimit},
     name::Name,
     store::{Op, OpResult},
@@ -63,7 +63,7 @@ pub trait Backend: Debug + Send + Sync + 'static {
     ///
     /// The future is dropped at the deadline. If it takes permits nevertheless, they are given back
     /// by [`settle`](Self::settle), or stay charged to the caller.
-    fn acquire(&self, demand: &Acquire) -> impl Future<Output = Result<Vec<Answer>, Error>> + Send;
+    fn acquire(&self, demand: &Demand) -> impl Future<Output = Result<Vec<Answer>, Error>> + Send;
 
     /// Corrects what a demand took of one limiter. It is called in the background, and an error
     /// loses it: that costs one interval at most.

@@ -11,7 +11,7 @@ use crate::{
     clock::{Clock, Now, SteadyClock, moment},
     compiled_limit::Limiter,
     decision::Decision,
-    demand::Acquire,
+    demand::Demand,
     error::{ConfigError, Error, ErrorKind},
     limit::Limit,
     list::List,
@@ -107,28 +107,28 @@ struct Unguarded<B> {
 }
 
 impl<B: Backend> Unguarded<B> {
-    async fn decide(&self, acquire: &Acquire) -> Result<Decision, Error> {
-        let asked = acquire
+    async fn decide(&self, demand: &Demand) -> Result<Decision, Error> {
+        let asked = demand
             .asked_at
             .map(|asked| moment().saturating_duration_since(asked));
-        let name = acquire.first().name();
+        let name = demand.first().name();
         let pass = self.breakers.enter(name, asked.unwrap_or_default())?;
-        let answers = self.backend.acquire(acquire).await;
+        let answers = self.backend.acquire(demand).await;
         pass.ends(match answers.as_ref().map_err(Error::kind) {
             Err(ErrorKind::Unavailable | ErrorKind::Timeout) => Signal::Failed,
             _ => Signal::Answered,
         });
         let answers = answers?;
-        if answers.len() != acquire.charges.len() {
+        if answers.len() != demand.charges.len() {
             return Err(Error::new(ErrorKind::Rejected).detail("not one answer for each charge"));
         }
-        let counted = acquire.charges().zip(&answers).map(|(charge, answer)| {
+        let counted = demand.charges().zip(&answers).map(|(charge, answer)| {
             if answer.changed {
                 self.listeners.changed(charge.name());
             }
             counted(charge, answer)
         });
-        Ok(acquire.decision(&counted.collect::<List<_>>()))
+        Ok(demand.decision(&counted.collect::<List<_>>()))
     }
 }
 
@@ -151,17 +151,17 @@ fn counted(charge: &Charge, answer: &Answer) -> answer::Answer {
 }
 
 impl<B: Backend> Decide for Unguarded<B> {
-    fn decide_at_once(&self, acquire: &mut Acquire) -> Option<Result<Decision, Error>> {
+    fn decide_at_once(&self, demand: &mut Demand) -> Option<Result<Decision, Error>> {
         let is_lacking = |charge: &Charge| {
             let limit = charge.limit();
             !charge.of().counting.tells_grants_apart()
                 || limit.given().is_some_and(Limit::is_per_client)
         };
-        if acquire.charges().any(is_lacking) {
+        if demand.charges().any(is_lacking) {
             let reason = "a store of your own has a sliding log without slots, for all clients";
             return Some(Err(Error::new(ErrorKind::Limit).detail(reason)));
         }
-        prepare_call(self.breakers.refuses(acquire), acquire)
+        prepare_call(self.breakers.refuses(demand), demand)
     }
 
     async fn manage(&self, limiter: &Limiter, op: &Op) -> Result<OpResult, Error> {
@@ -171,7 +171,7 @@ impl<B: Backend> Decide for Unguarded<B> {
 
 impl<B: Backend> Calls for Unguarded<B> {
     /// Decides for the first: a backend takes one demand at a time.
-    async fn acquire_run(&self, run: &[Acquire]) -> Result<List<Decision>, Error> {
+    async fn acquire_run(&self, run: &[Demand]) -> Result<List<Decision>, Error> {
         let Some(first) = run.first() else {
             return Ok(List::new());
         };
@@ -186,7 +186,7 @@ impl<B: Backend> Calls for Unguarded<B> {
         }]))
     }
 
-    fn decides_together(&self, _: &Acquire) -> bool {
+    fn decides_together(&self, _: &Demand) -> bool {
         false
     }
 

@@ -30,7 +30,7 @@ pub(crate) use self::traffic::{HasUnread, NodeTraffic};
 use crate::{
     charge::Charge,
     clock::Clock,
-    demand::Acquire,
+    demand::Demand,
     error::{Error, ErrorKind},
     macros::{notice, warning},
     name::Name,
@@ -174,7 +174,7 @@ impl Breakers {
     /// there is a future.
     ///
     /// Returns `None` for the caller whose call would be the probe.
-    pub(crate) fn refuses(&self, acquire: &Acquire) -> Option<Error> {
+    pub(crate) fn refuses(&self, demand: &Demand) -> Option<Error> {
         if !self.has_failures() {
             return None;
         }
@@ -185,8 +185,8 @@ impl Breakers {
             node.is_some_and(|node| node.refuses(now))
         };
         // A shadow limit is no reason to refuse.
-        let counts = |charge: &&Charge| !charge.shadow || acquire.is_all_shadow();
-        let mut charges = acquire.charges().filter(counts);
+        let counts = |charge: &&Charge| !charge.shadow || demand.is_all_shadow();
+        let mut charges = demand.charges().filter(counts);
         charges.any(refuses).then(|| self.open.clone())
     }
 

@@ -3,7 +3,7 @@
 use std::{pin::pin, sync::Arc, time::Duration};
 
 use super::{breaker::NodeTraffic, late::Late};
-use crate::{clock, decision::Decision, demand::Acquire, error::Error};
+use crate::{clock, decision::Decision, demand::Demand, error::Error};
 
 /// Limits the time that callers wait.
 ///
@@ -31,14 +31,14 @@ impl Deadline {
     /// Dropping it leaves the outcome open: the code that drops it decides whether to give back.
     pub(crate) async fn within<F>(
         &self,
-        acquire: &Acquire,
+        demand: &Demand,
         call: impl FnOnce() -> F,
     ) -> Result<Decision, Error>
     where
         F: Future<Output = Result<Decision, Error>>,
     {
         clock::check_timer()?;
-        let wait = acquire.max_wait.map(|wait| wait.longest);
+        let wait = demand.max_wait.map(|wait| wait.longest);
         let Some(wait) = wait.unwrap_or(Some(Duration::ZERO)) else {
             return call().await;
         };
@@ -50,7 +50,7 @@ impl Deadline {
             Err(_) => {
                 // Its own wait says nothing about the server.
                 let asked = asked.saturating_add(wait);
-                let late = match self.traffic.any_was_silent(acquire, asked, self.longest) {
+                let late = match self.traffic.any_was_silent(demand, asked, self.longest) {
                     true => Late::Silence,
                     false => Late::Overload,
                 };

@@ -28,7 +28,7 @@ use crate::{
     charge::{Charge, Standing},
     clock::{Clock, moment},
     decision::{Charges, Decision, Refusal, RefusalKind, Source},
-    demand::{Acquire, MaxWait},
+    demand::{Demand, MaxWait},
     limit::Limit,
     name::{BuildSpread, Name},
     store::Listener,
@@ -89,28 +89,28 @@ impl Refusals {
     }
 
     /// Records that a caller asks; `None` where the answer will not be repeated.
-    pub(crate) fn ask(&self, acquire: &Acquire) -> Option<Asked> {
+    pub(crate) fn ask(&self, demand: &Demand) -> Option<Asked> {
         self.kept.as_ref()?;
-        let names = acquire.charges().map(|charge| charge.name());
+        let names = demand.charges().map(|charge| charge.name());
         Some(Asked {
             seen: self.generations.see(names),
-            at: self.clock_of(acquire)?.now(),
+            at: self.clock_of(demand)?.now(),
         })
     }
 
     #[cfg(test)]
-    pub(crate) fn learns(&self, acquire: &Acquire, refusal: &Refusal) {
-        if let Some(asked) = self.ask(acquire) {
-            self.learn(acquire, asked, refusal);
+    pub(crate) fn learns(&self, demand: &Demand, refusal: &Refusal) {
+        if let Some(asked) = self.ask(demand) {
+            self.learn(demand, asked, refusal);
         }
     }
 
     /// Learns from the decision of a call that was [asked](Self::ask) for.
-    pub(crate) fn decided(&self, acquire: &Acquire, asked: Option<Asked>, decision: &Decision) {
+    pub(crate) fn decided(&self, demand: &Demand, asked: Option<Asked>, decision: &Decision) {
         let mut asked = asked;
         // A lease's limit is that of when it was taken.
         if self.kept.is_some() && decision.source() != Source::Lease {
-            for charge in acquire.charges() {
+            for charge in demand.charges() {
                 if let Some(Charge { standing, .. }) = decision.answer_to(charge) {
                     let limit = (standing.permits, standing.interval);
                     let answered = asked.as_mut().map(|asked| &mut asked.seen);
@@ -126,7 +126,7 @@ impl Refusals {
             Decision::Allow(grant) => grant.taken().for_each(|charge| self.changed(charge.name())),
             Decision::Deny(refusal) => {
                 if let Some(asked) = asked {
-                    self.learn(acquire, asked, refusal);
+                    self.learn(demand, asked, refusal);
                 }
             }
         }
@@ -156,34 +156,34 @@ impl Refusals {
 
     /// Returns the refusal that asking would give, if it is known. It may use up the charges.
     #[inline]
-    pub(crate) fn refusal(&self, acquire: &mut Acquire) -> Option<Refusal> {
+    pub(crate) fn refusal(&self, demand: &mut Demand) -> Option<Refusal> {
         // A caller that misses the first refusal asks the store, as before it.
         if !self.has_any.load(Ordering::Relaxed) {
             return None;
         }
-        if acquire.charges().any(|charge| charge.of().ban.is_some()) {
-            return self.refusal_or_ban(acquire);
+        if demand.charges().any(|charge| charge.of().ban.is_some()) {
+            return self.refusal_or_ban(demand);
         }
-        let (known, elapsed) = self.known(acquire)?;
-        Some(known.answer(acquire, elapsed))
+        let (known, elapsed) = self.known(demand)?;
+        Some(known.answer(demand, elapsed))
     }
 
     /// Returns the same for a caller that limits may ban, and counts it.
-    fn refusal_or_ban(&self, acquire: &Acquire) -> Option<Refusal> {
-        match self.bans.find(acquire, true) {
+    fn refusal_or_ban(&self, demand: &Demand) -> Option<Refusal> {
+        match self.bans.find(demand, true) {
             BanLookup::Banned(refusal) => return Some(refusal),
             BanLookup::AskStore => return None,
             BanLookup::Unknown => {}
         }
-        let (known, elapsed) = self.known(acquire)?;
+        let (known, elapsed) = self.known(demand)?;
         let mut refusal = known.refusal(elapsed);
-        let is_repeated = self.bans.repeats(acquire, &mut refusal);
+        let is_repeated = self.bans.repeats(demand, &mut refusal);
         is_repeated.then_some(refusal)
     }
 
     /// Keeps a refusal.
-    fn learn(&self, acquire: &Acquire, asked: Asked, refusal: &Refusal) {
-        let (Some(kept), Some(clock)) = (&self.kept, self.clock_of(acquire)) else {
+    fn learn(&self, demand: &Demand, asked: Asked, refusal: &Refusal) {
+        let (Some(kept), Some(clock)) = (&self.kept, self.clock_of(demand)) else {
             return;
         };
         // Those before it may leave, and then it has room earlier.
@@ -211,8 +211,8 @@ impl Refusals {
             return;
         }
         let known = KnownRefusal {
-            wants_remaining: acquire.wants_remaining,
-            asked_for: acquire.charges.clone(),
+            wants_remaining: demand.wants_remaining,
+            asked_for: demand.charges.clone(),
             charges: refusal.charges.clone(),
             retry_after: refusal.retry_after,
             seen: asked.seen,
@@ -224,7 +224,7 @@ impl Refusals {
             asked_again: AtomicBool::new(false),
             _counter: Arc::clone(&self.counter),
         };
-        kept.insert(key(acquire), Arc::new(known));
+        kept.insert(key(demand), Arc::new(known));
         self.has_any.store(true, Ordering::Relaxed);
     }
 
@@ -233,14 +233,14 @@ impl Refusals {
     /// For more than the limit it always asks: the limit may have been raised, and it would fail
     /// for good.
     #[inline]
-    fn known(&self, acquire: &Acquire) -> Option<(Arc<KnownRefusal>, Duration)> {
-        let found = self.find(acquire)?;
+    fn known(&self, demand: &Demand) -> Option<(Arc<KnownRefusal>, Duration)> {
+        let found = self.find(demand)?;
         let (known, elapsed) = (found.known, found.elapsed);
         let wait = known.retry_after;
         let wait = wait.map(|_| found.over.saturating_sub(elapsed));
         // A clock that is set may show the same time once more.
         let fresh = elapsed.max(found.steady) < self.cap;
-        if elapsed >= known.until || !fresh || !gives_up_within(acquire.max_wait, wait) {
+        if elapsed >= known.until || !fresh || !gives_up_within(demand.max_wait, wait) {
             return None;
         }
         // One caller refreshes the refusal before it expires. Otherwise all would ask at once, in
@@ -254,27 +254,27 @@ impl Refusals {
 
     /// Returns the last refusal, if no event known to this process could have freed permits since:
     /// for when the store cannot be asked.
-    pub(crate) fn last_known(&self, acquire: &Acquire) -> Option<Refusal> {
-        if let BanLookup::Banned(banned) = self.bans.find(acquire, false) {
+    pub(crate) fn last_known(&self, demand: &Demand) -> Option<Refusal> {
+        if let BanLookup::Banned(banned) = self.bans.find(demand, false) {
             return Some(banned);
         }
-        if acquire.max_wait.is_some() {
+        if demand.max_wait.is_some() {
             return None;
         }
-        let found = self.find(acquire).filter(|it| it.elapsed < it.over)?;
+        let found = self.find(demand).filter(|it| it.elapsed < it.over)?;
         let mut refusal = found.known.refusal(found.elapsed);
-        self.bans.count(acquire, &mut refusal);
+        self.bans.count(demand, &mut refusal);
         Some(refusal)
     }
 
     /// Returns the refusal of this demand, if nothing has changed since it was asked for.
     #[inline]
-    fn find(&self, acquire: &Acquire) -> Option<AgedRefusal> {
-        let known = self.kept.as_ref()?.get(&key(acquire))?;
-        if !known.answers(acquire) || !self.generations.is_current(&known.seen) {
+    fn find(&self, demand: &Demand) -> Option<AgedRefusal> {
+        let known = self.kept.as_ref()?.get(&key(demand))?;
+        if !known.answers(demand) || !self.generations.is_current(&known.seen) {
             return None;
         }
-        let clock = self.clock_of(acquire)?;
+        let clock = self.clock_of(demand)?;
         let steady = moment().duration_since(known.asked.moment);
         let elapsed = clock.own_elapsed(&known.asked).unwrap_or(steady);
         let wait = known.retry_after;
@@ -287,11 +287,11 @@ impl Refusals {
     }
 
     /// Returns the clock by which waits are counted; `None` where there are several.
-    fn clock_of(&self, acquire: &Acquire) -> Option<&StoreClock> {
+    fn clock_of(&self, demand: &Demand) -> Option<&StoreClock> {
         let by_server = |charge: &Charge| charge.of().counting.algorithm.waits_by_server();
-        if self.clock.own.is_none() || !acquire.charges().any(by_server) {
+        if self.clock.own.is_none() || !demand.charges().any(by_server) {
             Some(&self.clock)
-        } else if acquire.charges().all(by_server) {
+        } else if demand.charges().all(by_server) {
             Some(&StoreClock::SERVER)
         } else {
             None
@@ -342,21 +342,21 @@ struct KnownRefusal {
 
 impl KnownRefusal {
     /// Returns whether it is the answer to this demand. Ids differ with each caller.
-    fn answers(&self, acquire: &Acquire) -> bool {
-        self.wants_remaining == acquire.wants_remaining
-            && self.asked_for.len() == acquire.charges.len()
-            && (self.asked_for.iter().zip(acquire.charges()))
+    fn answers(&self, demand: &Demand) -> bool {
+        self.wants_remaining == demand.wants_remaining
+            && self.asked_for.len() == demand.charges.len()
+            && (self.asked_for.iter().zip(demand.charges()))
                 .all(|(held, asked)| is_same(held, asked))
     }
 
     /// Answers a demand with the refusal as it is at another time: one charge in place.
     #[inline]
-    fn answer(&self, acquire: &mut Acquire, elapsed: Duration) -> Refusal {
-        let ([known], [asked]) = (&*self.charges, &mut *acquire.charges) else {
+    fn answer(&self, demand: &mut Demand, elapsed: Duration) -> Refusal {
+        let ([known], [asked]) = (&*self.charges, &mut *demand.charges) else {
             return self.refusal(elapsed);
         };
         asked.standing = self.standing(known, elapsed);
-        self.by(mem::take(&mut acquire.charges), elapsed)
+        self.by(mem::take(&mut demand.charges), elapsed)
     }
 
     /// Returns the refusal as it is at another time.
@@ -408,15 +408,15 @@ fn gives_up_within(max_wait: Option<MaxWait>, wait: Option<Duration>) -> bool {
 
 /// Returns a hash of what the answer depends on, without the parts of a limit that seldom differ
 /// alone. Two demands that share one take turns in the cache.
-fn key(acquire: &Acquire) -> u64 {
+fn key(demand: &Demand) -> u64 {
     let mut state = BuildSpread::new().build_hasher();
-    for charge in acquire.charges() {
+    for charge in demand.charges() {
         charge.name().text().hash(&mut state);
         state.write_u64(charge.limit().given().map_or(0, Limit::permits));
         state.write_u64(charge.of().answer_hash);
         state.write_u64(u64::from(charge.permits) << 1 | u64::from(charge.shadow));
     }
-    state.write_u64(acquire.wants_remaining.into());
+    state.write_u64(demand.wants_remaining.into());
     state.finish()
 }
 

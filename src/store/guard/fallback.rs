@@ -18,7 +18,7 @@ use crate::{
     charge::{Charge, TakenFrom},
     clock::{Clock, millis},
     decision::{Decision, Source},
-    demand::Acquire,
+    demand::Demand,
     error::{Error, ErrorKind},
     failure_policy::FailurePolicy,
     macros::{notice, warning},
@@ -67,16 +67,16 @@ impl<L: StandIn> Fallback<L> {
     }
 
     /// Returns the answer to a demand that a failing store was not sent.
-    pub(crate) fn unsent(&self, acquire: &Acquire, error: Error) -> Result<Decision, Error> {
+    pub(crate) fn unsent(&self, demand: &Demand, error: Error) -> Result<Decision, Error> {
         self.record_failure(&error);
-        self.without_store(acquire, error)
+        self.without_store(demand, error)
     }
 
     /// Returns the answer to a call that is over. `give_back` takes the receipts of permits that
     /// the caller does not pay for.
     pub(crate) fn answer(
         &self,
-        acquire: &Acquire,
+        demand: &Demand,
         decision: Result<Decision, Error>,
         give_back: impl Fn(Charge),
     ) -> Result<Decision, Error> {
@@ -84,10 +84,10 @@ impl<L: StandIn> Fallback<L> {
             Ok(decision) => {
                 self.record_answer();
                 // A lease was recorded when it was taken.
-                if matches!(acquire.on_failure, Some(FailurePolicy::Local(_)))
+                if matches!(demand.on_failure, Some(FailurePolicy::Local(_)))
                     && decision.source() != Source::Lease
                 {
-                    self.locals.record_decision(acquire, &decision);
+                    self.locals.record_decision(demand, &decision);
                 }
                 return Ok(decision);
             }
@@ -100,30 +100,30 @@ impl<L: StandIn> Fallback<L> {
             self.record_failure(&error);
         }
         let is_given_up = matches!(late, Some(Late::Silence | Late::Overload));
-        if is_given_up && acquire.unsent.get().is_none() {
-            return self.after_giving_up(acquire, error, give_back);
+        if is_given_up && demand.unsent.get().is_none() {
+            return self.after_giving_up(demand, error, give_back);
         }
-        self.without_store(acquire, error)
+        self.without_store(demand, error)
     }
 
     /// Returns the last known refusal, or the answer of the policy.
-    fn without_store(&self, acquire: &Acquire, error: Error) -> Result<Decision, Error> {
-        let Some(policy) = acquire.on_failure else {
+    fn without_store(&self, demand: &Demand, error: Error) -> Result<Decision, Error> {
+        let Some(policy) = demand.on_failure else {
             return Err(error);
         };
         if is_of_store(&error)
-            && let Some(refusal) = self.refusals.last_known(acquire)
+            && let Some(refusal) = self.refusals.last_known(demand)
         {
             return Ok(Decision::Deny(refusal));
         }
         match policy {
-            FailurePolicy::Local(local) if !acquire.is_all_shadow() && !refuses_anyway(&error) => {
-                match self.locals.decide(acquire, local, error) {
-                    Err(error) => answer_by(acquire, error, FailurePolicy::Deny),
+            FailurePolicy::Local(local) if !demand.is_all_shadow() && !refuses_anyway(&error) => {
+                match self.locals.decide(demand, local, error) {
+                    Err(error) => answer_by(demand, error, FailurePolicy::Deny),
                     decision => decision,
                 }
             }
-            policy => answer_by(acquire, error, policy),
+            policy => answer_by(demand, error, policy),
         }
     }
 
@@ -135,17 +135,17 @@ impl<L: StandIn> Fallback<L> {
     /// permits, and lists that take several calls, have given back when they were given up.)
     fn after_giving_up(
         &self,
-        acquire: &Acquire,
+        demand: &Demand,
         error: Error,
         give_back: impl Fn(Charge),
     ) -> Result<Decision, Error> {
-        let mut decision = self.without_store(acquire, error);
+        let mut decision = self.without_store(demand, error);
         let kept = match &mut decision {
-            Ok(Decision::Allow(grant)) if acquire.max_wait.is_none() => grant.charges_mut(),
+            Ok(Decision::Allow(grant)) if demand.max_wait.is_none() => grant.charges_mut(),
             _ => &mut [],
         };
-        for charge in acquire.charges() {
-            let sent = charge.made(acquire.asked_at);
+        for charge in demand.charges() {
+            let sent = charge.made(demand.asked_at);
             let mut kept = kept.iter_mut();
             match kept.find(|kept| kept.name() == charge.name()) {
                 Some(kept) => kept.taken_from = TakenFrom::LocalAndStore(sent.into()),

@@ -34,7 +34,7 @@ use crate::{
     charge::{Charge, TakenFrom},
     clock::Clock,
     decision::{Charges, Decision, RefusalKind},
-    demand::Acquire,
+    demand::Demand,
     error::Error,
     list::List,
     name::Name,
@@ -91,7 +91,7 @@ impl<S: Calls> Leasing<S> {
 
     /// Sends a call for the callers of `run`, with the permits that `plan` fetches ahead behind
     /// them.
-    async fn ask(&self, run: &[Acquire], plan: &LeasePlan) -> Result<List<Decision>, Error> {
+    async fn ask(&self, run: &[Demand], plan: &LeasePlan) -> Result<List<Decision>, Error> {
         let Some(first) = run.first().filter(|_| plan.ahead > 0) else {
             let decisions = self.inner.acquire_run(run).await?;
             record(run, &decisions, plan);
@@ -177,14 +177,14 @@ impl<S: Calls> Leasing<S> {
 }
 
 /// Updates the estimate of demand by the answers of a call.
-fn record(run: &[Acquire], decisions: &[Decision], plan: &LeasePlan) {
+fn record(run: &[Demand], decisions: &[Decision], plan: &LeasePlan) {
     if let Some(charge) = decisions
         .iter()
         .find_map(|decision| decision.charges().first())
     {
         let mut answered = run.iter().zip(decisions);
-        let lacks = |(acquire, decision): (&Acquire, &Decision)| {
-            acquire.max_wait.is_some() && is_over_limit(decision)
+        let lacks = |(demand, decision): (&Demand, &Decision)| {
+            demand.max_wait.is_some() && is_over_limit(decision)
         };
         plan.entry.record(&charge.standing, answered.any(lacks));
     }
@@ -193,8 +193,8 @@ fn record(run: &[Acquire], decisions: &[Decision], plan: &LeasePlan) {
 /// Returns the additional caller that takes the lease: a copy of `like` with other permits, another
 /// id and another score. The rule of `like` leases, so it has one charge, and its answer has the
 /// permits left, which bound the next lease.
-fn ahead(like: &Acquire, plan: &LeasePlan) -> Acquire {
-    Acquire {
+fn ahead(like: &Demand, plan: &LeasePlan) -> Demand {
+    Demand {
         charges: Charges::one(Charge {
             permits: plan.ahead,
             id: like.first().id.for_ahead(),
@@ -233,7 +233,7 @@ impl<S: Calls> Calls for Leasing<S> {
     /// # Cancel safety
     ///
     /// As that of the inner store; permits that are fetched ahead meanwhile are given back.
-    async fn acquire_run(&self, run: &[Acquire]) -> Result<List<Decision>, Error> {
+    async fn acquire_run(&self, run: &[Demand]) -> Result<List<Decision>, Error> {
         let Some((first, lead)) = run
             .first()
             .and_then(|first| Some((first, lease_of(first)?)))
@@ -244,7 +244,7 @@ impl<S: Calls> Calls for Leasing<S> {
         // not tried, and are in the next call.
         let served = run
             .iter()
-            .map_while(|acquire| self.table.take(&mut acquire.clone()));
+            .map_while(|demand| self.table.take(&mut demand.clone()));
         let served: List<_> = served.map(Decision::Allow).collect();
         if !served.is_empty() {
             return Ok(served);
@@ -255,8 +255,8 @@ impl<S: Calls> Calls for Leasing<S> {
         Box::pin(self.ask(run, &plan)).await
     }
 
-    fn decides_together(&self, acquire: &Acquire) -> bool {
-        self.inner.decides_together(acquire)
+    fn decides_together(&self, demand: &Demand) -> bool {
+        self.inner.decides_together(demand)
     }
 
     fn settle(&self, receipt: Charge, keep: u32) {

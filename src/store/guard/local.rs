@@ -19,7 +19,7 @@ use crate::{
     charge::Charge,
     compiled_limit::Warning,
     decision::{Decision, Refusal, RefusalKind, Source},
-    demand::Acquire,
+    demand::Demand,
     error::{Error, ErrorKind},
     failure_policy::part,
     limit::{Limit, LimitSource},
@@ -49,8 +49,8 @@ impl<L: StandIn> Locals<L> {
     }
 
     /// Records what the store decided for a request that would be decided here in an outage.
-    pub(crate) fn record_decision(&self, acquire: &Acquire, decision: &Decision) {
-        for charge in acquire.charges() {
+    pub(crate) fn record_decision(&self, demand: &Demand, decision: &Decision) {
+        for charge in demand.charges() {
             let Some(Charge { standing, .. }) = decision.answer_to(charge) else {
                 continue;
             };
@@ -88,11 +88,11 @@ impl<L: StandIn> Locals<L> {
     /// and the errors of a store in memory.
     pub(crate) fn decide(
         &self,
-        acquire: &Acquire,
+        demand: &Demand,
         share: f64,
         error: Error,
     ) -> Result<Decision, Error> {
-        let Some(mut reduced) = self.reduced(acquire, share) else {
+        let Some(mut reduced) = self.reduced(demand, share) else {
             return Err(error);
         };
         for charge in reduced.charges() {
@@ -120,10 +120,10 @@ impl<L: StandIn> Locals<L> {
     /// known.
     ///
     /// It leaves out shadow rules, and rules that pass uncounted while the store fails.
-    fn reduced(&self, acquire: &Acquire, share: f64) -> Option<Acquire> {
+    fn reduced(&self, demand: &Demand, share: f64) -> Option<Demand> {
         let counted = |charge: &&Charge| !charge.shadow && !charge.allow_on_failure;
-        let mut charges = Vec::with_capacity(acquire.charges.len());
-        for charge in acquire.charges().filter(counted) {
+        let mut charges = Vec::with_capacity(demand.charges.len());
+        for charge in demand.charges().filter(counted) {
             let Some(limit) = self.limit(charge) else {
                 if charge.of().is_to_warn(Warning::Unknown) {
                     warning!(
@@ -147,9 +147,9 @@ impl<L: StandIn> Locals<L> {
             return None;
         }
         // Without a policy: errors come back to this guard.
-        Some(Acquire {
-            wants_remaining: acquire.wants_remaining,
-            ..Acquire::new(charges.into_iter().collect(), None)
+        Some(Demand {
+            wants_remaining: demand.wants_remaining,
+            ..Demand::new(charges.into_iter().collect(), None)
         })
     }
 

@@ -3,7 +3,7 @@
 use crate::{
     compiled_limit::Warning,
     decision::{Decision, Grant, Refusal},
-    demand::Acquire,
+    demand::Demand,
     error::{Error, ErrorKind},
     failure_policy::FailurePolicy,
     macros::warning,
@@ -16,25 +16,25 @@ use crate::{
 /// while a configuration is wrong, or for a caller that fills the store. Shadow rules let requests
 /// pass.
 #[inline]
-pub(crate) fn answer_error(acquire: &Acquire, error: Error) -> Result<Decision, Error> {
-    match acquire.on_failure {
-        Some(policy) => answer_by(acquire, error, policy),
+pub(crate) fn answer_error(demand: &Demand, error: Error) -> Result<Decision, Error> {
+    match demand.on_failure {
+        Some(policy) => answer_by(demand, error, policy),
         None => Err(error),
     }
 }
 
 #[cold]
 pub(crate) fn answer_by(
-    acquire: &Acquire,
+    demand: &Demand,
     error: Error,
     policy: FailurePolicy,
 ) -> Result<Decision, Error> {
-    if acquire.is_all_shadow() {
-        warn_uncounted(acquire, &error);
+    if demand.is_all_shadow() {
+        warn_uncounted(demand, &error);
         return Ok(Decision::Allow(Grant::by_policy()));
     }
     if error.kind() == ErrorKind::NotInitialized {
-        for charge in acquire.charges() {
+        for charge in demand.charges() {
             if charge.of().is_to_warn(Warning::Unset) {
                 warning!(
                     rule = charge.of().for_logs(),
@@ -63,7 +63,7 @@ pub(crate) fn refuses_anyway(error: &Error) -> bool {
 /// Returns the same callers without their shadow rules, if one of these may be why the store cannot
 /// decide: nothing was taken then, and the enforced rules must not suffer. All callers of a run
 /// have the same shadow rules.
-pub(crate) fn without_shadows(run: &[Acquire], error: &Error) -> Option<Vec<Acquire>> {
+pub(crate) fn without_shadows(run: &[Demand], error: &Error) -> Option<Vec<Demand>> {
     let of_one_limiter = matches!(
         error.kind(),
         ErrorKind::NotInitialized
@@ -75,7 +75,7 @@ pub(crate) fn without_shadows(run: &[Acquire], error: &Error) -> Option<Vec<Acqu
     if !of_one_limiter {
         return None;
     }
-    let enforced = run.iter().map(Acquire::without_shadows).collect();
+    let enforced = run.iter().map(Demand::without_shadows).collect();
     if let Some(first) = run.first() {
         warn_uncounted(first, error);
     }
@@ -83,12 +83,12 @@ pub(crate) fn without_shadows(run: &[Acquire], error: &Error) -> Option<Vec<Acqu
 }
 
 /// Logs once for a shadow rule that its limiter cannot be counted.
-fn warn_uncounted(acquire: &Acquire, error: &Error) {
+fn warn_uncounted(demand: &Demand, error: &Error) {
     // The store logs its own failures.
     if matches!(error.kind(), ErrorKind::Timeout | ErrorKind::Unavailable) {
         return;
     }
-    for charge in acquire.charges().filter(|charge| charge.shadow) {
+    for charge in demand.charges().filter(|charge| charge.shadow) {
         if charge.of().is_to_warn(Warning::Unset) {
             warning!(
                 rule = charge.of().for_logs(),

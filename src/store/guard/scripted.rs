@@ -25,7 +25,7 @@ pub(crate) use crate::{
     clock::{Clock, ManualClock, Now, millis},
     compiled_limit::CompiledLimit,
     decision::{Charges, Decision, Grant, Refusal, RefusalKind, Source},
-    demand::{Acquire, MaxWait},
+    demand::{Demand, MaxWait},
     error::{Error, ErrorKind},
     failure_policy::FailurePolicy,
     limit::{Algorithm, Limit, LimitSource},
@@ -78,9 +78,9 @@ impl Scripted {
 }
 
 impl Decide for Scripted {
-    fn decide_at_once(&self, acquire: &mut Acquire) -> Option<Result<Decision, Error>> {
+    fn decide_at_once(&self, demand: &mut Demand) -> Option<Result<Decision, Error>> {
         write(&self.log, "at once");
-        acquire.identify(PermitId([7; 16]));
+        demand.identify(PermitId([7; 16]));
         let fails = *self.fails_at_once.lock().unwrap();
         fails.map(|kind| Err(kind.into()))
     }
@@ -93,17 +93,17 @@ impl Decide for Scripted {
 }
 
 impl Calls for Scripted {
-    async fn acquire_run(&self, run: &[Acquire]) -> Result<List<Decision>, Error> {
+    async fn acquire_run(&self, run: &[Demand]) -> Result<List<Decision>, Error> {
         write(&self.log, "in time");
         if let Some(error) = self.fails.lock().unwrap().clone() {
             return Err(error);
         }
         if let Some(store) = &self.decided_by {
-            let mut acquire = Acquire {
+            let mut demand = Demand {
                 on_failure: None,
                 ..run[0].clone()
             };
-            let decision = store.handle().0.decide_at_once(&mut acquire).unwrap();
+            let decision = store.handle().0.decide_at_once(&mut demand).unwrap();
             return decision.map(|decision| List::from([decision]));
         }
         let next = || self.answers.lock().unwrap().pop_front();
@@ -111,7 +111,7 @@ impl Calls for Scripted {
         Ok(List::from([decision]))
     }
 
-    fn decides_together(&self, _: &Acquire) -> bool {
+    fn decides_together(&self, _: &Demand) -> bool {
         true
     }
 
@@ -163,7 +163,7 @@ pub(crate) fn server_time(clock: &ManualClock) -> Now {
 /// Has the pure sliding log decide for callers of one limiter, as a server does.
 pub(crate) fn decide(
     limiter: &mut LimiterState<SlidingLog>,
-    run: &[Acquire],
+    run: &[Demand],
     now: Now,
 ) -> List<Decision> {
     let sent: Vec<_> = run.iter().map(sent).collect();
@@ -171,15 +171,15 @@ pub(crate) fn decide(
     let answers = call::acquire(limiters, &sent, now).unwrap();
     let answers = run.iter().zip(answers.iter());
     answers
-        .map(|(acquire, answer)| acquire.decision(&[*answer]))
+        .map(|(demand, answer)| demand.decision(&[*answer]))
         .collect()
 }
 
 /// Returns a demand as a server gets it, which may have got it before.
-pub(crate) fn sent(acquire: &Acquire) -> Acquire {
-    Acquire {
-        charges: acquire.to_settle().into_iter().collect(),
-        ..acquire.clone()
+pub(crate) fn sent(demand: &Demand) -> Demand {
+    Demand {
+        charges: demand.to_settle().into_iter().collect(),
+        ..demand.clone()
     }
 }
 
@@ -197,10 +197,10 @@ pub(crate) fn shadow(charge: Charge) -> Charge {
 }
 
 /// Returns a demand whose caller wants to know what is left, and waits for nothing.
-pub(crate) fn asks(charges: impl IntoIterator<Item = Charge>) -> Acquire {
-    Acquire {
+pub(crate) fn asks(charges: impl IntoIterator<Item = Charge>) -> Demand {
+    Demand {
         wants_remaining: true,
-        ..Acquire::of(charges, false)
+        ..Demand::of(charges, false)
     }
 }
 
@@ -208,8 +208,8 @@ pub(crate) fn asks(charges: impl IntoIterator<Item = Charge>) -> Acquire {
 pub(crate) fn by(
     policy: impl Into<Option<FailurePolicy>>,
     charges: impl IntoIterator<Item = Charge>,
-) -> Acquire {
-    Acquire {
+) -> Demand {
+    Demand {
         on_failure: policy.into(),
         ..asks(charges)
     }
@@ -234,14 +234,14 @@ pub(crate) struct WithFallback {
 }
 
 impl WithFallback {
-    pub(crate) fn decide_at_once(&self, acquire: &mut Acquire) -> Option<Result<Decision, Error>> {
-        let decision = self.inner.decide_at_once(acquire)?;
-        Some(decision.or_else(|error| self.unsent(acquire, error)))
+    pub(crate) fn decide_at_once(&self, demand: &mut Demand) -> Option<Result<Decision, Error>> {
+        let decision = self.inner.decide_at_once(demand)?;
+        Some(decision.or_else(|error| self.unsent(demand, error)))
     }
 
-    pub(crate) async fn acquire(&self, acquire: &Acquire) -> Result<Decision, Error> {
-        let decision = self.inner.acquire(acquire).await;
-        self.answer(acquire, decision, |receipt| self.inner.settle(receipt, 0))
+    pub(crate) async fn acquire(&self, demand: &Demand) -> Result<Decision, Error> {
+        let decision = self.inner.acquire(demand).await;
+        self.answer(demand, decision, |receipt| self.inner.settle(receipt, 0))
     }
 
     pub(crate) fn settle(&self, receipt: Charge, keep: u32) {
@@ -276,16 +276,13 @@ pub(crate) fn spent(charge: &Charge, wait: Duration) -> Charge {
     }
 }
 
-pub(crate) fn granted(acquire: &Acquire, source: Source) -> Decision {
-    Decision::Allow(Grant::new(
-        acquire.to_settle().into_iter().collect(),
-        source,
-    ))
+pub(crate) fn granted(demand: &Demand, source: Source) -> Decision {
+    Decision::Allow(Grant::new(demand.to_settle().into_iter().collect(), source))
 }
 
 /// Returns the refusal by all limits of a demand.
-pub(crate) fn refusal(acquire: &Acquire, wait: Duration) -> Refusal {
-    let limits = acquire.charges().map(|charge| spent(charge, wait));
+pub(crate) fn refusal(demand: &Demand, wait: Duration) -> Refusal {
+    let limits = demand.charges().map(|charge| spent(charge, wait));
     Refusal::by_limits(limits.collect(), Some(wait), Source::Store)
 }
 

@@ -20,7 +20,7 @@ use crate::{
     charge::Charge,
     clock::Now,
     decision::Decision,
-    demand::Acquire,
+    demand::Demand,
     error::{Error, ErrorKind},
     limit::Limit,
     list::List,
@@ -40,11 +40,11 @@ struct Lent {
 impl Shared {
     /// Grants a list if each of its limiters has a place and room, as nearly all have. Otherwise
     /// puts back what it took, and returns `None`.
-    pub(super) fn grant_list(&self, acquire: &mut Acquire) -> Option<Decision> {
-        let (now, exact) = (self.now(), acquire.wants_remaining);
-        let mut locked = self.lock_all(acquire);
+    pub(super) fn grant_list(&self, demand: &mut Demand) -> Option<Decision> {
+        let (now, exact) = (self.now(), demand.wants_remaining);
+        let mut locked = self.lock_all(demand);
         let mut granted = SmallVec::<[Granted; 4]>::new();
-        for charge in acquire.charges() {
+        for charge in demand.charges() {
             let shard = self.shard_in(&mut locked, charge.name());
             let kept = shard.get_mut(charge.name(), now);
             if let Some(grant) = kept.and_then(|kept| kept.grant(charge, exact, now)) {
@@ -52,7 +52,7 @@ impl Shared {
                 continue;
             }
             // The same instant, and the same locks: all of it is there.
-            for (charge, granted) in acquire.charges().zip(granted) {
+            for (charge, granted) in demand.charges().zip(granted) {
                 let shard = self.shard_in(&mut locked, charge.name());
                 if let Some(kept) = shard.get_mut(charge.name(), now) {
                     kept.put_back(charge, granted, now);
@@ -61,11 +61,11 @@ impl Shared {
             return None;
         }
         drop(locked);
-        Some(acquire.decided(granted.iter().map(|grant| &grant.answer)))
+        Some(demand.decided(granted.iter().map(|grant| &grant.answer)))
     }
 
     /// Decides for callers of the same limiters; the limits of the first apply to all.
-    pub(super) fn decide_list(&self, run: &[Acquire]) -> Result<Vec<Decision>, Error> {
+    pub(super) fn decide_list(&self, run: &[Demand]) -> Result<Vec<Decision>, Error> {
         let Some(first) = run.first() else {
             return Ok(Vec::new());
         };
@@ -78,11 +78,11 @@ impl Shared {
         let answers = answers.chunks(first.charges().count());
         let decisions = run.iter().zip(answers);
         Ok(decisions
-            .map(|(acquire, answers)| acquire.decision(answers))
+            .map(|(demand, answers)| demand.decision(answers))
             .collect())
     }
 
-    fn decide_locked(&self, first: &Acquire, run: &[Acquire]) -> Result<List<Answer>, Error> {
+    fn decide_locked(&self, first: &Demand, run: &[Demand]) -> Result<List<Answer>, Error> {
         let now = self.now();
         let mut locked = self.lock_all(first);
         if first.charges().any(|charge| charge.of().ban.is_some()) {
@@ -94,8 +94,8 @@ impl Shared {
 
     /// Locks the shards of a list: always in this order, so that no two lists wait for each other.
     /// The lock of the untracked names is last.
-    fn lock_all(&self, acquire: &Acquire) -> Locked<'_> {
-        let charges = acquire.charges();
+    fn lock_all(&self, demand: &Demand) -> Locked<'_> {
+        let charges = demand.charges();
         let mut places: SmallVec<[_; 4]> = charges.map(|it| self.shard_of(it.name())).collect();
         places.sort_unstable();
         places.dedup();
@@ -108,8 +108,8 @@ impl Shared {
     /// Decides for callers that a limit may ban.
     fn decide_or_ban(
         &self,
-        first: &Acquire,
-        run: &[Acquire],
+        first: &Demand,
+        run: &[Demand],
         locked: &mut Locked<'_>,
         now: Now,
     ) -> Result<List<Answer>, Error> {
@@ -154,8 +154,8 @@ impl Shared {
 
     fn decide_lent(
         &self,
-        first: &Acquire,
-        run: &[Acquire],
+        first: &Demand,
+        run: &[Demand],
         locked: &mut Locked<'_>,
         now: Now,
     ) -> Result<List<Answer>, Error> {
@@ -209,9 +209,9 @@ impl Shared {
     /// Takes permits of limiters, one for each charge, and of untracked names where there is none.
     fn count(
         &self,
-        first: &Acquire,
+        first: &Demand,
         lent: &mut [Option<Lent>],
-        run: &[Acquire],
+        run: &[Demand],
         now: Now,
     ) -> Result<List<Answer>, Error> {
         let estimated: List<_> = lent.iter().map(Option::is_none).collect();
@@ -271,7 +271,7 @@ mod tests {
 
     /// Asks for these permits of three of five limiters from `first` on, each by a rate of its own,
     /// and a shadow as its last.
-    fn list(permits: [u32; 3], first: usize, rate: u64, shadow: bool) -> Acquire {
+    fn list(permits: [u32; 3], first: usize, rate: u64, shadow: bool) -> Demand {
         let charges = permits.into_iter().enumerate().map(|(place, permits)| {
             let number = (first + place) % 5;
             let limit = Limit::per_second(rate + number as u64);
@@ -282,9 +282,9 @@ mod tests {
                     .counted_by(ALGORITHMS[number % 3])
             }
         });
-        Acquire {
+        Demand {
             wants_remaining: true,
-            ..Acquire::of(charges, false)
+            ..Demand::of(charges, false)
         }
     }
 
@@ -317,7 +317,7 @@ mod tests {
         ) {
             let clock = ManualClock::new();
             let store = stand_in(Arc::new(clock.clone()));
-            let held = |ask: &Acquire| {
+            let held = |ask: &Demand| {
                 let left = |charge: &Charge| {
                     let left = store.manage_now(&charge.limiter, &Op::Available);
                     left.map_err(|error| error.kind())

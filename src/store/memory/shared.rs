@@ -15,7 +15,7 @@ use crate::{
     clock::{Clock, Now},
     compiled_limit::Limiter,
     decision::{Decision, Refusal, RefusalKind},
-    demand::Acquire,
+    demand::Demand,
     error::{Error, ErrorKind},
     limit::LimitSource,
     list::List,
@@ -45,27 +45,27 @@ pub(crate) struct Shared {
 
 impl Decide for Shared {
     /// Decides, unless its caller would wait where there is no room.
-    fn decide_at_once(&self, acquire: &mut Acquire) -> Option<Result<Decision, Error>> {
-        let (id, exact) = (self.next_id(), acquire.wants_remaining);
-        let waits = acquire.max_wait.is_some();
-        let alone = acquire.decided_alone(id, |charge| match waits || charge.of().ban.is_some() {
+    fn decide_at_once(&self, demand: &mut Demand) -> Option<Result<Decision, Error>> {
+        let (id, exact) = (self.next_id(), demand.wants_remaining);
+        let waits = demand.max_wait.is_some();
+        let alone = demand.decided_alone(id, |charge| match waits || charge.of().ban.is_some() {
             true => None,
             false => self.answer_one(charge, exact).ok(),
         });
         if let Some(decision) = alone {
             return Some(Ok(decision));
         }
-        acquire.identify(id);
+        demand.identify(id);
         if waits {
             return None;
         }
-        if acquire.is_list()
-            && acquire.charges().all(|charge| charge.of().ban.is_none())
-            && let Some(granted) = self.grant_list(acquire)
+        if demand.is_list()
+            && demand.charges().all(|charge| charge.of().ban.is_none())
+            && let Some(granted) = self.grant_list(demand)
         {
             return Some(Ok(granted));
         }
-        let decisions = self.acquire_all(std::slice::from_ref(acquire));
+        let decisions = self.acquire_all(std::slice::from_ref(demand));
         Some(decisions.and_then(|mut one| one.pop().ok_or_else(|| ErrorKind::Full.into())))
     }
 
@@ -73,8 +73,8 @@ impl Decide for Shared {
         self.manage_now(limiter, op)
     }
 
-    fn strike(&self, acquire: &Acquire, refusal: &mut Refusal) {
-        for charge in acquire.charges() {
+    fn strike(&self, demand: &Demand, refusal: &mut Refusal) {
+        for charge in demand.charges() {
             let (name, of) = (charge.name(), charge.of());
             let (Some(ban), Some(refused)) = (of.ban, refusal.without_room(&charge.limiter)) else {
                 continue;
@@ -106,7 +106,7 @@ impl Decide for Shared {
 }
 
 impl Calls for Shared {
-    async fn acquire_run(&self, run: &[Acquire]) -> Result<List<Decision>, Error> {
+    async fn acquire_run(&self, run: &[Demand]) -> Result<List<Decision>, Error> {
         self.acquire_all(run).map(List::from_vec)
     }
 
@@ -176,7 +176,7 @@ impl Shared {
         Ok(answer)
     }
 
-    fn acquire_all(&self, run: &[Acquire]) -> Result<Vec<Decision>, Error> {
+    fn acquire_all(&self, run: &[Demand]) -> Result<Vec<Decision>, Error> {
         match self.decide_list(run) {
             Err(error) => match policy::without_shadows(run, &error) {
                 Some(enforced) => self.decide_list(&enforced),

@@ -47,7 +47,7 @@ use super::{
 use crate::{
     clock::moment,
     compiled_limit::Limiter,
-    demand::Acquire,
+    demand::Demand,
     error::{Error, ErrorKind},
     store::guard::{
         breaker::{Breakers, Signal},
@@ -168,14 +168,14 @@ impl Batches {
     pub(super) async fn send(
         self: &Arc<Self>,
         call: ScriptCall,
-        first: &Acquire,
-        run: &[Acquire],
+        first: &Demand,
+        run: &[Demand],
         again: bool,
     ) -> Result<Value, Failure> {
         let limiter = &first.first().limiter;
         // Those that wait for permits have time.
-        let not_waiting = run.iter().filter(|acquire| acquire.max_wait.is_none());
-        let asked_at = not_waiting.filter_map(|acquire| acquire.asked_at).min();
+        let not_waiting = run.iter().filter(|demand| demand.max_wait.is_none());
+        let asked_at = not_waiting.filter_map(|demand| demand.asked_at).min();
         // Held until the call has ended.
         let mut _claim = None;
         if !again && let Some(queue) = self.queue_for(&call, run) {
@@ -199,15 +199,14 @@ impl Batches {
     /// Callers that wait for permits have none: they may leave and give back while their call is
     /// queued, and it would take after that. Nor has a list: if one of its shadow rules fails, it
     /// is asked again without them, and nothing that is given back may be under way then.
-    fn queue_for(&self, call: &ScriptCall, run: &[Acquire]) -> Option<QueueOf> {
+    fn queue_for(&self, call: &ScriptCall, run: &[Demand]) -> Option<QueueOf> {
         let script = wire::batch_of(call.script)?;
-        let is_short = |acquire: &Acquire| {
-            let ban = acquire.first().of().ban;
+        let is_short = |demand: &Demand| {
+            let ban = demand.first().of().ban;
             ban.is_none_or(|ban| ban.after <= MOST_STRIKES && run.len() <= MOST_BANNED)
         };
-        let goes = |acquire: &Acquire| {
-            acquire.max_wait.is_none() && !acquire.is_list() && is_short(acquire)
-        };
+        let goes =
+            |demand: &Demand| demand.max_wait.is_none() && !demand.is_list() && is_short(demand);
         let together = run.iter().all(goes)
             && !self.connection.source.is_cluster
             && !self.no_cross_slot.load(Relaxed);
@@ -276,7 +275,7 @@ impl Batches {
     fn enqueue<'a>(
         self: &'a Arc<Self>,
         of: &QueueOf,
-        run: &'a [Acquire],
+        run: &'a [Demand],
         limiter: Limiter,
         asked_at: Option<Instant>,
         call: ScriptCall,
@@ -466,7 +465,7 @@ struct BatchPlace<'a> {
     batches: &'a Batches,
     queue: QueueKey,
     number: u64,
-    run: &'a [Acquire],
+    run: &'a [Demand],
     reply: oneshot::Receiver<Result<Value, Failure>>,
 }
 
@@ -479,8 +478,8 @@ impl Drop for BatchPlace<'_> {
             take_out(&mut queue.members, self.number, |(it, _)| it.number)
         });
         if left.flatten().is_some() {
-            for acquire in self.run {
-                let _ = acquire.unsent.set(());
+            for demand in self.run {
+                let _ = demand.unsent.set(());
             }
         }
     }

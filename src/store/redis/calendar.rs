@@ -18,7 +18,7 @@ use crate::{
     clock::{SystemClock, millis},
     compiled_limit::Limiter,
     decision::Decision,
-    demand::Acquire,
+    demand::Demand,
     error::{Error, ErrorKind},
     list::List,
     store::random_id,
@@ -27,7 +27,7 @@ use crate::{
 impl Server {
     /// Decides for the first of these callers: all of them, unless they wait for permits and ask
     /// for different numbers, as one that waits must not pass another.
-    pub(super) async fn call_calendar(&self, run: &[Acquire]) -> Result<List<Decision>, Failure> {
+    pub(super) async fn call_calendar(&self, run: &[Demand]) -> Result<List<Decision>, Failure> {
         let Some(first) = run.first() else {
             return Ok(List::new());
         };

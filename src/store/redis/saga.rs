@@ -15,7 +15,7 @@ use super::{server::Server, wire};
 use crate::{
     charge::Charge,
     decision::{Charges, Decision, Grant, Refusal, Source},
-    demand::Acquire,
+    demand::Demand,
     error::Error,
 };
 
@@ -25,12 +25,12 @@ impl Server {
     /// # Cancel safety
     ///
     /// Dropping it gives back all that it may have taken.
-    pub(super) async fn acquire_in_calls(&self, acquire: &Acquire) -> Result<Decision, Error> {
+    pub(super) async fn acquire_in_calls(&self, demand: &Demand) -> Result<Decision, Error> {
         let mut taken = TakenSoFar {
             server: self,
             charges: Vec::new(),
         };
-        for part in parts(acquire, self.has_slots()) {
+        for part in parts(demand, self.has_slots()) {
             let before = taken.charges.len();
             taken.charges.extend(part.to_settle());
             let decided = self.acquire_together(&part, slice::from_ref(&part)).await;
@@ -55,27 +55,27 @@ impl Server {
 }
 
 /// Returns the parts of the list, one for each call.
-fn parts(acquire: &Acquire, in_slots: bool) -> Vec<Acquire> {
-    let mut charges: Vec<&Charge> = acquire.charges().collect();
+fn parts(demand: &Demand, in_slots: bool) -> Vec<Demand> {
+    let mut charges: Vec<&Charge> = demand.charges().collect();
     charges.sort_by(|a, b| {
         let bounded_first = b.of().key_is_bounded.cmp(&a.of().key_is_bounded);
         bounded_first.then_with(|| likelier_to_refuse(a, b))
     });
-    let mut parts: Vec<Acquire> = Vec::new();
+    let mut parts: Vec<Demand> = Vec::new();
     for charge in charges {
         match parts
             .iter_mut()
             .find(|part| wire::go_together(part.first(), charge, in_slots))
         {
             Some(part) => part.charges.push(charge.clone()),
-            None => parts.push(Acquire {
+            None => parts.push(Demand {
                 charges: Charges::one(charge.clone()),
-                ..acquire.clone()
+                ..demand.clone()
             }),
         }
     }
     // Once only shadow rules are left, nothing can refuse.
-    parts.sort_by_key(Acquire::is_all_shadow);
+    parts.sort_by_key(Demand::is_all_shadow);
     parts
 }
 

@@ -22,7 +22,7 @@ use crate::{
     clock::{Clock, millis, moment},
     compiled_limit::{Limiter, Warning},
     decision::{Decision, Refusal},
-    demand::Acquire,
+    demand::Demand,
     error::{Error, ErrorKind},
     limit::{LimitSource, RateType, StoredLimit},
     list::List,
@@ -59,8 +59,8 @@ pub(crate) struct Server {
 
 impl Decide for Server {
     /// Fails while a breaker is open. All else is decided by the server, and not at once.
-    fn decide_at_once(&self, acquire: &mut Acquire) -> Option<Result<Decision, Error>> {
-        prepare_call(self.batches.breakers.refuses(acquire), acquire)
+    fn decide_at_once(&self, demand: &mut Demand) -> Option<Result<Decision, Error>> {
+        prepare_call(self.batches.breakers.refuses(demand), demand)
     }
 
     async fn manage(&self, limiter: &Limiter, op: &Op) -> Result<OpResult, Error> {
@@ -94,15 +94,15 @@ impl Decide for Server {
         }
     }
 
-    fn strike(&self, acquire: &Acquire, refusal: &mut Refusal) {
-        self.bans.count(acquire, refusal);
+    fn strike(&self, demand: &Demand, refusal: &mut Refusal) {
+        self.bans.count(demand, refusal);
     }
 }
 
 impl Calls for Server {
     /// Decides for all callers in one call, or for the first alone if one script cannot reach all
     /// of its limiters.
-    async fn acquire_run(&self, run: &[Acquire]) -> Result<List<Decision>, Error> {
+    async fn acquire_run(&self, run: &[Demand]) -> Result<List<Decision>, Error> {
         let Some(first) = run.first() else {
             return Ok(List::new());
         };
@@ -115,9 +115,9 @@ impl Calls for Server {
         Ok(List::from([decision]))
     }
 
-    fn decides_together(&self, acquire: &Acquire) -> bool {
-        let (first, in_slots) = (acquire.first(), self.has_slots());
-        let mut others = acquire.charges().skip(1);
+    fn decides_together(&self, demand: &Demand) -> bool {
+        let (first, in_slots) = (demand.first(), self.has_slots());
+        let mut others = demand.charges().skip(1);
         others.all(|charge| wire::go_together(first, charge, in_slots))
     }
 
@@ -156,8 +156,8 @@ impl Server {
     /// callers that will not receive them.
     pub(super) async fn acquire_together(
         &self,
-        first: &Acquire,
-        run: &[Acquire],
+        first: &Demand,
+        run: &[Demand],
     ) -> Result<List<Decision>, Error> {
         let failure = match self.call_scripts(first, run).await {
             Ok(decisions) => return Ok(decisions),
@@ -183,10 +183,10 @@ impl Server {
             return Box::pin(self.acquire_together(first, &enforced)).await;
         }
         if failure.unacknowledged {
-            for acquire in run {
-                for charge in acquire.charges() {
+            for demand in run {
+                for charge in demand.charges() {
                     // No younger than the call.
-                    self.queue_settlement(&charge.made(acquire.asked_at), 0, false);
+                    self.queue_settlement(&charge.made(demand.asked_at), 0, false);
                 }
             }
         }
@@ -196,8 +196,8 @@ impl Server {
     /// Calls the scripts that decide for these callers. Gives nothing back if a call fails.
     async fn call_scripts(
         &self,
-        first: &Acquire,
-        run: &[Acquire],
+        first: &Demand,
+        run: &[Demand],
     ) -> Result<List<Decision>, Failure> {
         first.check()?;
         // The scripts with slots, if any limiter has slots.
@@ -209,7 +209,7 @@ impl Server {
             return Box::pin(self.call_calendar(run)).await;
         };
         let settings = wire::CallSettings {
-            exact: run.iter().any(|acquire| acquire.wants_remaining),
+            exact: run.iter().any(|demand| demand.wants_remaining),
             ..self.call_settings()?
         };
         if first.charges().any(|charge| charge.of().ban.is_some()) {
@@ -236,8 +236,8 @@ impl Server {
     /// Does what [`call_scripts`](Self::call_scripts) does, for limits with a ban.
     async fn call_banning_script(
         &self,
-        first: &Acquire,
-        run: &[Acquire],
+        first: &Demand,
+        run: &[Demand],
         scripts: &Scripts,
         settings: wire::CallSettings<'_>,
     ) -> Result<List<Decision>, Failure> {
@@ -264,7 +264,7 @@ impl Server {
 
     /// Returns the decisions, and reports what the call has changed. `answers` has one answer for
     /// each caller and limiter, the first caller's first.
-    pub(super) fn decisions(&self, run: &[Acquire], answers: &[Answer]) -> List<Decision> {
+    pub(super) fn decisions(&self, run: &[Demand], answers: &[Answer]) -> List<Decision> {
         let Some(first) = run.first() else {
             return List::new();
         };
@@ -294,7 +294,7 @@ impl Server {
         }
         run.iter()
             .zip(answers.chunks(first.charges.len()))
-            .map(|(acquire, answers)| acquire.decision(answers))
+            .map(|(demand, answers)| demand.decision(answers))
             .collect()
     }
 
@@ -342,9 +342,9 @@ impl Server {
     }
 
     /// Returns the charges, each with a flag that has a differing limit rewritten.
-    fn with_rewrites<'a>(&self, acquire: &'a Acquire) -> List<(&'a Charge, bool)> {
+    fn with_rewrites<'a>(&self, demand: &'a Demand) -> List<(&'a Charge, bool)> {
         let is_late = |at| moment().duration_since(at) >= REWRITTEN_AGAIN_AFTER;
-        let charges = acquire.charges().map(|charge| {
+        let charges = demand.charges().map(|charge| {
             let is_of_code = matches!(charge.limit(), LimitSource::Code(_));
             let rewrite =
                 is_of_code && self.rewritten.get(charge.name().text()).is_none_or(is_late);

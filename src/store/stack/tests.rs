@@ -19,21 +19,21 @@ fn remote_of(log: &Log) -> Arc<Remote<Scripted>> {
     })
 }
 
-fn ask(policy: impl Into<Option<FailurePolicy>>) -> Acquire {
+fn ask(policy: impl Into<Option<FailurePolicy>>) -> Demand {
     let limit = LimitSource::Code(Limit::per_hour(8));
     by(policy, [charge("orders", 1, limit)])
 }
 
 /// Asks at both doors, as all callers do.
-fn decide(store: &Arc<Remote<Scripted>>, acquire: &Acquire) -> Result<Decision, Error> {
+fn decide(store: &Arc<Remote<Scripted>>, demand: &Demand) -> Result<Decision, Error> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_time()
         .build();
     let _entered = runtime.as_ref().unwrap().enter();
-    let mut acquire = acquire.clone();
-    match store.decide_at_once(&mut acquire) {
+    let mut demand = demand.clone();
+    match store.decide_at_once(&mut demand) {
         Some(decision) => decision,
-        None => ready(Arc::clone(store).acquire(acquire)),
+        None => ready(Arc::clone(store).acquire(demand)),
     }
 }
 
@@ -41,20 +41,20 @@ fn decide(store: &Arc<Remote<Scripted>>, acquire: &Acquire) -> Result<Decision, 
 #[test]
 fn what_is_known_is_told_at_the_first_door() {
     let log = Log::default();
-    let (store, acquire) = (remote_of(&log), ask(None));
-    let refused = refusal(&acquire, Duration::from_secs(60));
+    let (store, demand) = (remote_of(&log), ask(None));
+    let refused = refusal(&demand, Duration::from_secs(60));
     store.server.answer(Decision::Deny(refused));
-    let first = decide(&store, &acquire).unwrap();
+    let first = decide(&store, &demand).unwrap();
     assert_eq!(first.source(), Source::Store);
     assert_eq!(read(&log), ["at once", "in time"]);
-    let again = decide(&store, &acquire).unwrap();
+    let again = decide(&store, &demand).unwrap();
     assert_eq!(again.source(), Source::Cache);
     assert!(read(&log).is_empty());
     // Not known whether it was granted: it is news once the store has carried it out.
-    store.settle(acquire.first().to_send(), 0);
+    store.settle(demand.first().to_send(), 0);
     assert_eq!(read(&log), ["orders: 0 of 1"]);
-    store.server.answer(granted(&acquire, Source::Store));
-    let again = decide(&store, &acquire).unwrap();
+    store.server.answer(granted(&demand, Source::Store));
+    let again = decide(&store, &demand).unwrap();
     assert_eq!(again.source(), Source::Store);
 }
 
@@ -69,11 +69,11 @@ fn both_doors_meet_the_failure_policy() {
         Some(FailurePolicy::local(0.5)),
     ] {
         let decided = [true, false].map(|at_once| {
-            let (store, acquire) = (remote_of(&log), ask(policy));
+            let (store, demand) = (remote_of(&log), ask(policy));
             let unavailable = ErrorKind::Unavailable;
             *store.server.fails_at_once.lock().unwrap() = at_once.then_some(unavailable);
             store.server.fail(Some(unavailable.into()));
-            let decision = decide(&store, &acquire);
+            let decision = decide(&store, &demand);
             let decision = decision.map(|decision| (decision.is_allowed(), decision.source()));
             decision.map_err(|error| error.kind())
         });

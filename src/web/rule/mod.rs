@@ -27,7 +27,7 @@ use super::{
 use crate::{
     compiled_limit::ChargeIf,
     decision::Refusal,
-    demand::Acquire,
+    demand::Demand,
     failure_policy::FailurePolicy,
     limit::{Algorithm, Ban, Limit},
 };
@@ -85,7 +85,7 @@ pub(crate) enum Plan {
     /// No rule applies, or a list or a skipped preflight lets the request pass
     Pass,
     /// Ask the store for these permits
-    Acquire(Acquire),
+    Demand(Demand),
     Refuse(Refusal),
 }
 

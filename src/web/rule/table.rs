@@ -19,7 +19,7 @@ use crate::{
     charge::Charge,
     compiled_limit::Limiter,
     decision::{Charges, Refusal, Source},
-    demand::{Acquire, MaxWait},
+    demand::{Demand, MaxWait},
     error::{ConfigError, bail},
     failure_policy::FailurePolicy,
     macros::{opaque, warning},
@@ -393,11 +393,11 @@ impl CompiledRules {
         };
         // If all rules are shadow rules, nothing refuses, so there is nothing to wait for.
         let (policy, max_wait) = all.enforced.unwrap_or((FailurePolicy::Allow, None));
-        Plan::Acquire(Acquire {
+        Plan::Demand(Demand {
             // A lease is sized by the permits left.
             wants_remaining: self.defaults.remaining || first.of().lease.is_some(),
             on_failure: Some(policy),
-            ..Acquire::new(all.charges, max_wait)
+            ..Demand::new(all.charges, max_wait)
         })
     }
 }

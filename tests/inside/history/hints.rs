@@ -53,8 +53,8 @@ impl<'a> Shown<'a> {
     pub(crate) fn read<'h>(histories: impl Iterator<Item = &'h History>, seen: &'a [Seen]) -> Self {
         let mut names: HashMap<[u8; 12], Vec<Name>> = HashMap::new();
         for event in histories.flat_map(|history| &history.events) {
-            if let What::Acquire(acquire, _) = &event.what {
-                for charge in acquire.charges() {
+            if let What::Demand(demand, _) = &event.what {
+                for charge in demand.charges() {
                     for id in [charge.id, charge.id.for_more()] {
                         let of_caller = names.entry(caller_of(id)).or_default();
                         of_caller.push(charge.name().clone());
@@ -130,10 +130,10 @@ impl<'a> Shown<'a> {
 
     /// Tells a history of the calls that were seen; a hint for each of its steps.
     pub(crate) fn show(&self, history: &mut History) -> Vec<Hint> {
-        let acquires = history.events.iter().enumerate();
-        let event_of: HashMap<_, _> = acquires
+        let demands = history.events.iter().enumerate();
+        let event_of: HashMap<_, _> = demands
             .filter_map(|(event, recorded)| match &recorded.what {
-                What::Acquire(acquire, _) => Some((caller_of(acquire.first().id), event)),
+                What::Demand(demand, _) => Some((caller_of(demand.first().id), event)),
                 What::Settle(..) | What::Manage(..) => None,
             })
             .collect();
@@ -188,10 +188,10 @@ impl<'a> Shown<'a> {
     fn time_of_call(&self, history: &History, callers: &[Caller], place: usize) -> Time {
         let end = place + self.by_script(place);
         let score = callers.iter().find_map(|caller| {
-            let What::Acquire(acquire, _) = &history.events[caller.event].what else {
+            let What::Demand(demand, _) = &history.events[caller.event].what else {
                 return None;
             };
-            let places = self.places(caller.id, acquire.first().name())?;
+            let places = self.places(caller.id, demand.first().name())?;
             let (added, score) = places.added?;
             (place..=end).contains(&added).then_some(score)
         });
@@ -235,7 +235,7 @@ impl<'a> Shown<'a> {
                 let change = changes.iter().position(is_it)?;
                 changes.remove(change)
             }
-            What::Acquire(..) | What::Manage(..) => return None,
+            What::Demand(..) | What::Manage(..) => return None,
         };
         Some(Hint::new(place, self.time(history, place)))
     }

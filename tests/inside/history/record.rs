@@ -43,7 +43,7 @@ pub(crate) struct Event {
 #[derive(Clone, Debug)]
 #[allow(clippy::large_enum_variant, reason = "there are a few hundred")]
 pub(crate) enum What {
-    Acquire(Acquire, Outcome),
+    Demand(Demand, Outcome),
     Settle(Charge, u32),
     /// With its outcome, once that is known
     Manage(Name, Op, Option<OpResult>),
@@ -124,7 +124,7 @@ impl Tape {
             ..event
         }));
         for event in &mut events {
-            if let What::Acquire(_, outcome) = &event.what
+            if let What::Demand(_, outcome) = &event.what
                 && outcome.is_open()
             {
                 event.ended = None;
@@ -178,14 +178,14 @@ impl Tape {
 
 /// What a store gives back by itself of a call whose outcome it does not know.
 fn given_back_unanswered(event: &Event) -> Option<Vec<Event>> {
-    let What::Acquire(acquire, outcome) = &event.what else {
+    let What::Demand(demand, outcome) = &event.what else {
         return None;
     };
     let (by_itself, begun) = match outcome {
         // A request stays charged.
         Outcome::Nothing => {
-            let is_request = acquire.on_failure.is_some();
-            (acquire.max_wait.is_some() || !is_request, event.ended)
+            let is_request = demand.on_failure.is_some();
+            (demand.max_wait.is_some() || !is_request, event.ended)
         }
         // Before it said so.
         outcome => (outcome.is_open(), None),
@@ -196,7 +196,7 @@ fn given_back_unanswered(event: &Event) -> Option<Vec<Event>> {
         begun: begun.unwrap_or(event.begun),
         ended: None,
     };
-    by_itself.then(|| acquire.to_settle().iter().map(settle).collect())
+    by_itself.then(|| demand.to_settle().iter().map(settle).collect())
 }
 
 /// A handle of a store, with all that is asked of it written down.
@@ -275,11 +275,11 @@ impl Sealed for Recorder {
 }
 
 impl AnyStore for Recording {
-    fn decide_at_once(&self, acquire: &mut Acquire) -> Option<Result<Decision, Error>> {
-        let asked = |acquire: &Acquire| What::Acquire(acquire.clone(), Outcome::Nothing);
-        let event = self.tape.begin(self.handle, asked(acquire));
+    fn decide_at_once(&self, demand: &mut Demand) -> Option<Result<Decision, Error>> {
+        let asked = |demand: &Demand| What::Demand(demand.clone(), Outcome::Nothing);
+        let event = self.tape.begin(self.handle, asked(demand));
         let before = self.comes_at_once();
-        let decision = self.guarded.decide_at_once(acquire);
+        let decision = self.guarded.decide_at_once(demand);
         match &decision {
             Some(decision) => {
                 let mut entry = Entry {
@@ -294,24 +294,24 @@ impl AnyStore for Recording {
             }
             // It has an id from here on.
             None => {
-                self.tape.events()[event].what = asked(acquire);
-                self.asked().insert(acquire.first().id, event);
+                self.tape.events()[event].what = asked(demand);
+                self.asked().insert(demand.first().id, event);
             }
         }
         decision
     }
 
-    fn acquire(self: Arc<Self>, acquire: Acquire) -> Deciding {
-        let begun = self.asked().remove(&acquire.first().id);
+    fn acquire(self: Arc<Self>, demand: Demand) -> Deciding {
+        let begun = self.asked().remove(&demand.first().id);
         let event = begun.unwrap_or_else(|| {
-            let what = What::Acquire(acquire.clone(), Outcome::Nothing);
+            let what = What::Demand(demand.clone(), Outcome::Nothing);
             self.tape.begin(self.handle, what)
         });
         let entry = Entry {
             tape: Arc::clone(&self.tape),
             event: Some(event),
         };
-        let deciding = Arc::clone(&self.guarded).acquire(acquire);
+        let deciding = Arc::clone(&self.guarded).acquire(demand);
         Box::pin(Recorded { entry, deciding })
     }
 
@@ -388,7 +388,7 @@ impl Entry {
     fn record(&mut self, found: Outcome) {
         if let Some(event) = self.event.take() {
             self.tape.end(event, |what| {
-                if let What::Acquire(_, outcome) = what {
+                if let What::Demand(_, outcome) = what {
                     *outcome = found;
                 }
             });

@@ -106,8 +106,8 @@ impl History {
         let since = |moment: &Moment| format!("{} ms (#{})", moment.at() - first, moment.order);
         let ended = ended.as_ref().map_or_else(|| String::from("?"), since);
         let what = match what {
-            What::Acquire(acquire, outcome) => {
-                let charges = acquire.charges();
+            What::Demand(demand, outcome) => {
+                let charges = demand.charges();
                 let charges = charges.map(|charge| (self.place(charge.name()), charge.permits));
                 let charges: Vec<_> = charges.collect();
                 let outcome = match outcome {
@@ -118,7 +118,7 @@ impl History {
                         format!("{}, {source:?}, {came:?}", shown(decision))
                     }
                 };
-                let (id, max_wait) = (acquire.first().id.0[0], acquire.max_wait);
+                let (id, max_wait) = (demand.first().id.0[0], demand.max_wait);
                 format!("id {id:02x} takes {charges:?} {max_wait:?}: {outcome}")
             }
             What::Settle(receipt, keep) => {
@@ -139,8 +139,7 @@ impl History {
     pub(crate) fn line_of(&self, index: usize) -> (u64, bool) {
         let event = &self.events[index];
         let waits = |other: &Event| {
-            let waits =
-                matches!(&other.what, What::Acquire(acquire, _) if acquire.max_wait.is_some());
+            let waits = matches!(&other.what, What::Demand(demand, _) if demand.max_wait.is_some());
             waits && other.handle == event.handle
         };
         let end_of = |event: &Event| event.ended.map_or(u64::MAX, |ended| ended.order);
@@ -163,14 +162,14 @@ impl History {
             .filter(|other| waits(other) && overlaps(other));
         let before = before.filter(|other| other.begun != event.begun);
         let permits = before.map(|other| match &other.what {
-            What::Acquire(acquire, _) => u64::from(acquire.first().permits),
+            What::Demand(demand, _) => u64::from(demand.first().permits),
             _ => 0,
         });
         let others_made_room = self.events.iter().any(|other| {
             let makes_room = match &other.what {
                 What::Settle(..) => true,
                 What::Manage(_, op, _) => !op.only_reads(),
-                What::Acquire(..) => false,
+                What::Demand(..) => false,
             };
             let meanwhile = other.begun.order < end && began < end_of(other);
             makes_room && other.handle != event.handle && meanwhile

@@ -79,12 +79,12 @@ impl State {
     fn event(&mut self, history: &History, index: usize, now: i64) -> Result<(), String> {
         let event = &history.events[index];
         match &event.what {
-            What::Acquire(acquire, outcome) => match outcome {
+            What::Demand(demand, outcome) => match outcome {
                 Outcome::Decision { decision, came } if decision.source() == Source::Cache => {
-                    self.repeated(history, event, acquire, decision, *came)
+                    self.repeated(history, event, demand, decision, *came)
                 }
                 _ => {
-                    self.refused_in_line(history, index, acquire, now)?;
+                    self.refused_in_line(history, index, demand, now)?;
                     // Of the first in line, whose wait counts no others.
                     if let Outcome::Decision { decision, .. } = outcome
                         && let Decision::Deny(refusal) = decision
@@ -134,16 +134,16 @@ impl State {
         now: i64,
     ) -> Result<(), String> {
         let asked = |caller: &steps::Caller| match &history.events[caller.event].what {
-            What::Acquire(acquire, outcome) => {
-                let mut acquire = acquire.clone();
-                acquire.identify(caller.id);
-                Some((acquire, outcome))
+            What::Demand(demand, outcome) => {
+                let mut demand = demand.clone();
+                demand.identify(caller.id);
+                Some((demand, outcome))
             }
             What::Settle(..) | What::Manage(..) => None,
         };
         let asked: Vec<_> = callers.iter().filter_map(asked).collect();
-        let acquires: Vec<_> = asked.iter().map(|(acquire, _)| acquire).collect();
-        let would = self.would_answer(history, &acquires, now)?;
+        let demands: Vec<_> = asked.iter().map(|(demand, _)| demand).collect();
+        let would = self.would_answer(history, &demands, now)?;
         for ((caller, (_, outcome)), would) in callers.iter().zip(asked).zip(would) {
             if caller.answer == Answer::Refused {
                 if would.is_allowed() {
@@ -171,15 +171,15 @@ impl State {
     fn would_answer(
         &mut self,
         history: &History,
-        acquires: &[&Acquire],
+        demands: &[&Demand],
         now: i64,
     ) -> Result<Vec<Decision>, String> {
-        let Some(first) = acquires.first() else {
+        let Some(first) = demands.first() else {
             return Err(String::from("a call without callers"));
         };
-        let run: Vec<_> = acquires
+        let run: Vec<_> = demands
             .iter()
-            .map(|acquire| scripted::sent(acquire))
+            .map(|demand| scripted::sent(demand))
             .collect();
         let mut all: Vec<_> = self.limiters.iter_mut().map(Some).collect();
         let limiters = first.charges().filter_map(|charge| {
@@ -189,9 +189,9 @@ impl State {
         let answers = call::acquire(limiters, &run, history.clock.at(now));
         let answers = answers.map_err(|kind| format!("{kind:?}"))?;
         let answers = answers.chunks(first.charges.len());
-        let would = acquires.iter().zip(answers);
+        let would = demands.iter().zip(answers);
         Ok(would
-            .map(|(acquire, answers)| acquire.decision(answers))
+            .map(|(demand, answers)| demand.decision(answers))
             .collect())
     }
 
@@ -202,14 +202,14 @@ impl State {
         &self,
         history: &History,
         index: usize,
-        acquire: &Acquire,
+        demand: &Demand,
         now: i64,
     ) -> Result<(), String> {
         let mut after = self.clone();
         // What an earlier id of it took, and what is given back, is in use as that of others.
-        let mut acquire = acquire.clone();
-        acquire.identify(acquire.first().id.for_ahead());
-        let would = after.would_answer(history, &[&acquire], now)?;
+        let mut demand = demand.clone();
+        demand.identify(demand.first().id.for_ahead());
+        let would = after.would_answer(history, &[&demand], now)?;
         if !would[0].is_allowed() {
             return Ok(());
         }
@@ -222,7 +222,7 @@ impl State {
                 .unwrap_or(0);
             left < i64::try_from(before).unwrap_or(i64::MAX)
         };
-        if others_made_room || acquire.charges().any(&mut lacks_room) {
+        if others_made_room || demand.charges().any(&mut lacks_room) {
             return Ok(());
         }
         Err(format!(
@@ -238,7 +238,7 @@ impl State {
         &self,
         history: &History,
         event: &Event,
-        acquire: &Acquire,
+        demand: &Demand,
         decision: &Decision,
         came: Came,
     ) -> Result<(), String> {
@@ -252,10 +252,10 @@ impl State {
             let (first, ended) = match &history.events[known.event] {
                 Event {
                     handle,
-                    what: What::Acquire(first, Outcome::Decision { decision, .. }),
+                    what: What::Demand(first, Outcome::Decision { decision, .. }),
                     ended: Some(ended),
                     ..
-                } if *handle == event.handle && is_same(first, acquire) => (decision, ended),
+                } if *handle == event.handle && is_same(first, demand) => (decision, ended),
                 _ => continue,
             };
             let Decision::Deny(first) = first else {
@@ -272,7 +272,7 @@ impl State {
                 why = format!("{known:?} was over at {over:?}");
             } else if came == Came::AtOnce && asked_at.at() > known.at + cap + 1 {
                 why = format!("{known:?} was repeated for longer than {cap} ms");
-            } else if waits_for(acquire, announced) {
+            } else if waits_for(demand, announced) {
                 why = format!("it waits as long as {known:?} says");
             } else if refusal.kind() != first.kind() || announced.is_some() != latest.is_some() {
                 why = format!("{known:?} was another");
@@ -298,10 +298,10 @@ impl State {
         };
         for known in &mut self.refusals {
             let event = &history.events[known.event];
-            let What::Acquire(acquire, _) = &event.what else {
+            let What::Demand(demand, _) = &event.what else {
                 continue;
             };
-            if event.handle == by.handle && acquire.charges().any(|charge| charge.name() == name) {
+            if event.handle == by.handle && demand.charges().any(|charge| charge.name() == name) {
                 known.old_from = Some(
                     known
                         .old_from
@@ -358,9 +358,9 @@ fn agree(answered: &Decision, would: &Decision) -> Result<(), String> {
 }
 
 /// Whether the answer to one is that to the other.
-fn is_same(a: &Acquire, b: &Acquire) -> bool {
-    let question = |acquire: &Acquire| -> Vec<_> {
-        let charges = acquire.charges();
+fn is_same(a: &Demand, b: &Demand) -> bool {
+    let question = |demand: &Demand| -> Vec<_> {
+        let charges = demand.charges();
         let question =
             charges.map(|charge| (charge.name().clone(), charge.limit(), charge.permits));
         question.collect()
@@ -369,8 +369,8 @@ fn is_same(a: &Acquire, b: &Acquire) -> bool {
 }
 
 /// Whether a caller waits as long as a refusal says, and so is not refused by it.
-fn waits_for(acquire: &Acquire, wait: Option<Duration>) -> bool {
-    let Some(MaxWait { longest, .. }) = acquire.max_wait else {
+fn waits_for(demand: &Demand, wait: Option<Duration>) -> bool {
+    let Some(MaxWait { longest, .. }) = demand.max_wait else {
         return false;
     };
     wait.is_some_and(|wait| longest.is_none_or(|longest| wait <= longest))

@@ -66,11 +66,11 @@ pub(crate) fn steps(events: &[Event], end: Moment, calls: &[Vec<Asked>]) -> Vec<
     let mut calls: Vec<_> = calls.iter().map(|call| (call.clone(), true)).collect();
     for (event, recorded) in events.iter().enumerate() {
         if is_for_a_call(recorded)
-            && let What::Acquire(acquire, _) = &recorded.what
+            && let What::Demand(demand, _) = &recorded.what
         {
             let of_event = ids.entry(event).or_default();
             let id = match decides(recorded, of_event) {
-                PermitId::NONE => acquire.first().id,
+                PermitId::NONE => demand.first().id,
                 id => id,
             };
             if !of_event.contains(&id) {
@@ -118,11 +118,11 @@ pub(crate) fn steps(events: &[Event], end: Moment, calls: &[Vec<Asked>]) -> Vec<
     }
     for (event, recorded) in events.iter().enumerate() {
         let before = match &recorded.what {
-            What::Acquire(..) if !is_of_no_call(recorded) => continue,
+            What::Demand(..) if !is_of_no_call(recorded) => continue,
             // Nothing is sent.
             What::Settle(receipt, keep) if *keep == receipt.permits => continue,
             What::Settle(receipt, _) => last_calls.get(&receipt.id),
-            What::Acquire(..) | What::Manage(..) => None,
+            What::Demand(..) | What::Manage(..) => None,
         };
         let unanswered = matches!(&recorded.what, What::Manage(_, _, None));
         steps.push(Step {
@@ -144,8 +144,8 @@ fn ids_of(events: &[Event], calls: &[Vec<Asked>]) -> HashMap<usize, Vec<PermitId
         }
     }
     for (event, ids) in &mut ids {
-        if let What::Acquire(acquire, _) = &events[*event].what {
-            let first = acquire.first().id.0[0];
+        if let What::Demand(demand, _) = &events[*event].what {
+            let first = demand.first().id.0[0];
             ids.sort_by_key(|id| id.0[0].wrapping_sub(first));
         }
     }
@@ -154,7 +154,7 @@ fn ids_of(events: &[Event], calls: &[Vec<Asked>]) -> HashMap<usize, Vec<PermitId
 
 /// The id by which it is decided what an event returns: that of its grant, or the last one.
 fn decides(event: &Event, ids: &[PermitId]) -> PermitId {
-    if let What::Acquire(_, Outcome::Decision { decision, .. }) = &event.what
+    if let What::Demand(_, Outcome::Decision { decision, .. }) = &event.what
         && let Decision::Allow(grant) = decision
         && let Some(receipt) = grant.taken().next()
     {
@@ -172,17 +172,17 @@ pub(crate) fn given_back(
     let ids = ids_of(events, calls);
     let mut all = Vec::new();
     for (event, recorded) in events.iter().enumerate() {
-        let (What::Acquire(acquire, _), Some(ids)) = (&recorded.what, ids.get(&event)) else {
+        let (What::Demand(demand, _), Some(ids)) = (&recorded.what, ids.get(&event)) else {
             continue;
         };
         // If it is open, its first id is given back by a step of its own.
         let own = if recorded.ended.is_none() {
-            acquire.first().id
+            demand.first().id
         } else {
             decides(recorded, ids)
         };
         for id in ids.iter().filter(|id| **id != own) {
-            let receipts = acquire.to_settle();
+            let receipts = demand.to_settle();
             all.extend(receipts.iter().map(|receipt| Event {
                 handle: recorded.handle,
                 what: What::Settle(
@@ -224,7 +224,7 @@ impl Step {
 /// Whether the store may have been asked for it, and have said what became of it.
 fn is_for_a_call(event: &Event) -> bool {
     match &event.what {
-        What::Acquire(..) => event.ended.is_none() || !is_of_no_call(event),
+        What::Demand(..) => event.ended.is_none() || !is_of_no_call(event),
         What::Settle(..) | What::Manage(..) => false,
     }
 }
@@ -237,20 +237,20 @@ fn is_of_no_call(event: &Event) -> bool {
 fn is_repeated(event: &Event) -> bool {
     matches!(
         &event.what,
-        What::Acquire(_, Outcome::Decision { decision, .. }) if decision.source() == Source::Cache
+        What::Demand(_, Outcome::Decision { decision, .. }) if decision.source() == Source::Cache
     )
 }
 
 /// Whether it is a refusal from memory, for which nothing was waited for.
 pub(crate) fn is_repeated_at_once(event: &Event) -> bool {
     let awaited = |outcome: &Outcome| matches!(outcome, Outcome::Decision { came, .. } if *came == Came::Awaited);
-    matches!(&event.what, What::Acquire(_, outcome) if !awaited(outcome)) && is_repeated(event)
+    matches!(&event.what, What::Demand(_, outcome) if !awaited(outcome)) && is_repeated(event)
 }
 
 /// Whether it waited, and was refused: by those before it as well as by the store.
 fn is_refused_in_line(event: &Event) -> bool {
-    let What::Acquire(
-        acquire,
+    let What::Demand(
+        demand,
         Outcome::Decision {
             decision: Decision::Deny(refusal),
             ..
@@ -260,5 +260,5 @@ fn is_refused_in_line(event: &Event) -> bool {
         return false;
     };
     let of_line = [RefusalKind::OverLimit, RefusalKind::QueueFull].contains(&refusal.kind());
-    acquire.max_wait.is_some() && of_line && event.ended.is_some()
+    demand.max_wait.is_some() && of_line && event.ended.is_some()
 }

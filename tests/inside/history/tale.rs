@@ -74,20 +74,20 @@ impl Tale {
                 permits,
             )
         };
-        let acquire = Acquire {
+        let demand = Demand {
             wants_remaining: true,
-            ..Acquire::of([charge], false)
+            ..Demand::of([charge], false)
         };
-        let event = self.add(handle, at, What::Acquire(acquire, Outcome::Nothing));
+        let event = self.add(handle, at, What::Demand(demand, Outcome::Nothing));
         Asked { tale: self, event }
     }
 
     /// Gives back what was taken then, which arrives at once.
     pub(super) fn give_back(&mut self, handle: usize, at: i64, of: usize) -> usize {
-        let What::Acquire(acquire, _) = &self.events[of].what else {
+        let What::Demand(demand, _) = &self.events[of].what else {
             panic!("nothing was taken");
         };
-        let receipt = acquire.first().to_send();
+        let receipt = demand.first().to_send();
         self.add(handle, at, What::Settle(receipt, 0))
     }
 
@@ -181,13 +181,13 @@ impl Asked<'_> {
         let at = self.tale.events[self.event].begun.at();
         let granted = self.tale.events.iter().filter(|event| {
             let granted = |outcome: &Outcome| matches!(outcome, Outcome::Decision { decision, .. } if decision.is_allowed());
-            matches!(&event.what, What::Acquire(_, outcome) if granted(outcome))
+            matches!(&event.what, What::Demand(_, outcome) if granted(outcome))
         });
         let counting = granted
             .map(|event| event.begun.at())
             .filter(|then| *then + INTERVAL > at);
         let next = counting.min().unwrap_or(at) + INTERVAL - at;
-        let What::Acquire(acquire, _) = &self.tale.events[self.event].what else {
+        let What::Demand(demand, _) = &self.tale.events[self.event].what else {
             panic!("nothing was asked for");
         };
         let charge = Charge {
@@ -196,7 +196,7 @@ impl Asked<'_> {
                 wait: Some(Duration::from_millis(next.cast_unsigned())),
                 ..standing(Some(left), INTERVAL, None)
             },
-            ..acquire.first().clone()
+            ..demand.first().clone()
         };
         let grant = Grant::new(Charges::one(charge), Source::Store);
         self.answered(Decision::Allow(grant), Came::Awaited)
@@ -222,7 +222,7 @@ impl Asked<'_> {
     }
 
     pub(super) fn answered(self, decision: Decision, came: Came) -> usize {
-        if let What::Acquire(_, outcome) = &mut self.tale.events[self.event].what {
+        if let What::Demand(_, outcome) = &mut self.tale.events[self.event].what {
             *outcome = Outcome::Decision { decision, came };
         }
         self.event
@@ -233,8 +233,8 @@ impl Asked<'_> {
     }
 
     pub(super) fn waits_for(self, longest: Duration) -> Self {
-        if let What::Acquire(acquire, _) = &mut self.tale.events[self.event].what {
-            acquire.max_wait = Some(MaxWait::of(longest));
+        if let What::Demand(demand, _) = &mut self.tale.events[self.event].what {
+            demand.max_wait = Some(MaxWait::of(longest));
         }
         self
     }

@@ -23,7 +23,7 @@ const TOO_MUCH: u32 = u32::MAX;
 
 #[derive(Clone, Debug)]
 enum Step {
-    Acquire {
+    Demand {
         which: [bool; LIMITERS],
         shadow: [bool; LIMITERS],
         callers: Vec<(bool, [u32; LIMITERS])>,
@@ -53,14 +53,14 @@ struct Stage {
 
 fn step() -> impl Strategy<Value = Step> {
     let caller = (proptest::bool::weighted(0.2), uniform2(1_u32..5));
-    let acquire = (
+    let demand = (
         uniform2(proptest::bool::weighted(0.7)),
         uniform2(proptest::bool::weighted(0.2)),
         proptest::collection::vec(caller, 1..4),
         uniform2((prop_oneof![3 => Just(0), 1 => 1_u32..4], 0_u64..6000)),
     );
     prop_oneof![
-        12 => acquire.prop_map(|(which, shadow, callers, carried)| Step::Acquire {
+        12 => demand.prop_map(|(which, shadow, callers, carried)| Step::Demand {
             which,
             shadow,
             callers,
@@ -109,7 +109,7 @@ impl Stage {
 
     fn take(&mut self, step: Step) {
         match step {
-            Step::Acquire {
+            Step::Demand {
                 which,
                 shadow,
                 callers,
@@ -216,7 +216,7 @@ impl Stage {
         let run: Vec<_> = list
             .callers
             .iter()
-            .map(|(waits, takes)| Acquire::of(self.charges(list, takes), *waits))
+            .map(|(waits, takes)| Demand::of(self.charges(list, takes), *waits))
             .collect();
         let carried: Vec<_> = list
             .which
@@ -271,7 +271,7 @@ impl Stage {
     fn decide(
         &mut self,
         list: &SentList,
-        run: &[Acquire],
+        run: &[Demand],
         carried: &[Carried],
         now: Now,
     ) -> List<Answer> {
@@ -293,7 +293,7 @@ impl Stage {
             }
         }
         let is_banned = ban::is_banned(&run[0], &terms, &records, now);
-        let holds = |caller: &Acquire| {
+        let holds = |caller: &Demand| {
             let mut each = list.which.iter().zip(caller.charges());
             each.any(|(limiter, charge)| {
                 let model: &LimiterState<SlidingLog> = &self.pairs[*limiter].model;
@@ -382,7 +382,7 @@ proptest! {
 fn a_refusal_that_is_too_old_is_forgiven_for_nothing() {
     let ban = Ban::after(4).within(Duration::from_millis(700));
     let mut stage = Stage::new([None, Some(ban)]);
-    let take = |permits: u32| Step::Acquire {
+    let take = |permits: u32| Step::Demand {
         which: [false, true],
         shadow: [false; 2],
         callers: vec![(false, [1, permits])],

@@ -386,13 +386,13 @@ fn ask_all(pairs: &mut [Pair; LIMITERS], asked: &Asked) {
             ..Charge::named(name, LimitSource::Code(limit), &of, permits)
         }
     };
-    let acquire = |(takes, waits): &([(u32, bool); LIMITERS], bool)| {
+    let demand = |(takes, waits): &([(u32, bool); LIMITERS], bool)| {
         let charges = which.iter().map(|limiter| charge(limiter, takes[*limiter]));
-        let mut acquire = Acquire::of(charges.collect::<Vec<_>>(), *waits);
-        acquire.identify(pairs[0].id());
-        acquire
+        let mut demand = Demand::of(charges.collect::<Vec<_>>(), *waits);
+        demand.identify(pairs[0].id());
+        demand
     };
-    let run: Vec<_> = asked.callers.iter().map(acquire).collect();
+    let run: Vec<_> = asked.callers.iter().map(demand).collect();
     let sent = together(&run);
     let names: Vec<_> = which.iter().map(|limiter| &pairs[*limiter].name).collect();
     let call = |again| ask_for(&rows, sent, again).call(names.iter().copied(), sent.len());
@@ -431,19 +431,17 @@ fn ask_all(pairs: &mut [Pair; LIMITERS], asked: &Asked) {
             answers.step_by(which.len()).copied().collect()
         };
         let rate = asked.rates[*limiter];
-        let permits = |acquire: &Acquire| acquire.charges[place].permits;
-        let says_end = sent
-            .iter()
-            .any(|acquire| u64::from(permits(acquire)) <= rate);
+        let permits = |demand: &Demand| demand.charges[place].permits;
+        let says_end = sent.iter().any(|demand| u64::from(permits(demand)) <= rate);
         let pair = &mut pairs[*limiter];
         let windows = &rows[place].windows;
         pair.agree(&of_this(&answers), &of_this(&expected), says_end, windows);
     }
-    for (acquire, answers) in run.iter().zip(answers.chunks(which.len())) {
-        let mut enforced = acquire.charges().zip(answers);
+    for (demand, answers) in run.iter().zip(answers.chunks(which.len())) {
+        let mut enforced = demand.charges().zip(answers);
         let is_granted =
             enforced.all(|(charge, answer)| charge.shadow || answer.verdict == Verdict::Granted);
-        for (answer, (charge, limiter)) in answers.iter().zip(acquire.charges().zip(which)) {
+        for (answer, (charge, limiter)) in answers.iter().zip(demand.charges().zip(which)) {
             if let (true, Verdict::Granted, Some(taken)) =
                 (is_granted, answer.verdict, answer.taken)
             {

@@ -99,11 +99,11 @@ impl Kind for Limiter {
 
     fn acquire(pair: &mut Pair<Self>, run: &[(Sent, bool)], how: How) {
         let command = pair.run_command(run, how);
-        let acquires = pair.acquires(run, pair.of_model(how));
+        let demands = pair.acquires(run, pair.of_model(how));
         let reply = pair.call(&ACQUIRE, &command).unwrap();
         let replied = replied(&SCRIPTS, &reply, 1, run.len());
         let now = replied.as_ref().map_or(0, |answers| answers[0].now.tick);
-        let expected = decide(&mut pair.model, &acquires, Now::millis(now));
+        let expected = decide(&mut pair.model, &demands, Now::millis(now));
         assert_eq!(replied.as_ref().err(), expected.as_ref().err());
         let answers = replied.unwrap_or_default();
         for (replied, expected) in answers.iter().zip(&expected.unwrap_or_default()) {

@@ -147,12 +147,12 @@ impl Kind for Model {
             let reply = pair.call(&gcra::ACQUIRE_RUN, &command).unwrap();
             replied(&SCRIPTS, &reply, 1, run.len())
         });
-        let (now, acquires) = (pair.now(), pair.acquires(run, pair.of_model(how)));
+        let (now, demands) = (pair.now(), pair.acquires(run, pair.of_model(how)));
         let mut limiter = match how.limit {
             LimitSource::Code(limit) => pair.model.of_value(limit.stored().keep_alive),
             LimitSource::Store | LimitSource::StoreOrInit(_) => pair.model.of_hash(),
         };
-        let expected = decide(&mut limiter, &acquires, pair.instant(now));
+        let expected = decide(&mut limiter, &demands, pair.instant(now));
         let shown = |answer: &Answer| Answer {
             // A rule's limit is kept nowhere until something is taken.
             changed: match answer.changed {

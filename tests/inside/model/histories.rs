@@ -5,7 +5,7 @@ use super::*;
 
 #[derive(Clone, Debug)]
 pub(crate) enum Step {
-    Acquire {
+    Demand {
         permits: u32,
         whose: Whose,
     },
@@ -87,7 +87,7 @@ pub(crate) fn step<K: Kind>() -> impl Strategy<Value = Step> {
     let back = (any::<Index>(), Just(0), Just(Whose::STORED));
     prop_oneof![
         12 => (permits::<K>(), whose::<K>())
-            .prop_map(|(permits, whose)| Step::Acquire { permits, whose }),
+            .prop_map(|(permits, whose)| Step::Demand { permits, whose }),
         3 => (any::<Index>(), whose::<K>()).prop_map(|(which, whose)| Step::Resend { which, whose }),
         4 => (proptest::array::uniform4((permits::<K>(), any::<bool>())), lead(), whose::<K>())
             .prop_map(|(callers, lead, whose)| Step::Run { callers, lead, whose }),
@@ -236,7 +236,7 @@ fn other_type<K: Kind>(pair: &Pair<K>, choice: Choice) -> Limit {
 pub(crate) fn take<K: Kind>(pair: &mut Pair<K>, step: Step) {
     K::read(pair);
     match step {
-        Step::Acquire { permits, whose } => {
+        Step::Demand { permits, whose } => {
             let sent = pair.unsent(permits);
             pair.sent.push(sent);
             K::acquire(pair, &[(sent, false)], whose.how(pair));

@@ -19,7 +19,7 @@ enum ListStep {
     /// On one limiter
     One(usize, Step),
     Advance(i64),
-    Acquire {
+    Demand {
         /// Which limiters are asked.
         which: [bool; LIMITERS],
         whose: [Whose; LIMITERS],
@@ -77,7 +77,7 @@ fn list_step() -> impl Strategy<Value = ListStep> {
         3 => (Just(false), proptest::collection::vec(caller, 1..4)).boxed(),
         2 => (Just(true), alone).boxed(),
     ];
-    let acquire = (
+    let demand = (
         proptest::array::uniform3(proptest::bool::weighted(0.7)),
         proptest::array::uniform3(whose::<Limiter>()),
         any::<bool>(),
@@ -86,7 +86,7 @@ fn list_step() -> impl Strategy<Value = ListStep> {
     prop_oneof![
         6 => one.prop_map(|(limiter, step)| ListStep::One(limiter, step)),
         6 => Limiter::moves().prop_map(ListStep::Advance),
-        12 => acquire.prop_map(|(which, whose, exact, (by_code, callers))| ListStep::Acquire {
+        12 => demand.prop_map(|(which, whose, exact, (by_code, callers))| ListStep::Demand {
             which,
             whose,
             exact,
@@ -114,7 +114,7 @@ impl Stage {
         match step {
             ListStep::One(limiter, step) => take(&mut self.pairs[limiter], step),
             ListStep::Advance(by) => self.pairs.iter_mut().for_each(|pair| pair.advance(by)),
-            ListStep::Acquire {
+            ListStep::Demand {
                 which,
                 whose,
                 exact,
@@ -201,7 +201,7 @@ impl Stage {
             .map(|(charge, how)| (charge, how.rewrite))
             .collect();
         let callers = charges.iter().zip(&list.callers);
-        let run = callers.map(|(charges, (waits, _))| Acquire::of(charges.iter().cloned(), *waits));
+        let run = callers.map(|(charges, (waits, _))| Demand::of(charges.iter().cloned(), *waits));
         let run: Vec<_> = run.collect();
         let in_slots = self.slots_of(&list.which);
         let asks = self.pairs[0].asks(list.exact);
@@ -210,7 +210,7 @@ impl Stage {
         // The cheaper script, where it serves.
         let cheaper = match &list.callers[..] {
             [_] if charges[0].len() > 1 && in_slots.is_none() => {
-                let caller = Acquire::of(charges[0].clone(), false);
+                let caller = Demand::of(charges[0].clone(), false);
                 let cheaper = (SCRIPTS.brief)(std::slice::from_ref(&caller), &limiters, asks);
                 cheaper.map(|(call, read)| (call, read, caller))
             }
@@ -246,9 +246,9 @@ impl Stage {
                 // If one of them counts in slots, no grant of the list is known again.
                 charge.made(charge.made.filter(|_| in_slots.is_none()))
             });
-            Acquire {
+            Demand {
                 wants_remaining: list.exact,
-                ..Acquire::of(by, waits)
+                ..Demand::of(by, waits)
             }
         });
         let run: Vec<_> = run.collect();
@@ -284,7 +284,7 @@ fn a_key_that_is_no_log_changes_nothing() {
     let sent = first.unsent(1);
     let charges = [&*first, &*second].map(|pair| pair.charge(sent, lower));
     let limiters = charges.each_ref().map(|charge| (charge, true));
-    let run = [Acquire::of(charges.iter().cloned(), false)];
+    let run = [Demand::of(charges.iter().cloned(), false)];
     let command = wire::acquire_command(&ACQUIRE_LIST, &limiters, &run, first.asks(true));
     let before = first.raw();
     first.call(&ACQUIRE_LIST, &command).unwrap_err();

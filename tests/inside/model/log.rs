@@ -183,9 +183,9 @@ impl Pair {
 
     /// The call of the cheaper script for callers with equal demands.
     pub(crate) fn brief_command(&self, run: &[(Sent, bool)], how: How) -> Option<Cmd> {
-        let (acquires, asks) = (self.acquires(run, how), self.asks(how.exact));
-        let limiters = [(acquires[0].first(), how.rewrite)];
-        let brief = (self.scripts().brief)(&acquires, &limiters, asks);
+        let (demands, asks) = (self.acquires(run, how), self.asks(how.exact));
+        let limiters = [(demands[0].first(), how.rewrite)];
+        let brief = (self.scripts().brief)(&demands, &limiters, asks);
         brief.map(|(call, _)| call.command)
     }
 
@@ -286,13 +286,13 @@ impl Pair {
     ) -> Result<Vec<Answer>, ErrorKind> {
         let stated = replied.as_ref().map_or(0, |answers| answers[0].now.tick);
         let within = if stated == 0 { within } else { stated..=stated };
-        let acquires = self.acquires(run, self.of_model(how));
+        let demands = self.acquires(run, self.of_model(how));
         let (state, before) = (self.state(), self.model.clone());
         let until = *within.end();
         for now in within {
             self.model = before.clone();
             let instant = self.instant(now);
-            let mut expected = decide(&mut self.model, &acquires, instant);
+            let mut expected = decide(&mut self.model, &demands, instant);
             for answer in expected.iter_mut().flatten() {
                 answer.now = Now::millis(answer.now.tick.min(stated));
             }

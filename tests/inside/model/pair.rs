@@ -256,12 +256,12 @@ impl<K: Kind> Pair<K> {
     }
 
     /// The callers of a call.
-    pub(crate) fn acquires(&self, run: &[(Sent, bool)], how: How) -> Vec<Acquire> {
-        let acquires = run.iter().map(|(sent, waits)| Acquire {
+    pub(crate) fn acquires(&self, run: &[(Sent, bool)], how: How) -> Vec<Demand> {
+        let demands = run.iter().map(|(sent, waits)| Demand {
             wants_remaining: how.exact,
-            ..Acquire::of([self.charge(*sent, how.limit)], *waits)
+            ..Demand::of([self.charge(*sent, how.limit)], *waits)
         });
-        acquires.collect()
+        demands.collect()
     }
 
     pub(crate) fn compare(&mut self) {
@@ -321,7 +321,7 @@ impl<K: Kind> Pair<K> {
     pub(crate) fn run_command(&self, run: &[(Sent, bool)], how: How) -> Cmd {
         let callers = run.iter();
         let run: Vec<_> = callers
-            .map(|(sent, waits)| Acquire::of([self.charge(*sent, how.limit)], *waits))
+            .map(|(sent, waits)| Demand::of([self.charge(*sent, how.limit)], *waits))
             .collect();
         let limiters = [(run[0].first(), how.rewrite)];
         let script = self.scripts().acquire;
@@ -475,7 +475,7 @@ pub(crate) fn assert_near(replied: i64, expected: i64, tolerance: i64) {
 /// The answers of the pure functions to callers of one limiter, at a time in milliseconds.
 pub(crate) fn decide(
     limiter: &mut LimiterState,
-    run: &[Acquire],
+    run: &[Demand],
     now: Now,
 ) -> Result<Vec<Answer>, ErrorKind> {
     decide_all(std::iter::once(limiter), run, now)
@@ -484,7 +484,7 @@ pub(crate) fn decide(
 /// The same to callers of several limiters.
 pub(crate) fn decide_all<'a>(
     limiters: impl Iterator<Item = &'a mut LimiterState>,
-    run: &[Acquire],
+    run: &[Demand],
     now: Now,
 ) -> Result<Vec<Answer>, ErrorKind> {
     let mut answers = call::acquire(limiters, run, now)?;

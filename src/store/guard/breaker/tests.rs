@@ -21,19 +21,19 @@ fn breakers(failures: u32, nodes: usize) -> (Breakers, ManualClock) {
 }
 
 /// Returns a demand of limiters, each with whether it is of a shadow rule.
-fn list(charges: &[(&str, bool)]) -> Acquire {
+fn list(charges: &[(&str, bool)]) -> Demand {
     asks(charges.iter().map(|(name, shadow)| Charge {
         shadow: *shadow,
         ..charge(name, 1, LimitSource::Store)
     }))
 }
 
-fn orders() -> Acquire {
+fn orders() -> Demand {
     list(&[("orders-0", false)])
 }
 
-fn enter<'a>(breakers: &'a Breakers, acquire: &Acquire) -> Option<Pass<'a>> {
-    let pass = breakers.enter(acquire.first().name(), Duration::ZERO);
+fn enter<'a>(breakers: &'a Breakers, demand: &Demand) -> Option<Pass<'a>> {
+    let pass = breakers.enter(demand.first().name(), Duration::ZERO);
     if let Err(error) = &pass {
         assert_eq!(error.kind(), ErrorKind::Unavailable);
         assert_eq!(
@@ -44,9 +44,9 @@ fn enter<'a>(breakers: &'a Breakers, acquire: &Acquire) -> Option<Pass<'a>> {
     pass.ok()
 }
 
-fn fail(breakers: &Breakers, acquire: &Acquire, times: u32) {
+fn fail(breakers: &Breakers, demand: &Demand, times: u32) {
     for _ in 0..times {
-        enter(breakers, acquire).unwrap().ends(Signal::Failed);
+        enter(breakers, demand).unwrap().ends(Signal::Failed);
     }
 }
 
@@ -324,8 +324,8 @@ fn a_node_stands_for_itself() {
         ([("b-1", true), ("a-0", false)], false),
         ([("a-0", true), ("b-1", true)], true),
     ] {
-        let acquire = list(&charges);
-        assert_eq!(breakers.refuses(&acquire).is_some(), refused, "{charges:?}");
+        let demand = list(&charges);
+        assert_eq!(breakers.refuses(&demand).is_some(), refused, "{charges:?}");
     }
 }
 
@@ -337,8 +337,8 @@ fn what_opens_again_and_again_is_logged_once_a_minute() {
 
     let (breakers, clock) = breakers(1, 2);
     let nodes = ["a-0", "b-1"].map(|name| list(&[(name, false)]));
-    let opens = |node: &Acquire| levels(|| fail(&breakers, node, 1));
-    let closes = |node: &Acquire| levels(|| enter(&breakers, node).unwrap().ends(Signal::Answered));
+    let opens = |node: &Demand| levels(|| fail(&breakers, node, 1));
+    let closes = |node: &Demand| levels(|| enter(&breakers, node).unwrap().ends(Signal::Answered));
     clock.advance(Duration::from_secs(5));
     assert_eq!(opens(&nodes[0]), ["WARN"]);
     assert_eq!(opens(&nodes[1]), [""; 0]);

@@ -14,7 +14,7 @@ use std::{
     time::Duration,
 };
 
-use crate::{clock::Clock, demand::Acquire, name::Name, sync::lock};
+use crate::{clock::Clock, demand::Demand, name::Name, sync::lock};
 
 /// Bytes in the first tenth of the wait do not end a silence: they may answer earlier calls.
 const GRACE_PART: u32 = 10;
@@ -147,11 +147,11 @@ impl NodeTraffic {
     /// Returns whether any node of these limiters [was silent](Self::was_silent).
     pub(crate) fn any_was_silent(
         &self,
-        acquire: &Acquire,
+        demand: &Demand,
         asked: Duration,
         max_wait: Duration,
     ) -> bool {
-        let mut charges = acquire.charges();
+        let mut charges = demand.charges();
         charges.any(|charge| self.was_silent(self.index(charge.name()), asked, max_wait))
     }
 

@@ -20,7 +20,7 @@ use crate::{
     clock::Clock,
     compiled_limit::CompiledLimit,
     decision::{Charges, Refusal, Source},
-    demand::Acquire,
+    demand::Demand,
     limit::Ban,
     list::List,
     name::{Name, Text},
@@ -126,7 +126,7 @@ impl Bans {
 
     /// Begins a call of limits with a ban: returns the refusals that it reports, which no other
     /// call does then.
-    pub(crate) fn ask(&self, first: &Acquire) -> BanCall {
+    pub(crate) fn ask(&self, first: &Demand) -> BanCall {
         let carried = first.charges().map(|charge| {
             let Some((known, ban)) = self.get(charge).zip(charge.of().ban) else {
                 return Carried::default();
@@ -152,7 +152,7 @@ impl Bans {
     /// Remembers the bans that a call has found. `charges` are those of its first caller.
     pub(crate) fn learn(
         &self,
-        first: &Acquire,
+        first: &Demand,
         asked: &BanCall,
         found: &[Found],
         charges: &[Charge],
@@ -196,9 +196,9 @@ impl Bans {
 
     /// Returns what is known of the bans of a demand's limits. `asks_again` is false while the
     /// store cannot be asked.
-    pub(super) fn find(&self, acquire: &Acquire, asks_again: bool) -> BanLookup {
+    pub(super) fn find(&self, demand: &Demand, asks_again: bool) -> BanLookup {
         let (mut charges, mut longest) = (Charges::default(), Duration::ZERO);
-        for charge in acquire.charges().filter(|charge| !charge.shadow) {
+        for charge in demand.charges().filter(|charge| !charge.shadow) {
             let Some(known) = self.get(charge) else {
                 continue;
             };
@@ -234,23 +234,23 @@ impl Bans {
 
     /// Counts a refusal that will be answered from memory. Returns false, and counts nothing, if
     /// it would ban its caller: the store must decide then.
-    pub(super) fn repeats(&self, acquire: &Acquire, refusal: &mut Refusal) -> bool {
+    pub(super) fn repeats(&self, demand: &Demand, refusal: &mut Refusal) -> bool {
         let is_last = |known: &mut KnownCaller, charge: &Charge, ban: Ban| {
             known.forget_old(self.clock_of(charge.of()), ban);
             let before = known.counted.number.saturating_add(known.carried.number);
             before.saturating_add(1) >= ban.after
         };
-        let mut each = self.each_without_room(acquire, refusal).into_iter();
+        let mut each = self.each_without_room(demand, refusal).into_iter();
         if each.any(|(charge, ban)| is_last(&mut lock(&self.get_or_make(charge)), charge, ban)) {
             return false;
         }
-        self.count(acquire, refusal);
+        self.count(demand, refusal);
         true
     }
 
     /// Counts a refusal by each limit without room, for the next call to report.
-    pub(crate) fn count(&self, acquire: &Acquire, refusal: &mut Refusal) {
-        for (charge, ban) in self.each_without_room(acquire, refusal) {
+    pub(crate) fn count(&self, demand: &Demand, refusal: &mut Refusal) {
+        for (charge, ban) in self.each_without_room(demand, refusal) {
             let known = self.get_or_make(charge);
             let mut known = lock(&known);
             let clock = self.clock_of(charge.of());
@@ -265,10 +265,10 @@ impl Bans {
 
     fn each_without_room<'a>(
         &self,
-        acquire: &'a Acquire,
+        demand: &'a Demand,
         refusal: &mut Refusal,
     ) -> List<(&'a Charge, Ban)> {
-        let each = acquire.charges().filter_map(|charge| {
+        let each = demand.charges().filter_map(|charge| {
             let ban = charge.of().ban?;
             refusal.without_room(&charge.limiter)?;
             Some((charge, ban))

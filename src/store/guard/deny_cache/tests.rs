@@ -15,10 +15,10 @@ struct Cached {
 }
 
 impl Cached {
-    async fn acquire(&self, acquire: &Acquire) -> Result<Decision, Error> {
-        let asked = self.refusals.ask(acquire);
-        let decision = self.inner.acquire(acquire).await?;
-        self.refusals.decided(acquire, asked, &decision);
+    async fn acquire(&self, demand: &Demand) -> Result<Decision, Error> {
+        let asked = self.refusals.ask(demand);
+        let decision = self.inner.acquire(demand).await?;
+        self.refusals.decided(demand, asked, &decision);
         Ok(decision)
     }
 
@@ -51,21 +51,21 @@ impl World {
     }
 
     /// Asks, does something while the call is on its way, and gets this answer.
-    fn answers(&self, acquire: &Acquire, answer: Decision, meanwhile: impl FnOnce()) {
-        let mut asking = std::pin::pin!(self.cache.acquire(acquire));
+    fn answers(&self, demand: &Demand, answer: Decision, meanwhile: impl FnOnce()) {
+        let mut asking = std::pin::pin!(self.cache.acquire(demand));
         assert!(poll(asking.as_mut()).is_pending());
         meanwhile();
         self.cache.inner.answer(answer);
         assert!(poll(asking).is_ready());
     }
 
-    fn refused(&self, acquire: &Acquire, wait: u64, meanwhile: impl FnOnce()) {
-        self.answers(acquire, Decision::Deny(for_ms(acquire, wait)), meanwhile);
+    fn refused(&self, demand: &Demand, wait: u64, meanwhile: impl FnOnce()) {
+        self.answers(demand, Decision::Deny(for_ms(demand, wait)), meanwhile);
     }
 
     /// Returns the wait in ms of a refusal from memory.
-    fn repeated(&self, acquire: &Acquire) -> Option<u128> {
-        let (known, elapsed) = self.cache.refusals.known(acquire)?;
+    fn repeated(&self, demand: &Demand) -> Option<u128> {
+        let (known, elapsed) = self.cache.refusals.known(demand)?;
         let refusal = known.refusal(elapsed);
         assert_eq!(refusal.source, Source::Cache);
         assert_eq!(refusal.charges[0].standing.wait, refusal.retry_after);
@@ -77,7 +77,7 @@ impl World {
     }
 }
 
-fn acquire(names: &[Name]) -> Acquire {
+fn acquire(names: &[Name]) -> Demand {
     let charge = |name: &Name| Charge {
         id: PermitId([7; 16]),
         ..charge(name.as_str(), 1, LimitSource::Store)
@@ -89,12 +89,12 @@ fn name(text: &str) -> Name {
     Name::exact(text).unwrap()
 }
 
-fn one(text: &str) -> Acquire {
+fn one(text: &str) -> Demand {
     acquire(&[name(text)])
 }
 
-fn for_ms(acquire: &Acquire, wait: u64) -> Refusal {
-    refusal(acquire, Duration::from_millis(wait))
+fn for_ms(demand: &Demand, wait: u64) -> Refusal {
+    refusal(demand, Duration::from_millis(wait))
 }
 
 #[test]
@@ -325,7 +325,7 @@ fn what_is_told_is_the_answer_to_the_same_question() {
         change(&mut changed.charges[0]);
         changed
     };
-    let all = |charges: &[&Charge]| Acquire {
+    let all = |charges: &[&Charge]| Demand {
         charges: charges.iter().copied().cloned().collect(),
         ..base.clone()
     };
@@ -340,7 +340,7 @@ fn what_is_told_is_the_answer_to_the_same_question() {
         with(&|charge| charge.limiter.of = CompiledLimit::unnamed("other")),
         with(&|charge| charge.limiter.of = CompiledLimit::new("a", true)),
         with(&|charge| *charge = charge.clone().renamed(other_name.name().clone())),
-        Acquire {
+        Demand {
             wants_remaining: false,
             ..base.clone()
         },

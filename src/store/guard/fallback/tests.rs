@@ -43,16 +43,16 @@ fn guard() -> (WithFallback, ManualClock) {
 
 impl WithFallback {
     /// Asks where the store fails before a caller waits for it.
-    fn at_once(&self, acquire: &Acquire) -> Result<Decision, Error> {
+    fn at_once(&self, demand: &Demand) -> Result<Decision, Error> {
         *self.inner.fails_at_once.lock().unwrap() = Some(ErrorKind::Unavailable);
-        self.decide_at_once(&mut acquire.clone()).unwrap()
+        self.decide_at_once(&mut demand.clone()).unwrap()
     }
 
     /// Asks when the store fails so, or does not.
-    fn ask(&self, acquire: &Acquire, fails: Option<ErrorKind>) -> Result<Decision, Error> {
+    fn ask(&self, demand: &Demand, fails: Option<ErrorKind>) -> Result<Decision, Error> {
         self.inner.fail(fails.map(Error::from));
-        self.inner.answer(granted(acquire, Source::Store));
-        ready(self.acquire(acquire))
+        self.inner.answer(granted(demand, Source::Store));
+        ready(self.acquire(demand))
     }
 }
 
@@ -137,7 +137,7 @@ fn what_was_told_last_is_told_while_the_store_fails() {
 fn what_a_call_in_doubt_may_have_taken_stays_with_a_request_that_is_admitted() {
     for (max_wait, given_back) in [(None, 0), (Some(MaxWait::ENDLESS), 1)] {
         let (guard, _) = guard();
-        let ask = Acquire {
+        let ask = Demand {
             max_wait,
             ..by(FailurePolicy::local(1.0), [one("ann")])
         };
@@ -163,8 +163,8 @@ fn what_is_tried_out_is_left_out_where_it_may_be_the_fault() {
         let run = [mixed.clone(), mixed.clone()];
         let instead = without_shadows(&run, &kind.into());
         assert_eq!(instead.is_some(), faults.contains(&kind), "{kind:?}");
-        for acquire in instead.into_iter().flatten() {
-            let names = acquire.charges().map(|charge| charge.name().as_str());
+        for demand in instead.into_iter().flatten() {
+            let names = demand.charges().map(|charge| charge.name().as_str());
             assert_eq!(names.collect::<Vec<_>>(), ["ann"]);
         }
         let both = ["ann", "bob"].map(one);

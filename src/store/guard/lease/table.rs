@@ -13,7 +13,7 @@ use crate::{
     charge::{Charge, OfLease, Standing, TakenFrom},
     compiled_limit::CompiledLimit,
     decision::{Grant, Source},
-    demand::Acquire,
+    demand::Demand,
     limit::LimitSource,
     name::{Name, Text},
     store::guard::{
@@ -83,18 +83,18 @@ impl LeaseTable {
     ///
     /// That overtakes no waiter: where one waits there is no lease.
     #[inline]
-    pub(crate) fn take(&self, acquire: &mut Acquire) -> Option<Grant> {
-        lease_of(acquire)?;
-        let entry = self.entries.get(acquire.first().name().text())?;
-        lock(&entry.0).take(acquire, &self.clock)
+    pub(crate) fn take(&self, demand: &mut Demand) -> Option<Grant> {
+        lease_of(demand)?;
+        let entry = self.entries.get(demand.first().name().text())?;
+        lock(&entry.0).take(demand, &self.clock)
     }
 
     /// Plans a call for these callers, who found no lease with enough permits. It takes nothing
     /// ahead if what is left is `reserved` for waiters.
     pub(crate) fn plan(
         &self,
-        first: &Acquire,
-        run: &[Acquire],
+        first: &Demand,
+        run: &[Demand],
         lead: Duration,
         reserved: bool,
     ) -> LeasePlan {
@@ -146,9 +146,9 @@ impl LeaseTable {
 
 /// Returns the time for which a caller's rule takes permits ahead; `None` for a list, which is
 /// granted together or not at all.
-pub(crate) fn lease_of(acquire: &Acquire) -> Option<Duration> {
-    let charge = acquire.first();
-    let leases = !acquire.is_list() && !charge.shadow;
+pub(crate) fn lease_of(demand: &Demand) -> Option<Duration> {
+    let charge = demand.first();
+    let leases = !demand.is_list() && !charge.shadow;
     // Grants without entries of their own have no score.
     let logged = charge.of().counting.tells_grants_apart();
     charge.of().lease.filter(|_| leases && logged)
@@ -225,9 +225,9 @@ impl Entry {
 }
 
 impl State {
-    fn take(&mut self, acquire: &mut Acquire, clock: &StoreClock) -> Option<Grant> {
-        let permits = acquire.first().permits;
-        let grant = self.lease.as_ref()?.grant(acquire, clock)?;
+    fn take(&mut self, demand: &mut Demand, clock: &StoreClock) -> Option<Grant> {
+        let permits = demand.first().permits;
+        let grant = self.lease.as_ref()?.grant(demand, clock)?;
         self.estimate.record(permits);
         Some(grant)
     }
@@ -244,13 +244,13 @@ impl State {
     fn plan(
         &mut self,
         plan: &mut LeasePlan,
-        run: &[Acquire],
+        run: &[Demand],
         reserved: bool,
         clock: &StoreClock,
     ) -> Option<Lease> {
         plan.changes = self.changes;
         run.iter()
-            .for_each(|acquire| self.estimate.record(acquire.first().permits));
+            .for_each(|demand| self.estimate.record(demand.first().permits));
         let ended = self.take_lease_if(|lease| {
             reserved || clock.elapsed(&lease.sent) >= lease.lasts || lease.balance.is_low()
         });
@@ -284,8 +284,8 @@ impl Lease {
     /// Grants if the lease is in force, and has enough permits for a caller with the same limit: it
     /// answers the charge in place.
     #[inline]
-    fn grant(&self, acquire: &mut Acquire, clock: &StoreClock) -> Option<Grant> {
-        let charge = acquire.first();
+    fn grant(&self, demand: &mut Demand, clock: &StoreClock) -> Option<Grant> {
+        let charge = demand.first();
         if !self.serves(charge) {
             return None;
         }
@@ -296,9 +296,9 @@ impl Lease {
         let (left, id) = self.balance.take(charge.permits)?;
         let answered = elapsed.saturating_sub(self.received);
         let taken = self.balance.standing();
-        let remaining = taken.remaining.filter(|_| acquire.wants_remaining);
+        let remaining = taken.remaining.filter(|_| demand.wants_remaining);
         // No call is made for it.
-        for charge in &mut *acquire.charges {
+        for charge in &mut *demand.charges {
             charge.id = id;
             charge.standing = Standing {
                 remaining: remaining.map(|others| others.saturating_add(u64::from(left))),
@@ -310,7 +310,7 @@ impl Lease {
             charge.taken_from =
                 TakenFrom::Lease(OfLease::new(Arc::<Balance>::clone(&self.balance)));
         }
-        let charges = mem::take(&mut acquire.charges);
+        let charges = mem::take(&mut demand.charges);
         Some(Grant::new(charges, Source::Lease))
     }
 }

@@ -81,9 +81,9 @@ async fn a_lease_that_is_used_up_costs_no_settlement() {
 async fn callers_without_an_id_are_charged_more_each() {
     let world = World::of_one();
     world.warm(0);
-    let mut acquire = world.acquire(1);
-    acquire.identify(PermitId::NONE);
-    let taken = || world.processes[0].table.take(&mut acquire.clone()).unwrap();
+    let mut demand = world.acquire(1);
+    demand.identify(PermitId::NONE);
+    let taken = || world.processes[0].table.take(&mut demand.clone()).unwrap();
     let granted = [(); 2].map(|()| receipt(&Decision::Allow(taken())));
     let before = world.available();
     for receipt in granted {
@@ -115,7 +115,7 @@ async fn a_caller_who_waits_goes_before_those_to_come() {
     for _ in 0..8 {
         let _ = world.takes(0, 1);
     }
-    let waits = |permits| Acquire {
+    let waits = |permits| Demand {
         max_wait: Some(MaxWait::ENDLESS),
         ..world.acquire(permits)
     };

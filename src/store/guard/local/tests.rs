@@ -73,7 +73,7 @@ impl World {
     }
 
     fn try_ask(&self, charges: impl IntoIterator<Item = Charge>) -> Result<Decision, Error> {
-        ready(self.guard.acquire(&Acquire {
+        ready(self.guard.acquire(&Demand {
             asked_at: Some(crate::clock::moment()),
             ..by(self.policy, charges)
         }))

@@ -40,7 +40,7 @@ use crate::{
     clock::{Clock, no_timer},
     compiled_limit::Limiter,
     decision::{Decision, Grant, RefusalKind, Source},
-    demand::Acquire,
+    demand::Demand,
     error::Error,
     list::List,
     name::{BuildSpread, Name},
@@ -52,12 +52,12 @@ use crate::{
 /// Callers that differ in any of these share no call.
 type Key = List<(Limiter, [bool; 2])>;
 
-fn key(acquire: &Acquire) -> Key {
+fn key(demand: &Demand) -> Key {
     let key_of = |charge: &Charge| {
         let bans = charge.of().ban.is_some();
         (charge.limiter.clone(), [charge.shadow, bans])
     };
-    acquire.charges().map(key_of).collect()
+    demand.charges().map(key_of).collect()
 }
 
 /// Names bring their own hash, by a secret of this process.
@@ -80,16 +80,16 @@ pub(crate) struct Queues {
 
 impl Queues {
     /// Returns whether a caller waits for permits of these limiters that no call is in flight for.
-    pub(crate) fn is_waited_for(&self, acquire: &Acquire) -> bool {
+    pub(crate) fn is_waited_for(&self, demand: &Demand) -> bool {
         self.waiting.load(Ordering::SeqCst) > 0
             && lock(&self.waits)
-                .get(&key(acquire))
+                .get(&key(demand))
                 .is_some_and(|queue| queue.waiting().any(|waiter| waiter.call.is_none()))
     }
 
     /// Ends a shared call for a caller. Returns whether it was given back meanwhile.
-    fn end_shared(&self, acquire: &Acquire) -> bool {
-        lock(&self.unanswered).remove(&acquire.first().id) == Some(true)
+    fn end_shared(&self, demand: &Demand) -> bool {
+        lock(&self.unanswered).remove(&demand.first().id) == Some(true)
     }
 
     /// Returns a number that no other call or caller has. Later ones are greater.
@@ -152,9 +152,9 @@ impl<S: Calls> Queued<S> {
     /// # Cancel safety
     ///
     /// As [`acquire`](Self::acquire).
-    async fn call_alone(&self, acquire: &Acquire, was_sent: bool) -> Result<Decision, Error> {
-        let _place = self.take_place(acquire, was_sent).await?;
-        self.inner.acquire(acquire).await
+    async fn call_alone(&self, demand: &Demand, was_sent: bool) -> Result<Decision, Error> {
+        let _place = self.take_place(demand, was_sent).await?;
+        self.inner.acquire(demand).await
     }
 
     /// Decides for a caller whose shared call was dropped: that call may have arrived. What it took
@@ -163,11 +163,11 @@ impl<S: Calls> Queued<S> {
     /// # Cancel safety
     ///
     /// As [`acquire`](Self::acquire).
-    async fn call_again(&self, acquire: &Acquire) -> Result<Decision, Error> {
-        let decided = self.call_alone(acquire, true).await;
+    async fn call_again(&self, demand: &Demand) -> Result<Decision, Error> {
+        let decided = self.call_alone(demand, true).await;
         let by_its_id = |grant: &Grant| grant.source() == Source::Store;
         if !matches!(&decided, Ok(Decision::Allow(grant)) if by_its_id(grant)) {
-            self.give_back(acquire.to_settle());
+            self.give_back(demand.to_settle());
         }
         decided
     }
@@ -178,15 +178,15 @@ impl<S: Calls> Queued<S> {
     /// # Cancel safety
     ///
     /// Dropping it gives the place up.
-    async fn take_place(&self, acquire: &Acquire, was_sent: bool) -> Result<InFlightPlace, Error> {
+    async fn take_place(&self, demand: &Demand, was_sent: bool) -> Result<InFlightPlace, Error> {
         let leaving = OnDrop::new(|| {
             if !was_sent {
-                let _ = acquire.unsent.set(());
+                let _ = demand.unsent.set(());
             }
         });
         let place = self
             .in_flight
-            .take_place(acquire.first().name(), was_sent)
+            .take_place(demand.first().name(), was_sent)
             .await;
         leaving.disarm();
         place
@@ -203,9 +203,9 @@ impl<S: Calls> Queued<S> {
     /// # Errors
     ///
     /// Those of the store, and that there is no timer where the caller waits without end.
-    async fn acquire_unwaiting(&self, acquire: &Acquire) -> Result<Decision, Error> {
-        let is_endless = acquire.max_wait.is_some_and(|wait| wait.longest.is_none());
-        match self.inner.acquire(acquire).await? {
+    async fn acquire_unwaiting(&self, demand: &Demand) -> Result<Decision, Error> {
+        let is_endless = demand.max_wait.is_some_and(|wait| wait.longest.is_none());
+        match self.inner.acquire(demand).await? {
             Decision::Deny(refusal) if is_endless && refusal.kind() == RefusalKind::OverLimit => {
                 Err(no_timer())
             }
@@ -224,21 +224,21 @@ impl<S: Calls> Queued<S> {
     /// Dropping it before its call is sent takes nothing. After that, what was or may yet be taken
     /// for a caller that waits for permits is given back; for one that does not, the caller of this
     /// method decides, by the receipts that it can make.
-    pub(crate) async fn acquire(self: &Arc<Self>, acquire: &Acquire) -> Result<Decision, Error> {
+    pub(crate) async fn acquire(self: &Arc<Self>, demand: &Demand) -> Result<Decision, Error> {
         // Boxed because it is rare, so that it does not enlarge the future.
-        let Some(max_wait) = acquire.max_wait else {
-            if !self.inner.decides_together(acquire) {
+        let Some(max_wait) = demand.max_wait else {
+            if !self.inner.decides_together(demand) {
                 // One after the other, callers would wait for nothing.
-                return Box::pin(self.call_alone(acquire, false)).await;
+                return Box::pin(self.call_alone(demand, false)).await;
             }
-            return runs::acquire(self, acquire).await;
+            return runs::acquire(self, demand).await;
         };
         if !self.clock.can_sleep() {
-            return Box::pin(self.acquire_unwaiting(acquire)).await;
+            return Box::pin(self.acquire_unwaiting(demand)).await;
         }
         let now = self.clock.now();
         let deadline = max_wait.longest.and_then(|wait| now.checked_add(wait));
-        waits::acquire(self, acquire, deadline).await
+        waits::acquire(self, demand, deadline).await
     }
 
     /// Settles as the store does, once more where a shared call is still on its way.

@@ -24,7 +24,7 @@ use super::{Key, Queued, in_flight::take_out, key, wait_queue::LONGEST_RUN};
 use crate::{
     charge::Charge,
     decision::{Decision, Source},
-    demand::Acquire,
+    demand::Demand,
     error::Error,
     list::List,
     store::Calls,
@@ -41,7 +41,7 @@ pub(super) struct Run {
 
 struct Member {
     number: u64,
-    acquire: Acquire,
+    demand: Demand,
     reply: oneshot::Sender<Reply>,
     runtime: Handle,
 }
@@ -74,22 +74,22 @@ impl Reply {
 /// As [`Queued::acquire`](super::Queued::acquire).
 pub(super) async fn acquire<S: Calls>(
     queue: &Arc<Queued<S>>,
-    acquire: &Acquire,
+    demand: &Demand,
 ) -> Result<Decision, Error> {
     let Ok(runtime) = Handle::try_current() else {
         // Without a runtime, no task can send a shared call.
-        return Box::pin(queue.call_alone(acquire, false)).await;
+        return Box::pin(queue.call_alone(demand, false)).await;
     };
-    let key = key(acquire);
+    let key = key(demand);
     let (_held, _place) = loop {
-        match join(queue, &key, acquire, &runtime) {
+        match join(queue, &key, demand, &runtime) {
             Joined::Alone(call) => {
                 let held = Held {
                     queue: Arc::clone(queue),
                     key: key.clone(),
                     call,
                 };
-                let place = queue.take_place(acquire, false).await?;
+                let place = queue.take_place(demand, false).await?;
                 let begin = |run: &mut Run| run.since = queue.in_flight.clock.now();
                 // Another call may have been sent while this one waited, unpolled.
                 if !place.has_waited || held.run(begin).is_some() {
@@ -100,19 +100,19 @@ pub(super) async fn acquire<S: Calls>(
                 let mut place = RunPlace {
                     queue,
                     key: &key,
-                    acquire,
+                    demand,
                     number,
                     reply,
                 };
                 return match (&mut place.reply).await {
                     Ok(reply) => reply.outcome,
                     // The runtime of the call is gone, or the call has panicked.
-                    Err(_) => Box::pin(queue.call_again(acquire)).await,
+                    Err(_) => Box::pin(queue.call_again(demand)).await,
                 };
             }
         }
     };
-    queue.inner.acquire(acquire).await
+    queue.inner.acquire(demand).await
 }
 
 /// A caller's part in the calls of its limiter.
@@ -123,7 +123,7 @@ enum Joined {
     Behind(u64, oneshot::Receiver<Reply>),
 }
 
-fn join<S: Calls>(queue: &Queued<S>, key: &Key, acquire: &Acquire, runtime: &Handle) -> Joined {
+fn join<S: Calls>(queue: &Queued<S>, key: &Key, demand: &Demand, runtime: &Handle) -> Joined {
     let now = queue.in_flight.clock.now();
     let mut runs = lock(&queue.queues.runs);
     // Under the lock, so that the numbers in a queue ascend: `take_out` relies on it.
@@ -148,7 +148,7 @@ fn join<S: Calls>(queue: &Queued<S>, key: &Key, acquire: &Acquire, runtime: &Han
             let (reply, receiver) = oneshot::channel();
             run.behind.push_back(Member {
                 number,
-                acquire: acquire.clone(),
+                demand: demand.clone(),
                 reply,
                 runtime: runtime.clone(),
             });
@@ -161,7 +161,7 @@ fn join<S: Calls>(queue: &Queued<S>, key: &Key, acquire: &Acquire, runtime: &Han
 struct RunPlace<'a, S: Calls> {
     queue: &'a Queued<S>,
     key: &'a Key,
-    acquire: &'a Acquire,
+    demand: &'a Demand,
     number: u64,
     reply: oneshot::Receiver<Reply>,
 }
@@ -180,7 +180,7 @@ impl<S: Calls> Drop for RunPlace<'_, S> {
         // The lock is released first: dropping the last handle of a runtime may end the runtime.
         drop(runs);
         if left.is_some() {
-            let _ = self.acquire.unsent.set(());
+            let _ = self.demand.unsent.set(());
         }
     }
 }
@@ -266,7 +266,7 @@ impl<S: Calls> RunCall<S> {
             let Some(member) = self.members.pop_front() else {
                 return;
             };
-            let gave_back = queue.queues.end_shared(&member.acquire);
+            let gave_back = queue.queues.end_shared(&member.demand);
             let reply = Reply { outcome, gave_back };
             if let Err(reply) = member.reply.send(reply) {
                 queue.give_back(reply.unread());
@@ -276,27 +276,27 @@ impl<S: Calls> RunCall<S> {
     }
 
     /// Moves the first callers of the queue into this call, and returns their demands.
-    fn take_members(&mut self) -> Vec<Acquire> {
+    fn take_members(&mut self) -> Vec<Demand> {
         let queue = &self.held.queue;
         let taken = self.held.run(|run| {
             run.since = queue.in_flight.clock.now();
             let count = run.behind.len().min(LONGEST_RUN);
             let members: VecDeque<_> = run.behind.drain(..count).collect();
             // Under the lock, because a caller that leaves after that may give back at once.
-            let ids = members.iter().map(|member| member.acquire.first().id);
+            let ids = members.iter().map(|member| member.demand.first().id);
             lock(&queue.queues.unanswered).extend(ids.map(|id| (id, false)));
             members
         });
         self.members = taken.unwrap_or_default();
         let members = self.members.iter();
-        members.map(|member| member.acquire.clone()).collect()
+        members.map(|member| member.demand.clone()).collect()
     }
 
     /// Puts the callers that were not tried back at the front of the queue.
     fn put_back(&mut self) {
         let mut untried = mem::take(&mut self.members);
         for member in &untried {
-            self.held.queue.queues.end_shared(&member.acquire);
+            self.held.queue.queues.end_shared(&member.demand);
         }
         // If another call holds the limiter by now, these are dropped, and send calls of their own.
         let mut left = Vec::new();
@@ -318,8 +318,8 @@ impl<S: Calls> Drop for RunCall<S> {
         // What was given back during the call may have reached the store before it. The call is not
         // sent again from now on, so it is given back once more.
         for member in &self.members {
-            if queue.queues.end_shared(&member.acquire) {
-                queue.give_back(member.acquire.to_settle());
+            if queue.queues.end_shared(&member.demand) {
+                queue.give_back(member.demand.to_settle());
             }
         }
         if !self.has_begun {

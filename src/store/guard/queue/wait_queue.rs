@@ -13,7 +13,7 @@ use tokio::task::AbortHandle;
 use crate::{
     charge::Charge,
     decision::{Decision, Refusal, RefusalKind},
-    demand::Acquire,
+    demand::Demand,
     error::Error,
 };
 
@@ -50,7 +50,7 @@ struct CallForWaiters {
 
 pub(super) struct Waiter {
     number: u64,
-    pub(super) acquire: Acquire,
+    pub(super) demand: Demand,
     deadline: Option<Duration>,
     /// When there is room for this waiter, as the last call said.
     due: Option<Duration>,
@@ -98,7 +98,7 @@ impl WaitQueue {
     pub(super) fn push(
         &mut self,
         number: u64,
-        acquire: &Acquire,
+        demand: &Demand,
         deadline: Option<Duration>,
         now: Duration,
     ) {
@@ -106,10 +106,10 @@ impl WaitQueue {
             // The last one may have left, and have needed more than this one.
             (self.due, self.look, self.refusal) = (None, None, None);
         }
-        let refusal = self.refusal_if_late(acquire, deadline, now);
+        let refusal = self.refusal_if_late(demand, deadline, now);
         self.waiters.push_back(Waiter {
             number,
-            acquire: acquire.clone(),
+            demand: demand.clone(),
             deadline,
             due: None,
             call: None,
@@ -195,7 +195,7 @@ impl WaitQueue {
 
     /// Picks the callers of a call, now that it is sent: their numbers, and what they ask. There
     /// are none if another one was sent in its place.
-    pub(super) fn ask(&mut self, number: u64, until: Duration) -> (Vec<u64>, Vec<Acquire>) {
+    pub(super) fn ask(&mut self, number: u64, until: Duration) -> (Vec<u64>, Vec<Demand>) {
         let Some(call) = &mut self.call else {
             return Default::default();
         };
@@ -212,10 +212,10 @@ impl WaitQueue {
             .map(|waiter| {
                 if let Some(earlier) = waiter.call.replace(number) {
                     // That call may still be answered: what it takes has an id of its own.
-                    waiter.earlier.push((earlier, waiter.acquire.to_settle()));
+                    waiter.earlier.push((earlier, waiter.demand.to_settle()));
                     waiter.take_new_id();
                 }
-                (waiter.number, waiter.acquire.clone())
+                (waiter.number, waiter.demand.clone())
             });
         picked.unzip()
     }
@@ -318,7 +318,7 @@ impl WaitQueue {
             self.wakers.extend(waiter.decided(decision));
             return None;
         }
-        let yields = waiter.acquire.max_wait.is_some_and(|wait| wait.yields);
+        let yields = waiter.demand.max_wait.is_some_and(|wait| wait.yields);
         let turn = if yields { own_turn(due) } else { due };
         // Still in time.
         let latest = waiter.deadline.unwrap_or(turn);
@@ -331,7 +331,7 @@ impl WaitQueue {
     /// More than the rate is never free at once: each further rate follows an interval later.
     fn refusal_if_late(
         &self,
-        acquire: &Acquire,
+        demand: &Demand,
         deadline: Option<Duration>,
         now: Duration,
     ) -> Option<Refusal> {
@@ -340,12 +340,12 @@ impl WaitQueue {
             // Of several limits, the one that refused last need not be the one that refuses next.
             return None;
         };
-        if u64::from(acquire.first().permits) > standing.permits {
+        if u64::from(demand.first().permits) > standing.permits {
             // No wait helps: the store refuses it.
             return None;
         }
-        let permits = |waiter: &Waiter| u64::from(waiter.acquire.first().permits);
-        let needs = self.waiting().map(permits).sum::<u64>() + u64::from(acquire.first().permits);
+        let permits = |waiter: &Waiter| u64::from(waiter.demand.first().permits);
+        let needs = self.waiting().map(permits).sum::<u64>() + u64::from(demand.first().permits);
         let rounds = u32::try_from((needs - 1) / standing.permits.max(1)).unwrap_or(u32::MAX);
         let turn = due.saturating_add(standing.interval().saturating_mul(rounds));
         (turn > deadline).then(|| refusal.later(turn.saturating_sub(now)))
@@ -364,7 +364,7 @@ impl WaitQueue {
         let last = last.unwrap_or(due);
         let (mut place, mut gap) = (0, false);
         for waiter in undecided(&mut self.waiters) {
-            let longest = waiter.acquire.max_wait.and_then(|wait| wait.queue);
+            let longest = waiter.demand.max_wait.and_then(|wait| wait.queue);
             if longest.is_none_or(|longest| place < longest) {
                 place += 1;
                 // The wait of those behind it counts its permits, too.
@@ -445,14 +445,13 @@ impl Waiter {
     /// Returns what the calls in flight may take for it.
     fn owed(&self) -> Vec<Charge> {
         let earlier = self.earlier.iter().flat_map(|(_, receipts)| receipts);
-        let last = self.call.map(|_| self.acquire.to_settle());
+        let last = self.call.map(|_| self.demand.to_settle());
         let last = last.into_iter().flatten();
         earlier.cloned().chain(last).collect()
     }
 
     fn take_new_id(&mut self) {
-        self.acquire
-            .identify(self.acquire.first().id.for_next_call());
+        self.demand.identify(self.demand.first().id.for_next_call());
     }
 }
 

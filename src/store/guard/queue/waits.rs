@@ -22,7 +22,7 @@ use super::{
     wait_queue::{Times, Turn, Until, WaitQueue},
 };
 use crate::{
-    charge::Charge, decision::Decision, demand::Acquire, error::Error, store::Calls, sync::lock,
+    charge::Charge, decision::Decision, demand::Demand, error::Error, store::Calls, sync::lock,
 };
 
 type Sleep = Pin<Box<dyn Future<Output = ()> + Send>>;
@@ -34,19 +34,19 @@ type Sleep = Pin<Box<dyn Future<Output = ()> + Send>>;
 /// Dropping it gives up the place, and gives back what was or may yet be taken.
 pub(super) async fn acquire<S: Calls>(
     queue: &Arc<Queued<S>>,
-    acquire: &Acquire,
+    demand: &Demand,
     deadline: Option<Duration>,
 ) -> Result<Decision, Error> {
-    let key = key(acquire);
+    let key = key(demand);
     let now = queue.clock.now();
-    let in_parts = !queue.inner.decides_together(acquire);
+    let in_parts = !queue.inner.decides_together(demand);
     // Before it can be asked for, or room that is made then would go unnoticed.
     queue.queues.waiting.fetch_add(1, Ordering::SeqCst);
     let number = queue.with_waits(&key, |waits| {
         waits.in_parts = in_parts;
         // With the queue locked: by its number a waiter finds its place.
         let number = queue.queues.next();
-        waits.push(number, acquire, deadline, now);
+        waits.push(number, demand, deadline, now);
         number
     });
     let mut place = WaitPlace {
@@ -175,7 +175,7 @@ struct Asking<S: Calls> {
     queue: Arc<Queued<S>>,
     key: Key,
     call: u64,
-    callers: Vec<Acquire>,
+    callers: Vec<Demand>,
     is_answered: bool,
 }
 
@@ -234,7 +234,7 @@ impl<S: Calls> Drop for Asking<S> {
             self.queue
                 .with_waits(&self.key, |waits| waits.end(self.call, false));
             let callers = self.callers.iter();
-            callers.for_each(|acquire| self.queue.give_back(acquire.to_settle()));
+            callers.for_each(|demand| self.queue.give_back(demand.to_settle()));
         }
     }
 }

@@ -14,7 +14,7 @@ use crate::{
     algorithm::answer::{Answer, Changed, Verdict},
     charge::{Charge, PermitId, Taken},
     clock::Now,
-    demand::Acquire,
+    demand::Demand,
     error::Error,
     limit::{RateType, StoredLimit, calendar::Window},
     list::List,
@@ -65,9 +65,9 @@ struct Counted {
 
 /// Returns the first callers that one call decides for. One that waits must not pass another, so
 /// those that wait ask for the same.
-pub(crate) fn together(run: &[Acquire]) -> &[Acquire] {
+pub(crate) fn together(run: &[Demand]) -> &[Demand] {
     let run = run.get(..CALLERS).unwrap_or(run);
-    let waits = |acquire: &Acquire| acquire.max_wait.is_some();
+    let waits = |demand: &Demand| demand.max_wait.is_some();
     if run.first().is_some_and(waits) {
         return groups(run, false).next().unwrap_or(run);
     }
@@ -78,14 +78,14 @@ pub(crate) fn together(run: &[Acquire]) -> &[Acquire] {
 
 /// Returns callers, those together that ask for the same of one limiter; each by itself if they ask
 /// `again`.
-fn groups(run: &[Acquire], again: bool) -> impl Iterator<Item = &[Acquire]> {
-    let asked = |acquire: &Acquire| (acquire.first().permits, acquire.max_wait.is_some());
+fn groups(run: &[Demand], again: bool) -> impl Iterator<Item = &[Demand]> {
+    let asked = |demand: &Demand| (demand.first().permits, demand.max_wait.is_some());
     run.chunk_by(move |a, b| asked(a) == asked(b) && !again && !a.is_list())
 }
 
 /// Makes the argument of a call for those [`together`], who may ask `again`: then each limiter knows
 /// what they took before, if no four others have taken since.
-pub(crate) fn ask(rows: &[Row], run: &[Acquire], again: bool) -> Argument {
+pub(crate) fn ask(rows: &[Row], run: &[Demand], again: bool) -> Argument {
     let id = run.first().map_or(PermitId::NONE, |first| first.first().id);
     let argument = rows.iter().fold(Argument::new(id, rows.len()), Row::put);
     let mut callers = 0;
@@ -106,7 +106,7 @@ pub(crate) fn ask(rows: &[Row], run: &[Acquire], again: bool) -> Argument {
 pub(crate) fn read(
     rows: &[Row],
     reply: &Value,
-    run: &[Acquire],
+    run: &[Demand],
     again: bool,
 ) -> Result<Reply, Error> {
     let (mut numbers, now) = Numbers::of(reply)?;
@@ -172,7 +172,7 @@ impl<'a> Line<'a> {
     /// Answers a caller, as `algorithm/call.rs` does.
     fn answer(
         &mut self,
-        caller: &Acquire,
+        caller: &Demand,
         is_granted: bool,
         has_room: impl Iterator<Item = bool>,
         answers: &mut List<Answer>,
@@ -420,12 +420,12 @@ mod tests {
     }
 
     /// Callers of so many permits each.
-    fn run<const N: usize>(permits: [u32; N]) -> [Acquire; N] {
+    fn run<const N: usize>(permits: [u32; N]) -> [Demand; N] {
         permits.map(|permits| {
             let limit = LimitSource::Code(Limit::per_hour(100));
             let name = Name::exact("quota").unwrap();
             let of = CompiledLimit::unnamed("rule");
-            Acquire::of([Charge::named(name, limit, &of, permits)], false)
+            Demand::of([Charge::named(name, limit, &of, permits)], false)
         })
     }
 

@@ -12,7 +12,7 @@ use crate::{
     charge::Charge,
     clock::Now,
     compiled_limit::Limiter,
-    demand::Acquire,
+    demand::Demand,
     error::Error,
     limit::{Limit, StoredLimit},
     list::List,
@@ -36,7 +36,7 @@ pub(crate) fn acquire_command(
     script: &Script,
     limiters: &[(&Charge, bool)],
     carried: &[Carried],
-    run: &[Acquire],
+    run: &[Demand],
     settings: CallSettings<'_>,
 ) -> Cmd {
     let counting = format::acquire_command(script, limiters, run, settings);
@@ -87,7 +87,7 @@ pub(super) fn batch<'a>(script: &Script, commands: impl Iterator<Item = &'a Cmd>
 /// limiter.
 pub(crate) fn read(
     reply: &Value,
-    run: &[Acquire],
+    run: &[Demand],
     scripts: &Scripts,
 ) -> Result<(List<Answer>, List<Found>), Error> {
     let (Value::Array(parts), Some(first)) = (reply, run.first()) else {

@@ -8,7 +8,7 @@ use smallvec::SmallVec;
 use super::script::{CallSettings, Script};
 use crate::{
     charge::{Charge, PermitId},
-    demand::Acquire,
+    demand::Demand,
     limit::{LimitSource, RateType, StoredLimit},
     name::Name,
 };
@@ -94,7 +94,7 @@ pub(crate) fn optional(command: &mut Cmd, argument: Option<impl ToRedisArgs>) {
 pub(crate) fn acquire_command(
     script: &Script,
     limiters: &[(&Charge, bool)],
-    run: &[Acquire],
+    run: &[Demand],
     settings: CallSettings<'_>,
 ) -> Cmd {
     let width = limiters.len();

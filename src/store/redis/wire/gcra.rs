@@ -15,7 +15,7 @@ use crate::{
     },
     charge::{Charge, Taken, Tat},
     clock::{Millis, Now},
-    demand::Acquire,
+    demand::Demand,
     error::Error,
     limit::{LimitSource, RateType, StoredLimit},
     list::List,
@@ -52,7 +52,7 @@ pub(crate) static SCRIPTS: Scripts = Scripts {
 };
 
 fn brief(
-    run: &[Acquire],
+    run: &[Demand],
     limiters: &[(&Charge, bool)],
     settings: CallSettings<'_>,
 ) -> Option<(ScriptCall, ReadBrief)> {

@@ -26,7 +26,7 @@ pub(crate) use self::{
 use super::{classify, packed};
 use crate::{
     charge::Charge,
-    demand::Acquire,
+    demand::Demand,
     error::Error,
     limit::{Algorithm, Counting},
 };
@@ -45,7 +45,7 @@ pub(crate) fn scripts(counting: Counting) -> Option<&'static Scripts> {
 
 /// Returns whether a call for these must not be sent twice: one of the grants has no entry of its
 /// own.
-pub(crate) fn is_sent_once(acquire: &Acquire) -> bool {
+pub(crate) fn is_sent_once(acquire: &Demand) -> bool {
     let mut charges = acquire.charges();
     charges.any(|charge| !charge.of().counting.tells_grants_apart())
 }

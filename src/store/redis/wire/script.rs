@@ -10,7 +10,7 @@ use crate::{
     algorithm::answer::Answer,
     charge::{Charge, Taken},
     clock::{Millis, moment},
-    demand::Acquire,
+    demand::Demand,
     error::{Error, ErrorKind},
     limit::Algorithm,
     limit::{RateType, StoredLimit},
@@ -50,12 +50,12 @@ pub(crate) struct Scripts {
 /// Makes a call of these callers. Their limiters are the charges of the first, each with a flag
 /// that has a differing limit rewritten.
 type MakeBrief =
-    fn(&[Acquire], &[(&Charge, bool)], CallSettings<'_>) -> Option<(ScriptCall, ReadBrief)>;
+    fn(&[Demand], &[(&Charge, bool)], CallSettings<'_>) -> Option<(ScriptCall, ReadBrief)>;
 
 /// Reads the reply to such a call, whose callers and settings it gets.
 /// Returns `None` if [`Scripts::acquire`] must decide.
 pub(super) type ReadBrief =
-    fn(&Value, &[Acquire], CallSettings<'_>) -> Result<Option<List<Answer>>, Error>;
+    fn(&Value, &[Demand], CallSettings<'_>) -> Result<Option<List<Answer>>, Error>;
 
 /// Makes that part of a receipt from the two numbers.
 pub(super) type ReadTaken = fn(i64, i64) -> Taken;

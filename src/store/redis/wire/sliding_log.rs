@@ -14,7 +14,7 @@ use crate::{
     algorithm::answer::{Answer, Verdict},
     charge::Charge,
     clock::Now,
-    demand::Acquire,
+    demand::Demand,
     error::Error,
     limit::LimitSource,
     list::List,
@@ -64,7 +64,7 @@ pub(crate) static SCRIPTS: Scripts = Scripts {
 };
 
 fn brief(
-    run: &[Acquire],
+    run: &[Demand],
     limiters: &[(&Charge, bool)],
     settings: CallSettings<'_>,
 ) -> Option<(ScriptCall, ReadBrief)> {
@@ -103,10 +103,10 @@ fn brief(
 
 /// Returns whether all callers have the same demand: the same number of permits of one limiter,
 /// enforced, and not for a use later. All of them must not wait, or there is only one caller.
-fn have_same_demand(first: &Charge, run: &[Acquire]) -> bool {
+fn have_same_demand(first: &Charge, run: &[Demand]) -> bool {
     let is_plain =
         |charge: &Charge| !charge.shadow && charge.lead == 0 && charge.permits == first.permits;
-    let is_now = |caller: &Acquire| caller.max_wait.is_none() || run.len() == 1;
+    let is_now = |caller: &Demand| caller.max_wait.is_none() || run.len() == 1;
     let mut each = run.iter();
     each.all(|it| !it.is_list() && is_plain(it.first()) && is_now(it))
 }
@@ -164,7 +164,7 @@ fn unless_usual(command: &mut Cmd, settings: CallSettings<'_>, more: bool) {
 /// A brief reply by the server's clock does not contain the time: the answer's is 0.
 pub(crate) fn brief_answers(
     reply: &Value,
-    run: &[Acquire],
+    run: &[Demand],
     CallSettings { now, exact, .. }: CallSettings<'_>,
 ) -> Result<List<Answer>, Error> {
     let brief = brief_numbers(reply)?;
@@ -190,7 +190,7 @@ pub(crate) fn brief_answers(
 }
 
 /// Reads the reply of `acquire_several.lua`, which is brief in the usual case, too.
-fn several_answers(reply: &Value, caller: &Acquire) -> Result<List<Answer>, Error> {
+fn several_answers(reply: &Value, caller: &Demand) -> Result<List<Answer>, Error> {
     let limiters = caller.charges.len();
     let brief = brief_numbers(reply)?;
     let split = brief.split_first();
@@ -255,9 +255,9 @@ mod tests {
             lead: 50,
             ..plain.clone()
         };
-        let same = |run: &[Acquire]| have_same_demand(run[0].first(), run);
+        let same = |run: &[Demand]| have_same_demand(run[0].first(), run);
         let one = asks([plain.clone()]);
-        let waits = Acquire {
+        let waits = Demand {
             max_wait: Some(MaxWait::ENDLESS),
             ..one.clone()
         };

@@ -11,7 +11,7 @@ fn bans() -> (Bans, ManualClock) {
 }
 
 /// A demand of a limit with a ban, which is its own.
-fn asks_for(name: &str) -> Acquire {
+fn asks_for(name: &str) -> Demand {
     let mut ask = one(name);
     let ban = Ban::after(3).within(WITHIN).lasting(WITHIN);
     ask.charges[0].limiter.of = Arc::new(CompiledLimit {

@@ -3,8 +3,8 @@
 
 use super::*;
 
-fn waiting(ask: &Acquire, max_wait: MaxWait) -> Acquire {
-    Acquire {
+fn waiting(ask: &Demand, max_wait: MaxWait) -> Demand {
+    Demand {
         max_wait: Some(max_wait),
         ..ask.clone()
     }

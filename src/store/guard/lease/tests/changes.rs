@@ -60,9 +60,9 @@ async fn a_lease_that_is_on_its_way_during_a_change_is_given_back() {
     let world = World::of_one();
     world.warm(0);
     while world.ask(0, 1, 0).is_some() {}
-    let (ours, acquire, op) = (&world.processes[0], world.acquire(1), set_rate());
+    let (ours, demand, op) = (&world.processes[0], world.acquire(1), set_rate());
     {
-        let mut asking = pin!(ours.acquire(&acquire));
+        let mut asking = pin!(ours.acquire(&demand));
         assert!(poll(asking.as_mut(), 2).is_none());
         assert!(ours.end_changed(&world.name, &op));
         assert!(!ours.end_changed(&world.name, &Op::Available));

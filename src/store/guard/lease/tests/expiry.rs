@@ -7,7 +7,7 @@ use crate::charge::TakenAhead;
 
 /// Three limiters that are asked for ten milliseconds after each other, each with a lease of four
 /// permits, and one is taken.
-fn leased(world: &mut World) -> Vec<Acquire> {
+fn leased(world: &mut World) -> Vec<Demand> {
     let mut out = Vec::new();
     for (limiter, pause) in [("a", 10), ("b", 10), ("c", 0)] {
         world.name = Name::exact(limiter).unwrap();
@@ -35,7 +35,7 @@ async fn leases_are_ended_by_number() {
     ours.table.end_first(2);
     assert_eq!(ours.table.count(), 1);
     assert_eq!(world.available(), before + 6);
-    let lasts = |acquire: &&Acquire| ours.table.take(&mut Acquire::clone(acquire)).is_some();
+    let lasts = |demand: &&Demand| ours.table.take(&mut Demand::clone(demand)).is_some();
     assert_eq!(out.iter().filter(lasts).count(), 1);
     ours.table.end_first(2);
     assert_eq!(ours.table.count(), 0);

@@ -7,9 +7,9 @@ fn serves(leased_by: LimitSource, asked_by: LimitSource) -> bool {
     let world = World::of_one();
     let lease = &world.processes[0];
     let by = |limit| {
-        let mut acquire = world.acquire(1);
-        acquire.charges[0] = acquire.first().clone().by(limit);
-        acquire
+        let mut demand = world.acquire(1);
+        demand.charges[0] = demand.first().clone().by(limit);
+        demand
     };
     for _ in 0..2 {
         let _ = done(lease.acquire(&by(leased_by)));
@@ -50,7 +50,7 @@ fn only_what_has_one_entry_of_its_own_is_leased() {
     let world = World::of_one();
     let mut plain = world.acquire(1);
     assert_eq!(lease_of(&plain), Some(TENTH));
-    let list = Acquire {
+    let list = Demand {
         charges: [&plain, &world.acquire(1)]
             .map(|it| it.first().clone())
             .into_iter()
@@ -58,18 +58,18 @@ fn only_what_has_one_entry_of_its_own_is_leased() {
         ..plain.clone()
     };
     assert_eq!(lease_of(&list), None);
-    let decided = [&plain, &list].map(|acquire| world.processes[0].decides_together(acquire));
+    let decided = [&plain, &list].map(|demand| world.processes[0].decides_together(demand));
     assert_eq!(decided, [true, false], "as without a lease");
     let with = |change: fn(&mut Charge)| {
-        let mut acquire = plain.clone();
-        change(&mut acquire.charges[0]);
-        lease_of(&acquire)
+        let mut demand = plain.clone();
+        change(&mut demand.charges[0]);
+        lease_of(&demand)
     };
     assert_eq!(with(|charge| charge.shadow = true), None);
     for algorithm in [Algorithm::FixedWindow, Algorithm::Gcra] {
-        let mut acquire = plain.clone();
-        acquire.charges[0] = acquire.first().clone().counted_by(algorithm);
-        assert_eq!(lease_of(&acquire), None, "{algorithm:?}");
+        let mut demand = plain.clone();
+        demand.charges[0] = demand.first().clone().counted_by(algorithm);
+        assert_eq!(lease_of(&demand), None, "{algorithm:?}");
     }
     let asks_for_none = |of: &mut CompiledLimit| of.lease = None;
     plain.charges[0] = plain.first().clone().counted(asks_for_none);
@@ -112,9 +112,9 @@ async fn a_lease_ends_only_for_a_waiter_that_is_refused() {
     ] {
         let world = World::of_one();
         let taken = world.warm(0);
-        let mut acquire = world.acquire(permits);
-        acquire.max_wait = waits.then_some(MaxWait::ENDLESS);
-        let decision = poll(world.processes[0].acquire(&acquire), 9);
+        let mut demand = world.acquire(permits);
+        demand.max_wait = waits.then_some(MaxWait::ENDLESS);
+        let decision = poll(world.processes[0].acquire(&demand), 9);
         assert_eq!(decision.unwrap().unwrap().is_allowed(), permits == 100);
         let has_ended = world.available() == 1000 - taken;
         assert_eq!(has_ended, !lasts, "{waits} {permits}");

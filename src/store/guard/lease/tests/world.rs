@@ -33,20 +33,20 @@ impl Connection {
         server_time(&self.0.clock)
     }
 
-    fn decide(&self, run: &[Acquire]) -> List<Decision> {
+    fn decide(&self, run: &[Demand]) -> List<Decision> {
         self.0.calls.fetch_add(1, Ordering::Relaxed);
-        let ahead = run.iter().filter(|acquire| acquire.first().lead > 0);
+        let ahead = run.iter().filter(|demand| demand.first().lead > 0);
         self.0
             .ahead
             .lock()
             .unwrap()
-            .extend(ahead.map(|acquire| acquire.first().permits));
+            .extend(ahead.map(|demand| demand.first().permits));
         decide(&mut self.limiter(), run, self.now())
     }
 }
 
 impl Decide for Connection {
-    fn decide_at_once(&self, _: &mut Acquire) -> Option<Result<Decision, Error>> {
+    fn decide_at_once(&self, _: &mut Demand) -> Option<Result<Decision, Error>> {
         None
     }
 
@@ -61,15 +61,15 @@ impl Decide for Connection {
 }
 
 impl Calls for Connection {
-    async fn acquire_run(&self, run: &[Acquire]) -> Result<List<Decision>, Error> {
+    async fn acquire_run(&self, run: &[Demand]) -> Result<List<Decision>, Error> {
         pause().await;
         let decisions = self.decide(run);
         pause().await;
         Ok(decisions)
     }
 
-    fn decides_together(&self, acquire: &Acquire) -> bool {
-        !acquire.is_list()
+    fn decides_together(&self, demand: &Demand) -> bool {
+        !demand.is_list()
     }
 
     fn settle(&self, receipt: Charge, keep: u32) {
@@ -128,7 +128,7 @@ impl World {
         Limiter { name, of }
     }
 
-    pub(crate) fn acquire(&self, permits: u32) -> Acquire {
+    pub(crate) fn acquire(&self, permits: u32) -> Demand {
         self.ids.set(self.ids.get() + 1);
         let mut id = [7; 16];
         id[..8].copy_from_slice(&self.ids.get().to_be_bytes());
@@ -142,16 +142,16 @@ impl World {
     /// caller leaves, and what it may have taken is given back.
     pub(crate) fn ask(&self, process: usize, permits: u32, polls: usize) -> Option<Decision> {
         let leasing = &self.processes[process];
-        let mut acquire = self.acquire(permits);
-        let id = acquire.first().id;
-        acquire.identify(PermitId::NONE);
-        if let Some(granted) = leasing.table.take(&mut acquire.clone()) {
+        let mut demand = self.acquire(permits);
+        let id = demand.first().id;
+        demand.identify(PermitId::NONE);
+        if let Some(granted) = leasing.table.take(&mut demand.clone()) {
             return Some(Decision::Allow(granted));
         }
-        acquire.identify(id);
-        let decision = poll(leasing.acquire(&acquire), polls);
+        demand.identify(id);
+        let decision = poll(leasing.acquire(&demand), polls);
         if decision.is_none() {
-            leasing.settle(acquire.first().to_send(), 0);
+            leasing.settle(demand.first().to_send(), 0);
         }
         decision.map(Result::unwrap)
     }
@@ -193,7 +193,7 @@ impl World {
     }
 
     /// Has the first process decide for callers.
-    pub(crate) fn run(&self, run: &[Acquire]) -> List<Decision> {
+    pub(crate) fn run(&self, run: &[Demand]) -> List<Decision> {
         done(self.processes[0].acquire_run(run))
     }
 

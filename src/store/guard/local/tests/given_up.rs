@@ -69,7 +69,7 @@ fn who_is_refused_or_not_counted_here_gets_the_charge_back() {
 fn what_was_not_sent_is_neither_given_back_nor_settled() {
     let world = silent(None);
     let ask = |policy| {
-        ready(world.guard.acquire(&Acquire {
+        ready(world.guard.acquire(&Demand {
             unsent: OnceLock::from(()),
             ..by(policy, [of("ann", 2, 4)])
         }))

@@ -123,8 +123,8 @@ impl History {
         let at = self.dice.roll(RUNTIMES * 2);
         let runtime = Some(at % RUNTIMES).filter(|_| at > 0 || max_wait.is_none());
         if runtime.is_none_or(|at| self.driven[at]) {
-            let acquire = self.world.acquire(limiter, max_wait);
-            let caller = self.world.caller(runtime, acquire);
+            let demand = self.world.acquire(limiter, max_wait);
+            let caller = self.world.caller(runtime, demand);
             self.callers.push(caller);
             self.poll(self.callers.len() - 1);
         }

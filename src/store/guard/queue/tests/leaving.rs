@@ -19,23 +19,23 @@ fn a_caller_knows_whether_it_leaves_unsent() {
         // Behind a call of its limiter, behind the bound in flight, and with its call sent.
         let mut world = World::with(1, bounds, true);
         let first = world.comes(limiters[0]);
-        let acquire = world.acquire(limiters[1], None);
+        let demand = world.acquire(limiters[1], None);
         let queued = Arc::clone(&world.queued);
         {
             let runtime = world.runtimes[0].as_ref().map(Runtime::enter);
-            let mut asking = pin!(queued.acquire(&acquire));
+            let mut asking = pin!(queued.acquire(&demand));
             let mut context = Context::from_waker(Waker::noop());
             assert!(asking.as_mut().poll(&mut context).is_pending());
             drop(runtime);
             if is_sent {
                 world.server.state().holds_limiters = false;
                 drop(first);
-                world.alive(&acquire);
+                world.alive(&demand);
                 world.settle();
                 assert_eq!(world.calls().len(), 2);
             }
         }
-        assert_eq!(acquire.unsent.get().is_some(), !is_sent);
+        assert_eq!(demand.unsent.get().is_some(), !is_sent);
     }
 }
 
@@ -218,7 +218,7 @@ fn callers_that_are_not_granted_by_their_own_id_give_back_what_the_shared_call_t
         }
         world.settle();
         assert_eq!(world.held(), [first.id, others[0].id, others[1].id]);
-        let name = others[0].acquire.first().name().clone();
+        let name = others[0].demand.first().name().clone();
         while !leases && world.server.is_closed() {
             let pass = world.server.breakers.enter(&name, Duration::ZERO);
             pass.expect("it is closed").ends(Signal::Failed);

@@ -56,8 +56,8 @@ fn burst(world: &mut World, mut callers: Vec<Caller>, a_millisecond: usize) -> F
 
 fn newcomers(world: &mut World, count: u64, keys: u64) -> Vec<Caller> {
     let caller = |world: &mut World, at: u64| {
-        let acquire = world.acquire(at % keys, None);
-        world.caller(Some(0), acquire)
+        let demand = world.acquire(at % keys, None);
+        world.caller(Some(0), demand)
     };
     (0..count).map(|at| caller(world, at)).collect()
 }
@@ -71,8 +71,8 @@ fn poll_all(world: &mut World, callers: &mut [Caller]) {
 /// A caller for each key, polled once.
 fn asking(world: &mut World, keys: Range<u64>) -> Vec<Caller> {
     let caller = |key| {
-        let acquire = world.acquire(key, None);
-        world.caller(Some(0), acquire)
+        let demand = world.acquire(key, None);
+        world.caller(Some(0), demand)
     };
     let mut callers: Vec<_> = keys.map(caller).collect();
     poll_all(world, &mut callers);
@@ -155,8 +155,8 @@ fn a_hang_opens_the_breaker_also_behind_a_long_queue() {
         let mut opened = None;
         for millis in 0..1000u64 {
             for _ in 0..5 {
-                let acquire = world.acquire(millis % keys, None);
-                callers.push(world.caller(Some(0), acquire));
+                let demand = world.acquire(millis % keys, None);
+                callers.push(world.caller(Some(0), demand));
             }
             for caller in &mut callers {
                 if caller.is_woken() {

@@ -22,7 +22,7 @@ pub(super) const DEADLINE: Duration = Duration::from_millis(50);
 
 /// A call, from when it is sent until no caller waits for its reply.
 pub(super) struct SentCall {
-    pub(super) callers: Vec<Acquire>,
+    pub(super) callers: Vec<Demand>,
     pub(super) sent: Duration,
     /// The last decision of the node on this call.
     pub(super) decided: Option<Vec<Decision>>,
@@ -39,7 +39,7 @@ impl SentCall {
     pub(super) fn ids(&self) -> Vec<u64> {
         self.callers
             .iter()
-            .map(|acquire| number(acquire.first().id))
+            .map(|demand| number(demand.first().id))
             .collect()
     }
 
@@ -137,12 +137,12 @@ impl Server {
     /// Has a call be granted out of a lease, by ids of its own.
     pub(super) fn lease(&self, at: usize) {
         let callers = self.state().calls[at].callers.clone();
-        let leased = callers.into_iter().map(|mut acquire| {
-            acquire.identify(acquire.first().id.for_ahead());
-            let (id, now) = (acquire.first().id, self.clock.now());
+        let leased = callers.into_iter().map(|mut demand| {
+            demand.identify(demand.first().id.for_ahead());
+            let (id, now) = (demand.first().id, self.clock.now());
             self.state().held.insert((number(id), id), now);
             Decision::Allow(Grant::new(
-                acquire.to_settle().into_iter().collect(),
+                demand.to_settle().into_iter().collect(),
                 Source::Lease,
             ))
         });
@@ -155,7 +155,7 @@ impl Server {
         let receipts: Vec<_> = {
             let state = self.state();
             let callers = state.calls[at].callers.iter();
-            callers.flat_map(Acquire::to_settle).collect()
+            callers.flat_map(Demand::to_settle).collect()
         };
         let mut state = self.state();
         for receipt in receipts {
@@ -207,11 +207,11 @@ impl Server {
         (state.done..state.calls.len()).filter(open).collect()
     }
 
-    async fn call(&self, run: &[Acquire]) -> Reply {
+    async fn call(&self, run: &[Demand]) -> Reply {
         let arrived = {
             let state = self.state();
-            let hurried = run.iter().filter(|acquire| acquire.max_wait.is_none());
-            let arrived = |acquire: &Acquire| state.alive.get(&number(acquire.first().id)).copied();
+            let hurried = run.iter().filter(|demand| demand.max_wait.is_none());
+            let arrived = |demand: &Demand| state.alive.get(&number(demand.first().id)).copied();
             hurried.filter_map(arrived).map(|alive| alive.arrived).min()
         };
         let now = self.clock.now();
@@ -240,25 +240,25 @@ impl Server {
 
 impl State {
     /// Sends a call, by the laws.
-    fn send(&mut self, run: &[Acquire], now: Duration, together: bool) -> usize {
+    fn send(&mut self, run: &[Demand], now: Duration, together: bool) -> usize {
         assert!(
             (1..=64).contains(&run.len()),
             "{} callers in a call",
             run.len()
         );
-        for acquire in run {
-            let id = number(acquire.first().id);
+        for demand in run {
+            let id = number(demand.first().id);
             assert!(
                 self.alive.contains_key(&id),
                 "{id} has left, and a call is sent for it"
             );
             assert_eq!(
-                acquire.first().limit(),
+                demand.first().limit(),
                 run[0].first().limit(),
                 "two limits in a call"
             );
             assert_eq!(
-                acquire.charges.len(),
+                demand.charges.len(),
                 run[0].charges.len(),
                 "two lists in a call"
             );
@@ -266,7 +266,7 @@ impl State {
         let is_young = |call: &SentCall| !call.over && !call.answered && call.sent + DEADLINE > now;
         let holds = |call: &SentCall| {
             let alive = |id: u64| self.alive.contains_key(&id);
-            let waits = |run: &[Acquire]| run[0].max_wait.is_some();
+            let waits = |run: &[Demand]| run[0].max_wait.is_some();
             let same = waits(&call.callers) == waits(run)
                 && call.callers[0].first().limit() == run[0].first().limit()
                 && call.name().as_str() == run[0].first().name().as_str()
@@ -296,7 +296,7 @@ impl State {
         };
         let young = self.young(now).filter(|call| is_wanted(call)).count();
         self.most = self.most.max(young);
-        let ids = run.iter().map(|acquire| number(acquire.first().id));
+        let ids = run.iter().map(|demand| number(demand.first().id));
         self.sent.extend(ids);
         self.calls.len() - 1
     }
@@ -312,12 +312,12 @@ impl State {
         let name = run[0].first().name().as_str();
         let limiter = self.limiters.entry(name.into()).or_default();
         let decided = decide(limiter, &run, now);
-        for (acquire, decision) in run.iter().zip(&decided) {
+        for (demand, decision) in run.iter().zip(&decided) {
             if decision.is_allowed() {
-                self.grant(acquire, time);
+                self.grant(demand, time);
             } else {
                 // What an earlier copy of the call took is over.
-                let id = acquire.first().id;
+                let id = demand.first().id;
                 self.held.remove(&(number(id), id));
             }
         }
@@ -325,16 +325,16 @@ impl State {
     }
 
     /// Records a grant, by the order of arrival.
-    fn grant(&mut self, acquire: &Acquire, time: Duration) {
-        let id = number(acquire.first().id);
-        if acquire.max_wait.is_some() && !self.holds(id) && self.stands(id) {
+    fn grant(&mut self, demand: &Demand, time: Duration) {
+        let id = number(demand.first().id);
+        if demand.max_wait.is_some() && !self.holds(id) && self.stands(id) {
             let overtaken = self.alive.range(..id).find(|(other, alive)| {
                 let same = limiter_of(**other) == limiter_of(id);
                 alive.waits && same && !self.holds(**other) && self.stands(**other)
             });
             assert_eq!(overtaken, None, "{id} is granted, and has overtaken it");
         }
-        self.held.entry((id, acquire.first().id)).or_insert(time);
+        self.held.entry((id, demand.first().id)).or_insert(time);
     }
 
     fn settle(&mut self, receipt: &Charge, keep: u32, now: u64) {
@@ -353,7 +353,7 @@ impl State {
         };
         let queues = lock(&queues.waits);
         let mut waiters = queues.values().flat_map(WaitQueue::waiting);
-        waiters.any(|waiter| number(waiter.acquire.first().id) == caller)
+        waiters.any(|waiter| number(waiter.demand.first().id) == caller)
     }
 
     /// Returns whether a caller has taken something, by any of its ids.
@@ -382,7 +382,7 @@ impl Drop for Dropped<'_> {
 }
 
 impl Decide for Server {
-    fn decide_at_once(&self, _: &mut Acquire) -> Option<Result<Decision, Error>> {
+    fn decide_at_once(&self, _: &mut Demand) -> Option<Result<Decision, Error>> {
         None
     }
 
@@ -392,12 +392,12 @@ impl Decide for Server {
 }
 
 impl Calls for Server {
-    async fn acquire_run(&self, run: &[Acquire]) -> Result<List<Decision>, Error> {
+    async fn acquire_run(&self, run: &[Demand]) -> Result<List<Decision>, Error> {
         self.call(run).await.map(List::from_vec)
     }
 
-    fn decides_together(&self, acquire: &Acquire) -> bool {
-        self.together && !acquire.is_list()
+    fn decides_together(&self, demand: &Demand) -> bool {
+        self.together && !demand.is_list()
     }
 
     fn settle(&self, receipt: Charge, keep: u32) {

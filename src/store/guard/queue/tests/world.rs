@@ -78,39 +78,39 @@ impl World {
         Builder::new_current_thread().event_interval(1).build().ok()
     }
 
-    pub(super) fn acquire(&mut self, limiter: u64, max_wait: Option<MaxWait>) -> Acquire {
+    pub(super) fn acquire(&mut self, limiter: u64, max_wait: Option<MaxWait>) -> Demand {
         self.last += 1;
         let charge = Charge {
             id: id_of(self.last << 16 | limiter),
             ..charge(&format!("limiter{limiter}"), 1, LimitSource::Code(LIMIT))
         };
-        Acquire {
+        Demand {
             max_wait,
-            ..Acquire::of([charge], false)
+            ..Demand::of([charge], false)
         }
     }
 
     /// A caller of a limiter, on a runtime or on none, that has not been polled.
-    pub(super) fn caller(&mut self, runtime: Option<usize>, acquire: Acquire) -> Caller {
-        let (queued, asked) = (Arc::clone(&self.queued), acquire.clone());
+    pub(super) fn caller(&mut self, runtime: Option<usize>, demand: Demand) -> Caller {
+        let (queued, asked) = (Arc::clone(&self.queued), demand.clone());
         Caller {
-            id: self.alive(&acquire),
+            id: self.alive(&demand),
             runtime,
             arrived: self.clock.now(),
             future: Some(Box::pin(async move { queued.acquire(&asked).await })),
-            acquire,
+            demand,
             flag: Arc::new(Flag(AtomicBool::new(true))),
             server: Arc::clone(&self.server),
         }
     }
 
     /// Has a call be sent for a caller, whose number this returns.
-    pub(super) fn alive(&self, acquire: &Acquire) -> u64 {
+    pub(super) fn alive(&self, demand: &Demand) -> u64 {
         let alive = Alive {
             arrived: self.clock.now(),
-            waits: acquire.max_wait.is_some(),
+            waits: demand.max_wait.is_some(),
         };
-        let id = number(acquire.first().id);
+        let id = number(demand.first().id);
         self.server.state().alive.insert(id, alive);
         id
     }
@@ -130,8 +130,8 @@ impl World {
         limiter: u64,
         max_wait: Option<MaxWait>,
     ) -> Caller {
-        let acquire = self.acquire(limiter, max_wait);
-        let mut caller = self.caller(runtime, acquire);
+        let demand = self.acquire(limiter, max_wait);
+        let mut caller = self.caller(runtime, demand);
         assert!(self.poll(&mut caller).is_none());
         caller
     }
@@ -255,7 +255,7 @@ pub(super) struct Caller {
     pub(super) runtime: Option<usize>,
     pub(super) arrived: Duration,
     future: Option<Deciding>,
-    pub(super) acquire: Acquire,
+    pub(super) demand: Demand,
     flag: Arc<Flag>,
     server: Arc<Server>,
 }
@@ -274,7 +274,7 @@ impl Caller {
     }
 
     pub(super) fn waits(&self) -> bool {
-        self.acquire.max_wait.is_some()
+        self.demand.max_wait.is_some()
     }
 
     pub(super) fn is_late(&self, now: Duration) -> bool {
@@ -283,7 +283,7 @@ impl Caller {
 
     /// Leaves as a `RateLimiter` does, whose receipts were made before.
     pub(super) fn leave_and_give_back(self, world: &World) {
-        let receipts = self.acquire.to_settle();
+        let receipts = self.demand.to_settle();
         drop(self);
         for receipt in receipts {
             world.queued.settle(receipt, 0);
