@@ -9,7 +9,7 @@ if asks > 3 and asks < 8 then
 elseif next and granted > 0 then
   one = left > 0 and left or 0
   two = next < interval and next or interval
-  if rate * (interval + 1) <= MOST then
+  if (rate + 1) * (interval + 1) <= MOST then
     one = one * (interval + 1) + two
     two = nil
   end

@@ -13,7 +13,8 @@ use crate::error::{ConfigError, bail, config_error};
 /// That may keep permits in use for up to an interval, or grant a quota once more.
 ///
 /// Only a sliding log has an entry for each grant. Without entries, a repeated call cannot be
-/// recognised: so a call is sent once, and permits of an unacknowledged call cannot be released.
+/// recognised: so a call is sent once, and permits of an unacknowledged call cannot be released. By
+/// the calendar the last four grants are known.
 ///
 /// [`Rule::algorithm`](crate::Rule::algorithm),
 /// [`RateLimiterBuilder::algorithm`](crate::RateLimiterBuilder::algorithm) and
@@ -101,10 +102,10 @@ pub enum Algorithm {
     /// use it; choosing it for another limit is a [`ConfigError`].
     ///
     /// Worst case: twice the limit around the end of a window. The clock of the server decides,
-    /// also with [`client_clock`](crate::RedisStoreBuilder::client_clock). Grants have no entries,
-    /// so an acquire is never sent twice, as with [`FixedWindow`](Self::FixedWindow). A
-    /// [`Grant`](crate::Grant) is settled within its window, once. This is not a format of
-    /// Redisson's: no Java peer can share it.
+    /// also with [`client_clock`](crate::RedisStoreBuilder::client_clock). A limiter knows its last
+    /// four grants, by which it recognises a call that is sent again. A [`Grant`](crate::Grant) is
+    /// settled within its window, once. This is not a format of Redisson's: no Java peer can share
+    /// it.
     Calendar,
 }
 

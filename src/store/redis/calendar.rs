@@ -8,7 +8,7 @@ use super::{
     batch::Failure,
     packed::{
         self,
-        calendar::{Row, State, ask, freed, read, release, together},
+        calendar::{Row, State, ask, freed, may_ask_again, read, release, together},
     },
     server::Server,
     wire,
@@ -41,7 +41,7 @@ impl Server {
             call.once = !again;
             let reply = match self.batches.send(call, first, asked, again).await {
                 // It may have been carried out, which its limiter knows by the ids.
-                Err(failure) if failure.connection_lost && !again => {
+                Err(failure) if failure.connection_lost && !again && may_ask_again(asked) => {
                     again = true;
                     continue;
                 }

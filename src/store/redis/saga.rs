@@ -63,10 +63,10 @@ fn parts(demand: &Demand, in_slots: bool) -> Vec<Demand> {
     });
     let mut parts: Vec<Demand> = Vec::new();
     for charge in charges {
-        match parts
-            .iter_mut()
-            .find(|part| wire::go_together(part.first(), charge, in_slots))
-        {
+        match parts.iter_mut().find(|part| {
+            part.charges.len() < wire::most_together(charge)
+                && wire::go_together(part.first(), charge, in_slots)
+        }) {
             Some(part) => part.charges.push(charge.clone()),
             None => parts.push(Demand {
                 charges: Charges::one(charge.clone()),

@@ -17,7 +17,9 @@ use crate::{
     store::redis::{
         packed::{
             self,
-            calendar::{Row, ask as ask_for, freed, read, release, settle, together},
+            calendar::{
+                Row, ask as ask_for, freed, may_ask_again, read, release, settle, together,
+            },
         },
         wire::script::ScriptCall,
     },
@@ -395,12 +397,17 @@ fn ask_all(pairs: &mut [Pair; LIMITERS], asked: &Asked) {
     let run: Vec<_> = asked.callers.iter().map(demand).collect();
     let sent = together(&run);
     let names: Vec<_> = which.iter().map(|limiter| &pairs[*limiter].name).collect();
+    let again = asked.again && may_ask_again(sent);
     let call = |again| ask_for(&rows, sent, again).call(names.iter().copied(), sent.len());
     let mut calls = vec![call(false)];
-    calls.extend(asked.again.then(|| call(true)));
-    let mut replies = calls.iter().map(|call| pairs[0].call(call));
-    let reply = replies.next_back().unwrap();
-    let read = read(&rows, &reply, &run, asked.again);
+    // The second one may be sent twice.
+    calls.extend(again.then(|| call(true)));
+    calls.extend(again.then(|| call(true)));
+    let mut reply = Value::Nil;
+    for call in &calls {
+        reply = pairs[0].call(call);
+    }
+    let read = read(&rows, &reply, &run, again);
     if which.iter().any(|limiter| pairs[*limiter].spoilt) {
         assert_eq!(read.err().unwrap().kind(), ErrorKind::ForeignState);
         return;

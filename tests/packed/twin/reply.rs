@@ -80,7 +80,7 @@ impl Row {
             } => (a.end.max(b.end) - a.start.min(b.start), *rate),
             Self::Ban(_) => (0, 0),
         };
-        (interval, rate.saturating_mul(interval + 1) <= MOST)
+        (interval, (rate + 1).saturating_mul(interval + 1) <= MOST)
     }
 }
 

@@ -26,8 +26,8 @@ use crate::{
 const KIND: u8 = 5;
 /// The first number of a group if neither window holds the server's time.
 const NO_WINDOW: i64 = 2 - MOST;
-/// The most groups of a call: a state knows as many grants again.
-const GROUPS: usize = 4;
+/// The most callers who may ask again: a state knows as many grants.
+const KNOWN: usize = 4;
 /// The most callers of a call, which have one byte for their places.
 const CALLERS: usize = 64;
 
@@ -71,9 +71,14 @@ pub(crate) fn together(run: &[Demand]) -> &[Demand] {
     if run.first().is_some_and(waits) {
         return groups(run, false).next().unwrap_or(run);
     }
-    let alike = run.split(waits).next().unwrap_or(run);
-    let first = groups(alike, false).take(GROUPS);
-    &run[..first.map(<[_]>::len).sum()]
+    run.split(waits).next().unwrap_or(run)
+}
+
+/// Returns whether these may ask again after a call that may have been carried out: each of them is
+/// found then, if no others have taken meanwhile. Of a list, each limiter would have to say so for
+/// itself.
+pub(crate) fn may_ask_again(run: &[Demand]) -> bool {
+    run.len() <= KNOWN && run.iter().all(|demand| !demand.is_list())
 }
 
 /// Returns callers, those together that ask for the same of one limiter; each by itself if they ask
@@ -83,8 +88,8 @@ fn groups(run: &[Demand], again: bool) -> impl Iterator<Item = &[Demand]> {
     run.chunk_by(move |a, b| asked(a) == asked(b) && !again && !a.is_list())
 }
 
-/// Makes the argument of a call for those [`together`], who may ask `again`: then each limiter knows
-/// what they took before, if no four others have taken since.
+/// Makes the argument of a call for those [`together`], who may ask `again`: then the limiter knows
+/// what they took before, if no others have taken four times since.
 pub(crate) fn ask(rows: &[Row], run: &[Demand], again: bool) -> Argument {
     let id = run.first().map_or(PermitId::NONE, |first| first.first().id);
     let argument = rows.iter().fold(Argument::new(id, rows.len()), Row::put);
@@ -272,7 +277,7 @@ impl Row {
             number = numbers.next()?;
         }
         if group.granted > 0 {
-            let is_one = self.rate.saturating_mul(unit) <= MOST;
+            let is_one = (self.rate + 1).saturating_mul(unit) <= MOST;
             let (left, ends) = match is_one {
                 true => (number.div_euclid(unit), number.rem_euclid(unit)),
                 false => (number, numbers.next()?),
@@ -297,7 +302,7 @@ impl Row {
     /// Returns the ms from the first start to the last end. No grant says a longer time.
     fn span(&self) -> i64 {
         let [first, second] = self.windows;
-        first.end.max(second.end) - first.start.min(second.start)
+        first.end.max(second.end) - first.start.min(second.start).max(0)
     }
 
     /// Returns the window that was counted: that which ends so many ms from now. One that the call
@@ -475,10 +480,11 @@ mod tests {
         }
     }
 
-    /// A state knows as many grants again, and a call has so many places.
+    /// A call has so many places, and a state knows as many grants again.
     #[test]
-    fn a_call_takes_no_more_callers_than_are_known_again() {
-        assert_eq!(together(&run([1, 2, 2, 3, 4, 5, 6])).len(), 5);
+    fn so_many_callers_ask_and_so_many_ask_again() {
         assert_eq!(together(&run([1; 300])).len(), 64);
+        assert!(may_ask_again(&run([1, 2, 2, 3])));
+        assert!(!may_ask_again(&run([1; 5])));
     }
 }

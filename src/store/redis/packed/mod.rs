@@ -66,6 +66,9 @@ fn joined(name: &str, indent: &str) -> String {
 pub(super) const MOST: i64 = (1 << 53) - 1;
 const LATEST: i64 = (1 << 48) - 1;
 
+/// The most limiters of a call, as their places have one byte.
+pub(super) const MOST_LIMITERS: usize = 255;
+
 /// The flags of a request.
 const WAITS: u8 = 1;
 const ASKS: u8 = 2;

@@ -126,6 +126,14 @@ fn unquoted(error: RedisError) -> RedisError {
     RedisError::from((kind, "the server does not know the command"))
 }
 
+/// Returns how many limiters like this one a call can have.
+pub(crate) fn most_together(charge: &Charge) -> usize {
+    match charge.of().counting.algorithm {
+        Algorithm::Calendar => packed::MOST_LIMITERS,
+        _ => usize::MAX,
+    }
+}
+
 /// Returns whether one script decides for both. Hash tags that differ may share a hash slot, and
 /// are treated as apart all the same.
 pub(crate) fn go_together(a: &Charge, b: &Charge, in_slots: bool) -> bool {
