@@ -427,3 +427,26 @@ fn rule_4_a_ban_by_hand_lasts_as_long_as_it_says() {
         assert_eq!((granted(&outcome), ban(&outcome)[0]), (1 - left, left));
     }
 }
+
+/// Also where nothing is used, and so all of the rate is left.
+#[test]
+fn every_number_of_a_reply_is_below_2_to_the_53() {
+    let mut play = both();
+    let unit = 1001;
+    for rate in [MOST / unit - 1, MOST / unit, MOST / unit + 1] {
+        for row in [
+            log(&[(rate, 1000)]),
+            Row::Window(Limit {
+                rate,
+                interval: 1000,
+            }),
+        ] {
+            let asked = play.one(from_ref(&row), of(1, ASKS, &[charge(1, 1)]));
+            let room = group(&asked, 0).room;
+            assert!(
+                matches!(room, Some(Standing::Left { left, .. }) if left == rate),
+                "{room:?}"
+            );
+        }
+    }
+}
