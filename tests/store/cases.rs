@@ -275,7 +275,7 @@ async fn take(
 }
 
 async fn count(what: &str, limiter: &RateLimiter, step: &Step) {
-    if let Some(permits) = step.demand {
+    if let Some(permits) = step.acquire {
         let acquired = limiter.acquire_many(permits).await;
         check(what, step, acquired.map(drop), ());
     }

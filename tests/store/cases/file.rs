@@ -53,7 +53,7 @@ pub(super) struct Step {
     pub(super) by: Option<Numbers>,
     pub(super) tier: Option<String>,
     pub(super) shared: bool,
-    pub(super) demand: Option<u32>,
+    pub(super) acquire: Option<u32>,
     pub(super) available: Option<u64>,
     pub(super) release: Option<u32>,
     /// Which grant of the case, and at how many permits.
