@@ -38,7 +38,7 @@ use tokio_postgres::{Client, Config, NoTls, Statement, error::SqlState, types::T
 use tower_ratelimit::{
     Clock, Error, ErrorKind, Limit,
     backend::{
-        Demand, Answer, Backend, Charge, LimitSource, Name, Op, OpResult, Settle, StoredLimit,
+        Answer, Backend, Charge, Demand, LimitSource, Name, Op, OpResult, Settle, StoredLimit,
         failure,
     },
 };
