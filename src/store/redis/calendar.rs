@@ -8,7 +8,7 @@ use super::{
     batch::Failure,
     packed::{
         self,
-        calendar::{Row, State, ask, freed, may_ask_again, read, release, together},
+        calendar::{KNOWN, Row, State, ask, freed, may_ask_again, read, release, together},
     },
     server::Server,
     wire,
@@ -38,7 +38,8 @@ impl Server {
             let asked = together(run);
             let names = first.charges.iter().map(Charge::name);
             let mut call = ask(&rows, asked, again).call(names, asked.len());
-            call.once = !again;
+            // Each who asks again and takes is a grant of its own.
+            call.once = !again || asked.len() > KNOWN;
             let reply = match self.batches.send(call, first, asked, again).await {
                 // It may have been carried out, which its limiter knows by the ids.
                 Err(failure) if failure.connection_lost && !again && may_ask_again(asked) => {

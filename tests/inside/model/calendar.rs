@@ -18,7 +18,7 @@ use crate::{
         packed::{
             self,
             calendar::{
-                Row, ask as ask_for, freed, may_ask_again, read, release, settle, together,
+                KNOWN, Row, ask as ask_for, freed, may_ask_again, read, release, settle, together,
             },
         },
         wire::script::ScriptCall,
@@ -401,7 +401,7 @@ fn ask_all(pairs: &mut [Pair; LIMITERS], asked: &Asked) {
     let call = |again| ask_for(&rows, sent, again).call(names.iter().copied(), sent.len());
     let mut calls = vec![call(false)];
     // The second one may be sent twice.
-    calls.extend(again.then(|| call(true)));
+    calls.extend((again && sent.len() <= KNOWN).then(|| call(true)));
     calls.extend(again.then(|| call(true)));
     let mut reply = Value::Nil;
     for call in &calls {

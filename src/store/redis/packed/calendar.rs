@@ -26,8 +26,8 @@ use crate::{
 const KIND: u8 = 5;
 /// The first number of a group if neither window holds the server's time.
 const NO_WINDOW: i64 = 2 - MOST;
-/// The most callers who may ask again: a state knows as many grants.
-const KNOWN: usize = 4;
+/// How many grants a state knows: each of callers who asked together for the same.
+pub(crate) const KNOWN: usize = 4;
 /// The most callers of a call, which have one byte for their places.
 const CALLERS: usize = 64;
 
@@ -78,7 +78,7 @@ pub(crate) fn together(run: &[Demand]) -> &[Demand] {
 /// found then, if no others have taken meanwhile. Of a list, each limiter would have to say so for
 /// itself.
 pub(crate) fn may_ask_again(run: &[Demand]) -> bool {
-    run.len() <= KNOWN && run.iter().all(|demand| !demand.is_list())
+    groups(run, false).count() <= KNOWN && run.iter().all(|demand| !demand.is_list())
 }
 
 /// Returns callers, those together that ask for the same of one limiter; each by itself if they ask
@@ -484,7 +484,7 @@ mod tests {
     #[test]
     fn so_many_callers_ask_and_so_many_ask_again() {
         assert_eq!(together(&run([1; 300])).len(), 64);
-        assert!(may_ask_again(&run([1, 2, 2, 3])));
-        assert!(!may_ask_again(&run([1; 5])));
+        assert!(may_ask_again(&run([1, 2, 2, 3, 4])));
+        assert!(!may_ask_again(&run([1, 2, 1, 2, 1])));
     }
 }
