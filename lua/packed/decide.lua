@@ -29,8 +29,8 @@
 --         for each ban, behind all groups   ms until the ban in force ends, ms until the caller may
 --                            come back, strikes that count
 --       a group with room:   log, window, calendar: left * (interval + 1) + next, or two numbers if
---                            (rate + 1) * (interval + 1) is above MOST;  GCRA: backlog (us), given (a
---                            lone call: only the backlog, if given is 0)
+--                            (rate + 1) * (interval + 1) is above MOST;  GCRA: backlog (us), given
+--                            (a lone call: only the backlog, if given is 0)
 --       one without:         -wait, left, and of a log reset;  GCRA: -wait, backlog, given
 --                            -MOST: it asks for more than the rate. 1 - MOST alone: a ban refuses
 --

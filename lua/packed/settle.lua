@@ -95,8 +95,7 @@ local function settle_gcra(more, mark, given)
 end
 
 -- Settles a charge. Returns how many permits are freed; below zero: charged; nil if more is charged
--- as a grant by the row. What was taken in another window of a
--- calendar counts no more.
+-- as a grant by the row. What was taken in another window of a calendar counts no more.
 function settle(permits, was, mark, given)
   if of_kind == kind and kind == 1 then
     return settle_log(permits, was)

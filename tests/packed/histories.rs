@@ -1,8 +1,8 @@
 //! Plays random histories of the script in a Redis server against the twin.
 //!
 //! Each history is made from a seed: the first of `TOWER_RATELIMIT_SEED`, and those behind it, as
-//! many as `TOWER_RATELIMIT_PACKED` says. One that shows a difference is cut to as few steps as still
-//! show one, and printed.
+//! many as `TOWER_RATELIMIT_PACKED` says. One that shows a difference is cut to as few steps as
+//! still show one, and printed.
 
 use crate::{
     plan::{Maker, Step},

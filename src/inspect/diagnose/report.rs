@@ -244,7 +244,7 @@ impl Diagnosis {
             }
             if counted.contains(&TimeToLive::Lasting) {
                 add!(found, Note CountOutlives: "the limit expires but its counts do not, as after \
-                    Redisson's `availablePermits`: the next demand corrects it, or call \
+                    Redisson's `availablePermits`: the next acquire corrects it, or call \
                     `clear_expire`");
             }
         }

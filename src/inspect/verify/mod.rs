@@ -24,6 +24,7 @@ use crate::{
         RedisStore,
         classify::{self, Class, Meaning},
         node::{SLOTS, slot},
+        packed,
         wire::{self, script::Script},
     },
 };
@@ -269,7 +270,7 @@ impl Look<'_> {
         if master.is_none() {
             self.shards(&keys, seen).await?;
         }
-        for script in wire::all() {
+        for script in scripts() {
             let compiles = sent(call("").arg(script.text()));
             match self.attempt(to, &compiles).await? {
                 Ok(reply) => {
@@ -392,6 +393,11 @@ impl Look<'_> {
             },
         }
     }
+}
+
+/// Returns every script that a limiter can need.
+fn scripts() -> impl Iterator<Item = &'static Script> {
+    wire::all().into_iter().chain([&*packed::DECIDE])
 }
 
 /// A reply of `verify.lua`.

@@ -21,9 +21,7 @@ fn words<'a>(text: &'a str, before: &str) -> BTreeSet<&'a str> {
 #[test]
 fn every_command_of_the_scripts_is_tried() {
     let tried = words(VERIFY.text(), "{ '");
-    let scripts = wire::all();
-    let mut called: BTreeSet<_> = scripts
-        .iter()
+    let mut called: BTreeSet<_> = scripts()
         .flat_map(|script| words(script.text(), "call('"))
         .collect();
     assert!(called.len() > 20, "{called:?}");
@@ -105,7 +103,7 @@ fn find_scripts(folder: &Path, found: &mut Vec<String>) {
 fn scripts_are_joined_as_they_say() {
     let mut files = Vec::new();
     find_scripts(&lua(), &mut files);
-    let mut texts: BTreeSet<_> = wire::all().map(Script::text).into();
+    let mut texts: BTreeSet<_> = scripts().map(Script::text).collect();
     texts.extend([VERIFY.text(), DIAGNOSE.text()]);
     let mut said = BTreeSet::new();
     for file in &files {

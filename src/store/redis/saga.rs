@@ -11,7 +11,7 @@
 
 use std::{cmp::Ordering, mem, slice};
 
-use super::{server::Server, wire};
+use super::{packed, server::Server, wire};
 use crate::{
     charge::Charge,
     decision::{Charges, Decision, Grant, Refusal, Source},
@@ -64,7 +64,7 @@ fn parts(demand: &Demand, in_slots: bool) -> Vec<Demand> {
     let mut parts: Vec<Demand> = Vec::new();
     for charge in charges {
         match parts.iter_mut().find(|part| {
-            part.charges.len() < wire::most_together(charge)
+            part.charges.len() < packed::most_together(charge)
                 && wire::go_together(part.first(), charge, in_slots)
         }) {
             Some(part) => part.charges.push(charge.clone()),

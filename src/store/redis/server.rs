@@ -118,7 +118,7 @@ impl Calls for Server {
     fn decides_together(&self, demand: &Demand) -> bool {
         let (first, in_slots) = (demand.first(), self.has_slots());
         let mut others = demand.charges().skip(1);
-        demand.charges.len() <= wire::most_together(first)
+        demand.charges.len() <= packed::most_together(first)
             && others.all(|charge| wire::go_together(first, charge, in_slots))
     }
 

@@ -48,9 +48,10 @@ const RETURNED_AT_ONCE: usize = settle_queue::PLACES / 2;
 /// One multiplexed connection carries all commands. The first command opens it, so a service starts
 /// while Redis is down; [`ping`](Self::ping) checks. A lost connection is replaced within a second
 /// of Redis being back, and a command whose connection was lost is sent once more with the same
-/// ids, which takes nothing twice ([exceptions](crate::docs::failure#what-is-retried)). TCP_NODELAY and keepalive are on; TCP_USER_TIMEOUT is 5 seconds
-/// on Linux, the connect timeout 1 second, the response timeout 500 milliseconds. A request waits
-/// at most for the [`deadline`](super::RedisStoreBuilder::deadline), 50 milliseconds.
+/// ids, which takes nothing twice ([exceptions](crate::docs::failure#what-is-retried)). TCP_NODELAY
+/// and keepalive are on; TCP_USER_TIMEOUT is 5 seconds on Linux, the connect timeout 1 second, the
+/// response timeout 500 milliseconds. A request waits at most for the
+/// [`deadline`](super::RedisStoreBuilder::deadline), 50 milliseconds.
 ///
 /// # Concurrent requests
 ///

@@ -141,7 +141,8 @@ impl Count {
     }
 
     /// Counts by the window of the calendar that holds now; `None` if neither does. A newer stored
-    /// label stays, whatever made it, with what is used until its own end, and an older one is over.
+    /// label stays, whatever made it, with what is used until its own end, and an older one is
+    /// over.
     pub fn calendar(
         stored: Option<&State>,
         rate: i64,

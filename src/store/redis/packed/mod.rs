@@ -15,8 +15,9 @@ use super::wire::{
     unreadable,
 };
 use crate::{
-    charge::PermitId,
+    charge::{Charge, PermitId},
     error::{Error, ErrorKind},
+    limit::Algorithm,
     name::Name,
 };
 
@@ -63,11 +64,16 @@ fn joined(name: &str, indent: &str) -> String {
 }
 
 /// The greatest number that a script counts exactly, and that of a time in ms.
-pub(super) const MOST: i64 = (1 << 53) - 1;
+const MOST: i64 = (1 << 53) - 1;
 const LATEST: i64 = (1 << 48) - 1;
 
-/// The most limiters of a call, as their places have one byte.
-pub(super) const MOST_LIMITERS: usize = 255;
+/// Returns how many limiters like this one a call can have: here their places have one byte.
+pub(super) fn most_together(charge: &Charge) -> usize {
+    match charge.of().counting.algorithm {
+        Algorithm::Calendar => usize::from(u8::MAX),
+        _ => usize::MAX,
+    }
+}
 
 /// The flags of a request.
 const WAITS: u8 = 1;
@@ -79,7 +85,8 @@ pub(crate) fn key(name: &Name) -> String {
     suffixed(name, "~")
 }
 
-/// The argument of a call, which tells the time. Each limiter has a key and a row, at the same place.
+/// The argument of a call, which tells the time. Each limiter has a key and a row, at the same
+/// place.
 pub(crate) struct Argument(Vec<u8>);
 
 impl Argument {
@@ -149,13 +156,11 @@ struct Numbers<'r>(slice::Iter<'r, Value>);
 impl<'r> Numbers<'r> {
     /// Returns those of a reply, and the server's time in ms.
     fn of(reply: &'r Value) -> Result<(Self, i64), Error> {
-        match reply {
-            Value::Array(numbers) => match &**numbers {
-                [Value::Int(micros @ 0..=MOST), rest @ ..] => {
-                    Ok((Self(rest.iter()), micros / 1000))
-                }
-                _ => Err(unreadable()),
-            },
+        let Value::Array(numbers) = reply else {
+            return Err(unreadable());
+        };
+        match &**numbers {
+            [Value::Int(micros @ 0..=MOST), rest @ ..] => Ok((Self(rest.iter()), micros / 1000)),
             _ => Err(unreadable()),
         }
     }

@@ -23,7 +23,7 @@ pub(crate) use self::{
     reply::{count, read_answers, stored_limit, time_to_live, unreadable},
     script::CallSettings,
 };
-use super::{classify, packed};
+use super::classify;
 use crate::{
     charge::Charge,
     demand::Demand,
@@ -72,8 +72,8 @@ pub(super) fn batch<'a>(calls: impl Iterator<Item = &'a ScriptCall> + Clone) -> 
     Some(ScriptCall::new(script, command, callers, true))
 }
 
-/// Returns every script that a limiter can need.
-pub(crate) fn all() -> [&'static Script; 19] {
+/// Returns every script that a limiter in this format can need.
+pub(crate) fn all() -> [&'static Script; 18] {
     [
         &sliding_log::ACQUIRE,
         &sliding_log::ACQUIRE_BATCH,
@@ -92,7 +92,6 @@ pub(crate) fn all() -> [&'static Script; 19] {
         &gcra::ACQUIRE_RUN,
         &gcra::BANNING,
         &gcra::VERBS,
-        &packed::DECIDE,
         &ban::VERBS,
     ]
 }
@@ -124,14 +123,6 @@ fn unquoted(error: RedisError) -> RedisError {
     }
     let kind = redis::ErrorKind::Server(ServerErrorKind::ResponseError);
     RedisError::from((kind, "the server does not know the command"))
-}
-
-/// Returns how many limiters like this one a call can have.
-pub(crate) fn most_together(charge: &Charge) -> usize {
-    match charge.of().counting.algorithm {
-        Algorithm::Calendar => packed::MOST_LIMITERS,
-        _ => usize::MAX,
-    }
 }
 
 /// Returns whether one script decides for both. Hash tags that differ may share a hash slot, and
