@@ -11,7 +11,7 @@ use crate::{
     error::{ConfigError, bail},
     limit::{Algorithm, Ban, Counting, Limit, LimitSource},
     name::{Identity, Naming},
-    observe::{ObservedRule, Origin},
+    observe::ObservedRule,
     store::{Store, rule_names::Holder},
 };
 
@@ -102,13 +102,10 @@ impl RateLimiterBuilder {
             bail!(Duplicate: "another limit or rule of this store is named {:?} and differs in \
                 limit, algorithm or ban: rename one of them", self.name);
         }
+        let all = limiter_of(&naming, ALL, &of.into());
         let any = RateLimiter {
-            rule: Some(Arc::clone(&of.name)),
-            limiter: limiter_of(&naming, ALL, &of.into()),
-            store,
-            yields: false,
-            origin: Origin::Code,
             _holder: Some(holder.into()),
+            ..RateLimiter::of_rule(store, all)
         };
         Ok(Keyed { naming, any })
     }

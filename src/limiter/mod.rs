@@ -17,7 +17,7 @@ use crate::{
     decision::{Charges, Decision, Grant, RefusalKind},
     demand::{Demand, MaxWait},
     error::{ConfigError, Error, ErrorKind},
-    limit::{Algorithm, Counting, Limit, Slots, check_lease},
+    limit::{Algorithm, Limit, LimitSource, Slots, check_lease},
     name::Name,
     observe::{Origin, StateChange},
     store::{AnyStore, Op, OpResult, Store, rule_names::Holder},
@@ -26,7 +26,9 @@ use crate::{
 /// One limiter by its exact name: what `redisson.getRateLimiter(name)` is in Java.
 ///
 /// The limit is the stored one; set it with [`try_set_rate`](Self::try_set_rate), here or in Java.
-/// Clones are the same limiter. [`Keyed`](crate::Keyed) makes limiters whose limit is in the code.
+/// Clones are the same limiter. [`Keyed`](crate::Keyed) and
+/// [`RateLimitLayer::limiter`](crate::RateLimitLayer::limiter) return limiters whose limit is in the
+/// code.
 ///
 /// # Example
 ///
@@ -71,29 +73,34 @@ impl RateLimiter {
     /// fall into different slots of a Redis Cluster, or be another limiter's.
     pub fn new(store: &impl Store, name: &str) -> Result<Self, ConfigError> {
         let (store, name) = (store.handle().0, Name::exact(name)?);
-        Ok(Self::of(store, name, Counting::default(), None))
-    }
-
-    /// Returns the limiter of this name, reached by this rule, if by one.
-    pub(crate) fn of(
-        store: Arc<dyn AnyStore>,
-        name: Name,
-        counting: Counting,
-        rule: Option<Arc<str>>,
-    ) -> Self {
-        let of = Arc::new(CompiledLimit {
-            counting,
+        let of = CompiledLimit {
             observers: store.about().observers.clone(),
             ..CompiledLimit::of(name.as_str(), false, false)
-        });
-        Self {
-            limiter: Limiter { name, of },
+        };
+        let limiter = Limiter {
+            name,
+            of: of.into(),
+        };
+        Ok(Self {
+            rule: None,
+            ..Self::of_rule(store, limiter)
+        })
+    }
+
+    /// Returns this limiter of a rule, which counts by the rule's limit and bans by its terms.
+    pub(crate) fn of_rule(store: Arc<dyn AnyStore>, limiter: Limiter) -> Self {
+        let mut of_rule = Self {
+            rule: Some(Arc::clone(&limiter.of.name)),
+            limiter,
             store,
             yields: false,
-            rule,
             origin: Origin::Code,
             _holder: None,
+        };
+        if of_rule.limiter.of.lease.is_some() {
+            of_rule.settings().lease = None;
         }
+        of_rule
     }
 
     /// Sets how permits in use are counted. Default: [`Algorithm::SlidingLog`]. All users of a name
@@ -373,7 +380,10 @@ impl RateLimiter {
 
     /// Returns the limit, if it is in the code.
     fn given(&self) -> Option<&Limit> {
-        self.limiter.of.limit.given()
+        match &self.limiter.of.limit {
+            LimitSource::Code(limit) => Some(limit),
+            LimitSource::Store | LimitSource::StoreOrInit(_) => None,
+        }
     }
 
     /// Returns the name that it has in the store.
@@ -389,8 +399,8 @@ impl RateLimiter {
     }
 
     async fn manage_permits(&self, op: Op) -> Result<i64, Error> {
-        // Of a limit in the code that no store has, this is no more than an unused one.
-        let unused = self.given().map(|limit| match op {
+        // Of a limit that is known here and that no store has, this is no more than an unused one.
+        let unused = self.limiter.of.limit.given().map(|limit| match op {
             Op::Available => limit.stored().rate,
             _ => 0,
         });

@@ -4,8 +4,9 @@ use std::time::Duration;
 
 use super::{RateLimiter, mismatch};
 use crate::{
-    compiled_limit::Limiter,
+    compiled_limit::{CompiledLimit, Limiter},
     error::{Error, ErrorKind},
+    limit::LimitSource,
     name::Name,
     store::{ExpireWhen, Op, OpResult, TimeToLive},
 };
@@ -138,9 +139,16 @@ impl RateLimiter {
         }
         let mut renamed = self.clone();
         renamed.rule = None;
+        // That of a rule has its limit in the store by now, and no rule counts by the new name.
+        let of = CompiledLimit {
+            is_rule: false,
+            limit: LimitSource::Store,
+            ban: None,
+            ..self.limiter.of.named(name)
+        };
         renamed.limiter = Limiter {
             name: new,
-            of: self.limiter.of.named(name).into(),
+            of: of.into(),
         };
         Ok(renamed)
     }

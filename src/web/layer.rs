@@ -111,7 +111,7 @@ impl LayerState {
 }
 
 impl RateLimitLayer {
-    /// Returns the limiter of one caller of a rule, to look at it or to change it.
+    /// Returns the limiter of one caller of a rule, to look at it or to take from it.
     ///
     /// `rule` is the rule's name, as [`LimitState::name`](crate::LimitState::name) has it; with
     /// tiers, `<rule>.<tier>`. `key` has the components that the rule's key finds in a request:
@@ -119,10 +119,17 @@ impl RateLimitLayer {
     /// [Keys](crate::docs::keys) describes how to write addresses, digests and alternatives;
     /// [`limiters_of`](Self::limiters_of) needs no key.
     ///
-    /// The limiter has no limit until a request has met the rule. A limit that is set here lasts
-    /// until the next request, because a rule with a limit of its own rewrites it. Redis stores no
-    /// limit with [`Algorithm::Gcra`](crate::Algorithm::Gcra): there it can be read and deleted,
-    /// and taking permits is an error of kind [`NotInitialized`](crate::ErrorKind::NotInitialized).
+    /// It is the limiter that [`Keyed::of`](crate::Keyed::of) returns for the same name and key. It
+    /// counts by the rule's own limit, also before a request has met the rule, and bans by the
+    /// rule's [terms](crate::Rule::ban). It asks the store each time, whatever the rule
+    /// [leases](crate::Rule::lease). What would change the limit, the expiry or the name is an
+    /// error of kind [`Limit`](crate::ErrorKind::Limit): change the rule.
+    ///
+    /// Of a [shared](crate::Rule::shared) rule, the limit is the stored one, and the first permits
+    /// that are taken store that of [`or_init`](crate::Rule::or_init). If a closure
+    /// [chooses](crate::limit_by) the limit, it is the one stored last, as there is no request;
+    /// that of a request is in [`limiters_of`](Self::limiters_of). A reload does not reach a
+    /// limiter that was returned before: ask for it again.
     ///
     /// # Errors
     ///
@@ -153,21 +160,21 @@ impl RateLimitLayer {
         key.into_iter()
             .for_each(|component| identity.push(component.as_ref()));
         let limiter = self.shared.rules.load().limiter_of(rule, &identity)?;
-        Ok(self.reached(limiter))
+        Ok(self.reach(limiter))
     }
 
-    /// Returns the limiters that would count a request with this head, in the order of its rules.
+    /// Returns the limiters that would count a request with this head, in the order of its rules,
+    /// each by the limit that the request would have.
     ///
     /// None for a request that no rule applies to, or that lacks the keys.
     pub fn limiters_of(&self, request: &Parts) -> Vec<RateLimiter> {
         let limiters = self.shared.rules.load().limiters_of(request);
-        let limiters = limiters.into_iter().map(|limiter| self.reached(limiter));
+        let limiters = limiters.into_iter().map(|limiter| self.reach(limiter));
         limiters.collect()
     }
 
-    fn reached(&self, Limiter { name, of }: Limiter) -> RateLimiter {
-        let (store, rule) = (Arc::clone(&self.shared.store), Arc::clone(&of.name));
-        RateLimiter::of(store, name, of.counting, Some(rule))
+    fn reach(&self, limiter: Limiter) -> RateLimiter {
+        RateLimiter::of_rule(Arc::clone(&self.shared.store), limiter)
     }
 }
 

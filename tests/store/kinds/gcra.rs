@@ -85,7 +85,7 @@ async fn the_limit_of_the_code_counts_from_the_next_call_on() {
     assert_eq!(decision_of(&answer).limits().next().unwrap().permits(), 4);
 }
 
-/// A limiter that a rule has made has no limit of its own.
+/// The limiter of a rule, by the rule's limit.
 async fn a_rules_limiter_is_read_and_deleted(store: impl Store) {
     for limit in [Limit::new(5, HOUR), Limit::new(5, HOUR).per_client()] {
         let layer = Way::Gcra.layer(&store, limit);

@@ -174,7 +174,8 @@ async fn another_rate_type_charges_no_limit(store: impl Store, _: ManualClock) {
         ],
     );
     assert_eq!(ask(&layer, &[]).await.0, StatusCode::OK);
-    let stored = layer.limiter("typed", ["all"]).unwrap();
+    let of_rule = layer.limiter("typed", ["all"]).unwrap();
+    let stored = RateLimiter::new(&store, of_rule.name()).unwrap();
     assert!(stored.update_rate(seconds(5).per_client()).await.unwrap());
     is_unavailable(&layer, &[], ErrorKind::RateTypeDiffers).await;
     assert_eq!(left_of(&layer, "all", "all").await, 4);

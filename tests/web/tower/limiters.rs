@@ -2,7 +2,14 @@
 
 use super::*;
 
-on_both_stores!(those_of_a_layer_are_those_of_requests);
+on_both_stores!(
+    those_of_a_layer_are_those_of_requests,
+    an_unused_one_has_the_limit_of_its_rule,
+    the_limit_of_a_rule_is_in_the_code_alone,
+    a_shared_limit_is_the_stored_one,
+);
+
+on_both_by_a_clock!(one_bans_as_its_rule);
 
 fn key() -> FromHeader {
     FromHeader::new("x-key")
@@ -57,17 +64,143 @@ async fn those_of_a_layer_are_those_of_requests(store: impl Store) {
         assert_eq!(of_request.name(), limiter.name());
         // What is done to it, requests meet.
         for _ in 0..2 {
-            if rule == "gcra" {
-                // In Redis its limit is in each call, and not stored.
-                assert_eq!(code(&layer, request()).await, 200);
-                continue;
-            }
             let taken = limiter.try_acquire().await;
             assert!(taken.is_ok_and(|taken| taken.is_allowed()), "{rule}");
         }
         assert_eq!(code(&layer, request()).await, 429, "{rule}");
         assert!(of_request.delete().await.unwrap());
         assert_eq!(code(&layer, request()).await, 200, "{rule}");
+    }
+}
+
+async fn an_unused_one_has_the_limit_of_its_rule(store: impl Store) {
+    let name = unique("orders");
+    let layer = RateLimitLayer::builder(&store).rules(rules(&name));
+    let layer = layer.build().unwrap();
+    let user = unique("ann ");
+    for (path, rule, key, permits) in [
+        ("/one", "one", &[&*user][..], 3),
+        ("/gcra", "gcra", &[&user], 3),
+        ("/slots", "slots", &[&user], 3),
+        ("/both", "both", &[&user, "it"], 3),
+        ("/tiers", "plan.paid", &[&user], 30),
+        ("/exact", "exact", &[], 3),
+        ("/template", "template", &[&user], 3),
+    ] {
+        let limiter = layer.limiter(rule, key).unwrap();
+        assert_eq!(free(&limiter).await, permits, "{rule}");
+        assert!(!limiter.exists().await.unwrap(), "{rule}");
+        let grant = take(&limiter, 2).await;
+        let limit = grant.limits().next().unwrap();
+        assert_eq!((limit.name(), limit.permits()), (rule, permits));
+        let headers = [("x-key", &*user), ("x-plan", "paid")];
+        let decision = decide(&layer, asking(&format!("GET {path}"), &headers)).await;
+        let left = decision.limits().next().unwrap().remaining();
+        assert_eq!(left, Some(permits - 3), "{rule}");
+    }
+    // The limit that a closure chooses is known with a request.
+    let found = layer.limiter("found", [&user]).unwrap();
+    fails(found.try_acquire().await, ErrorKind::NotInitialized);
+    let parts = asking("GET /found", &[("x-key", &user)]).into_parts().0;
+    let of_request = layer.limiters_of(&parts).remove(0);
+    assert_eq!(free(&of_request).await, 3);
+    take(&of_request, 1).await;
+    take(&found, 1).await;
+    assert_eq!((free(&found).await, free(&of_request).await), (1, 1));
+}
+
+/// What [`Keyed`](tower_ratelimit::Keyed) returns for the name and the key, except that its rule
+/// leases permits.
+async fn the_limit_of_a_rule_is_in_the_code_alone(store: impl Settles) {
+    let (name, limit) = (unique("leased"), Limit::per_hour(5));
+    let rule = Rule::new(&name, limit, key()).lease(SECOND);
+    let layer = layer_of(&store, rule);
+    let ann = layer.limiter(&name, ["ann"]).unwrap();
+    let grant = take(&ann, 2).await;
+    assert_eq!(limit_in_force(&ann).await, (5, HOUR));
+    for changed in [
+        ann.set_rate(limit).await,
+        ann.try_set_rate(limit).await.map(drop),
+        ann.update_rate(limit).await.map(drop),
+        ann.expire(SECOND).await.map(drop),
+        ann.clear_expire().await.map(drop),
+        ann.rename("ann").await.map(drop),
+    ] {
+        let said = fails(changed, ErrorKind::Limit).to_string();
+        assert!(said.contains("it is in the code alone"), "{said}");
+    }
+    let keyed = limit.named(&name).keyed(&store).unwrap();
+    let same = keyed.of("ann");
+    // The second of these calls finds the permits that the first would have leased.
+    for left in [2, 1] {
+        take(&ann, 1).await;
+        assert_eq!(free(&same).await, left);
+    }
+    same.give_back(&grant);
+    store.settled().await;
+    assert_eq!(free(&ann).await, 3);
+}
+
+async fn limit_in_force(limiter: &RateLimiter) -> (u64, Duration) {
+    let limit = limiter.limit().await.unwrap().unwrap();
+    (limit.permits(), limit.interval())
+}
+
+async fn a_shared_limit_is_the_stored_one(store: impl Store) {
+    let [unset, init] = ["unset", "init"].map(unique);
+    let of_init = Rule::shared(&init).or_init(Limit::per_hour(3));
+    let layer = layer_of(&store, [Rule::shared(&unset), of_init]);
+    let [unset, init] = [unset, init].map(|rule| layer.limiter::<&str>(&rule, []).unwrap());
+    fails(unset.try_acquire().await, ErrorKind::NotInitialized);
+    fails(unset.available_permits().await, ErrorKind::NotInitialized);
+    assert_eq!((free(&init).await, init.limit().await.unwrap()), (3, None));
+    take(&init, 1).await;
+    for limiter in [&unset, &init] {
+        limiter
+            .set_or_update_rate(Limit::per_hour(7))
+            .await
+            .unwrap();
+        take(limiter, 2).await;
+        assert!(limiter.expire(HOUR).await.unwrap());
+    }
+    assert_eq!((free(&unset).await, free(&init).await), (5, 4));
+    let other = unique("other");
+    let renamed = init.rename(&other).await.unwrap();
+    assert_eq!((renamed.name(), free(&renamed).await), (&*other, 4));
+    assert!(renamed.delete().await.unwrap());
+    // It is of no rule.
+    fails(renamed.try_acquire().await, ErrorKind::NotInitialized);
+    take(&init, 3).await;
+}
+
+async fn one_bans_as_its_rule(store: impl Settles, clock: ManualClock) {
+    let ban = tower_ratelimit::Ban::after(2).within(HOUR).lasting(HOUR);
+    let name = unique("login");
+    let layer = layer_of(&store, Rule::new(&name, Limit::per_hour(1), key()).ban(ban));
+    let ann = layer.limiter(&name, ["ann"]).unwrap();
+    take(&ann, 1).await;
+    let request = || asking("GET /", &[("x-key", "ann")]);
+    assert_eq!(code(&layer, request()).await, 429);
+    clock.advance(SECOND);
+    let refusal = refused(ann.try_acquire().await.unwrap());
+    assert_eq!(refusal.kind(), RefusalKind::Banned);
+    let refusal = refused(decide(&layer, request()).await);
+    assert_eq!(refusal.kind(), RefusalKind::Banned);
+    assert!(ann.unban().await.unwrap());
+}
+
+#[cfg(feature = "config")]
+#[tokio::test]
+async fn one_of_before_a_reload_has_the_limit_of_then() {
+    let layer = layer_of(&MemoryStore::new(), by_key(9).named("rule"));
+    let before = layer.limiter("rule", ["a"]).unwrap();
+    take(&before, 1).await;
+    let rules = Rules::new().otherwise(by_key(5).named("rule"));
+    layer.reload(rules).unwrap();
+    let after = layer.limiter("rule", ["a"]).unwrap();
+    take(&after, 1).await;
+    for (limiter, permits) in [(before, 9), (after, 5)] {
+        assert_eq!(limit_in_force(&limiter).await.0, permits);
     }
 }
 
