@@ -85,11 +85,11 @@ pub enum Algorithm {
     /// clock that was fast and is corrected later; not with a `client_clock`, as a caller whose own
     /// clock is slow sees the same state.
     ///
-    /// A rule's own limit is sent with each call, and is stored only with the number. So a
-    /// [`RateLimiter`](crate::RateLimiter) on such a limiter can read, count, release and delete
-    /// while something is in use; it cannot change the limit, nor rename it. A changed limit
-    /// applies at once: what is in use stays in use, in whole permits, up to the new limit. A name
-    /// that changes from or to another algorithm starts with all permits free.
+    /// The limit is in the code alone: that of a [`Rule`](crate::Rule) or of a [`Limit::named`],
+    /// sent with each call. No limiter [by its exact name](crate::RateLimiter::new) and no
+    /// [shared](crate::Rule::shared) rule counts so. A changed limit applies at once: what is in
+    /// use stays in use, in whole permits, up to the new limit. A name that changes from or to
+    /// another algorithm starts with all permits free.
     ///
     /// Grants have no entries. So an acquire is never sent twice: calls in flight when a connection
     /// is lost meet their failure policy, where those of a sliding log are sent again. Behind a
@@ -154,6 +154,14 @@ impl Algorithm {
         match self {
             Self::SlidingLog => true,
             Self::FixedWindow | Self::Gcra | Self::Calendar => false,
+        }
+    }
+
+    /// Returns whether its limiters are in our own format, so that their limit is in the code alone.
+    pub(crate) fn is_own(self) -> bool {
+        match self {
+            Self::Gcra | Self::Calendar => true,
+            Self::SlidingLog | Self::FixedWindow => false,
         }
     }
 

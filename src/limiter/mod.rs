@@ -106,8 +106,34 @@ impl RateLimiter {
     /// Sets how permits in use are counted. Default: [`Algorithm::SlidingLog`]. All users of a name
     /// must choose the same: see there.
     ///
+    /// By [`Algorithm::Gcra`] and [`Algorithm::Calendar`] no store has a limit. By its name such a
+    /// limiter can be deleted and banned, has a time to live, and settles grants. All that needs
+    /// the limit is an error of kind [`Limit`](ErrorKind::Limit): take [`Limit::named`] with
+    /// [`single`](crate::RateLimiterBuilder::single) or [`keyed`](crate::RateLimiterBuilder::keyed)
+    /// instead, or [`RateLimitLayer::limiter`](crate::RateLimitLayer::limiter).
+    ///
     /// It has no effect where the limit is in the code: there
     /// [`RateLimiterBuilder::algorithm`](crate::RateLimiterBuilder::algorithm) chooses it.
+    ///
+    /// # Example
+    ///
+    /// ```
+    /// use tower_ratelimit::{Algorithm, Limit, MemoryStore, RateLimiter};
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let store = MemoryStore::new();
+    /// // Set by anyone who knows the name, such as an old Redisson.
+    /// let feed = RateLimiter::new(&store, "feed")?.algorithm(Algorithm::FixedWindow);
+    /// feed.try_set_rate(Limit::per_minute(100_000)).await?;
+    /// assert!(feed.try_acquire().await?.is_allowed());
+    ///
+    /// // Known to the code alone.
+    /// let bucket = Limit::per_minute(60).named("bucket").algorithm(Algorithm::Gcra);
+    /// assert!(bucket.single(&store)?.try_acquire().await?.is_allowed());
+    /// # Ok(())
+    /// # }
+    /// ```
     #[must_use]
     pub fn algorithm(mut self, algorithm: Algorithm) -> Self {
         if self.given().is_none() {
@@ -133,7 +159,7 @@ impl RateLimiter {
     /// # Errors
     ///
     /// Returns an error of kind [`Limit`](crate::ConfigErrorKind::Limit) if there are fewer than 10
-    /// or more than 10 000.
+    /// or more than 10 000, or if the limit is in the code and no log counts it.
     ///
     /// # Example
     ///
@@ -153,7 +179,7 @@ impl RateLimiter {
         let may_have_log = match self.given() {
             Some(_) => algorithm.has_log(),
             // Another algorithm may still be chosen.
-            None => !self.is_by_calendar(),
+            None => !algorithm.is_own(),
         };
         let interval = self.given().map(Limit::interval);
         let slots = Slots::try_new(slots, self.name(), may_have_log, interval.into_iter())?;
@@ -364,9 +390,7 @@ impl RateLimiter {
         if permits == 0 {
             return Err(ErrorKind::Permits.into());
         }
-        if self.is_by_calendar() && self.given().is_none() {
-            return Err(in_code());
-        }
+        self.check_known()?;
         Ok(Charge::new(self.limiter.clone(), permits))
     }
 
@@ -374,8 +398,17 @@ impl RateLimiter {
         Arc::make_mut(&mut self.limiter.of)
     }
 
-    fn is_by_calendar(&self) -> bool {
-        self.limiter.of.counting.algorithm == Algorithm::Calendar
+    /// Returns whether no store has its limit.
+    fn is_own(&self) -> bool {
+        self.limiter.of.counting.algorithm.is_own()
+    }
+
+    /// Checks that its limit is known here, if no store has it.
+    fn check_known(&self) -> Result<(), Error> {
+        match self.is_own() && self.given().is_none() {
+            true => Err(in_code()),
+            false => Ok(()),
+        }
     }
 
     /// Returns the limit, if it is in the code.
@@ -413,18 +446,18 @@ impl RateLimiter {
     }
 
     async fn manage(&self, op: Op) -> Result<OpResult, Error> {
-        let by_calendar = self.is_by_calendar();
         match op {
             Op::SetRate { .. }
             | Op::TrySetRate(_)
             | Op::Expire(..)
             | Op::ClearExpire
             | Op::Rename(_)
-                if by_calendar || self.given().is_some() =>
+                if self.is_own() || self.given().is_some() =>
             {
                 return Err(in_code());
             }
-            Op::Repair if by_calendar => return Ok(OpResult::Number(0)),
+            Op::Available | Op::Release(_) | Op::Inspect => self.check_known()?,
+            Op::Repair if self.is_own() => return Ok(OpResult::Number(0)),
             _ => {}
         }
         let changes = (!op.only_reads()).then_some(op.verb());
@@ -453,8 +486,9 @@ fn granted(decision: Decision) -> Result<Grant, Error> {
 
 /// Returns the error for a limit in the code where a store is to have it.
 fn in_code() -> Error {
-    let detail = "it is in the code alone: `Limit::named` makes its limiters, and `delete` forgets \
-                  what is used";
+    let detail = "it is in the code alone: `Limit::named(..).algorithm(..)` with `.single(&store)` \
+                  or `.keyed(&store)` makes its limiters, `RateLimitLayer::limiter` returns those \
+                  of a rule, and `delete` forgets what is used";
     Error::new(ErrorKind::Limit).detail(detail)
 }
 

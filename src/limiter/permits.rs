@@ -115,8 +115,8 @@ impl RateLimiter {
     ///
     /// An [`Algorithm::FixedWindow`](crate::Algorithm::FixedWindow) has no log: there it makes sure
     /// that no more than the limit is left, and that the window ends. With
-    /// [`Algorithm::Gcra`](crate::Algorithm::Gcra) it forgets what is in use beyond the whole
-    /// limit, which only a wrong clock can cause.
+    /// [`Algorithm::Gcra`](crate::Algorithm::Gcra) and by the calendar there is nothing to repair:
+    /// it returns zero.
     ///
     /// It reads the whole log in one step: some 40 milliseconds for 100 000 grants, in which a
     /// Redis server does nothing else. It is never sent twice: after a lost connection it is

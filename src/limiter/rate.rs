@@ -15,15 +15,14 @@ impl RateLimiter {
     ///
     /// # Errors
     ///
-    /// Returns an error of kind [`Limit`](ErrorKind::Limit) if the algorithm cannot count by it, or
-    /// if it or the limiter's own is [in the code](crate::Keyed), and the errors of a store that
-    /// cannot be called.
+    /// Returns an error of kind [`Limit`](ErrorKind::Limit) if it or the limiter's own is
+    /// [in the code](crate::Keyed), and the errors of a store that cannot be called.
     ///
     /// # Cancel safety
     ///
     /// Dropping it may leave the limit set or not.
     pub async fn try_set_rate(&self, limit: Limit) -> Result<bool, Error> {
-        let limit = self.settable(limit)?;
+        let limit = Self::settable(limit)?;
         self.manage_changed(Op::TrySetRate(limit)).await
     }
 
@@ -118,9 +117,10 @@ impl RateLimiter {
     ///
     /// # Errors
     ///
-    /// Returns the errors of a store that cannot be called, and of kind
-    /// [`ForeignState`](ErrorKind::ForeignState) if what is stored is not a limit: Java also stores
-    /// rates of zero.
+    /// Returns the errors of a store that cannot be called, of kind
+    /// [`ForeignState`](ErrorKind::ForeignState) if what is stored is not a limit (Java also stores
+    /// rates of zero), and of kind [`Limit`](ErrorKind::Limit) if by its
+    /// [algorithm](Self::algorithm) no store has one.
     ///
     /// # Cancel safety
     ///
@@ -140,17 +140,15 @@ impl RateLimiter {
     }
 
     /// Returns a limit as a store has it, if it can have it.
-    fn settable(&self, limit: Limit) -> Result<StoredLimit, Error> {
+    fn settable(limit: Limit) -> Result<StoredLimit, Error> {
         if limit.calendar().is_some() {
             return Err(in_code());
         }
-        let limit = limit.stored();
-        self.limiter.of.check(&limit)?;
-        Ok(limit)
+        Ok(limit.stored())
     }
 
     async fn change(&self, limit: Limit, keep: bool, existing: bool) -> Result<bool, Error> {
-        let limit = self.settable(limit)?;
+        let limit = Self::settable(limit)?;
         self.manage_changed(Op::SetRate {
             limit,
             keep,

@@ -127,9 +127,10 @@ impl RateLimitLayer {
     ///
     /// Of a [shared](crate::Rule::shared) rule, the limit is the stored one, and the first permits
     /// that are taken store that of [`or_init`](crate::Rule::or_init). If a closure
-    /// [chooses](crate::limit_by) the limit, it is the one stored last, as there is no request;
-    /// that of a request is in [`limiters_of`](Self::limiters_of). A reload does not reach a
-    /// limiter that was returned before: ask for it again.
+    /// [chooses](crate::limit_by) the limit, it is the one stored last, as there is no request, and
+    /// none by [`Algorithm::Gcra`](crate::Algorithm::Gcra); that of a request is in
+    /// [`limiters_of`](Self::limiters_of). A reload does not reach a limiter that was returned
+    /// before: ask for it again.
     ///
     /// # Errors
     ///

@@ -234,8 +234,7 @@ async fn calls_that_are_lost_with_their_connection_open_no_breaker() {
     let store = patient(proxy.url()).build().unwrap();
     let mut limiters = Vec::new();
     for _ in 0..50 {
-        let limiter = limited(&store, Limit::per_hour(1_000)).await;
-        limiters.push(limiter.algorithm(Algorithm::Gcra));
+        limiters.push(Way::Gcra.limited(&store, Limit::per_hour(1_000)).await);
     }
     let began = Instant::now();
     let mut lost = 0;

@@ -52,7 +52,8 @@ impl Scene {
     /// The same, counted in each of the ways in which nothing tells one call from another.
     async fn undistinguished(&self) -> [(&str, RateLimiter); 3] {
         let window = self.limiter().await.algorithm(Algorithm::FixedWindow);
-        let gcra = self.limiter().await.algorithm(Algorithm::Gcra);
+        let gcra = Way::Gcra.limited(&self.store, Limit::per_hour(10)).await;
+        assert_eq!(free(&gcra).await, 10);
         let slots = self.limiter().await.slots(10).unwrap();
         [("window", window), ("gcra", gcra), ("slots", slots)]
     }

@@ -43,11 +43,11 @@ async fn a_header_stands_in_front_of_each_script() {
     let store = patient(server.url()).script_header(HEADER).build().unwrap();
     let plain = patient(server.url()).build().unwrap();
     for way in Way::ALL {
-        let limiter = way.limiter(limited(&store, LIMIT).await);
+        let limiter = way.limited(&store, LIMIT).await;
         take(&limiter, 1).await;
         // Neither knows the other's scripts.
         let lacks = lacked(&server);
-        take(&way.limiter(limited(&plain, LIMIT).await), 1).await;
+        take(&way.limited(&plain, LIMIT).await, 1).await;
         assert!(lacked(&server) > lacks, "{way:?}");
         let lacks = lacked(&server);
         for _ in 0..3 {
@@ -84,7 +84,7 @@ async fn what_is_lacked_is_loaded() {
     for way in Way::ALL {
         let server = RedisServer::start();
         let store = patient(server.url()).build().unwrap();
-        let limiter = way.limiter(limited(&store, LIMIT).await);
+        let limiter = way.limited(&store, LIMIT).await;
         for _ in 0..3 {
             server.cli(&["SCRIPT", "FLUSH"]);
             take(&limiter, 1).await;

@@ -17,11 +17,13 @@ pub(crate) const WAYS: [Way; 5] = [
 pub(crate) const BY_A_CLOCK: [Way; 2] = [Way::Log, Way::Gcra];
 
 impl Way {
-    /// No slot is shorter than a millisecond.
-    pub(crate) fn of(self, limiter: RateLimiter, limit: Limit) -> RateLimiter {
+    /// Returns the limiter of this name and limit. No slot is shorter than a millisecond.
+    pub(crate) async fn of(self, store: &impl Store, name: &str, limit: Limit) -> RateLimiter {
         match self {
-            Self::Slots(slots) if limit.interval() < millis(slots.into()) => limiter,
-            way => way.limiter(limiter),
+            Self::Slots(slots) if limit.interval() < millis(slots.into()) => {
+                Self::Log.named(store, name, limit).await
+            }
+            way => way.named(store, name, limit).await,
         }
     }
 

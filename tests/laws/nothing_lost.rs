@@ -76,10 +76,13 @@ fn law<S: Store>(
                     }
                 }
                 Step::Count => drop(free(&limiter).await),
-                Step::Lose(kind) => {
-                    lose(&limiter, kind);
-                    // Without a limit nothing is decided: its owner sets it again.
-                    limiter.try_set_rate(limit).await.unwrap();
+                Step::Lose(what) => {
+                    lose(&limiter, what);
+                    // Without a limit nothing is decided: its owner sets it again, unless it is in
+                    // the code.
+                    if kind != Way::Gcra {
+                        limiter.try_set_rate(limit).await.unwrap();
+                    }
                 }
             }
         }

@@ -21,10 +21,7 @@ const fn limit_of(kind: Way) -> Limit {
 }
 
 async fn limiter(guards: Guards, kind: Way) -> RateLimiter {
-    let limiter = RateLimiter::new(&redis_store(guards), &unique("real")).unwrap();
-    let limiter = kind.of(limiter, limit_of(kind));
-    limiter.try_set_rate(limit_of(kind)).await.unwrap();
-    limiter
+    kind.limited(&redis_store(guards), limit_of(kind)).await
 }
 
 /// Returns the grants in the log with their times, by member.

@@ -66,13 +66,11 @@ impl<S: Store> World<S> {
 
     /// Returns a limiter that no other test uses.
     pub(crate) async fn limiter(&self, limit: Limit) -> RateLimiter {
-        let limiter = RateLimiter::new(&self.store, &unique("law")).expect("a name");
-        assert!(limiter.try_set_rate(limit).await.expect("a store"));
-        limiter
+        self.limiter_of(Way::Log, limit).await
     }
 
     pub(crate) async fn limiter_of(&self, kind: Way, limit: Limit) -> RateLimiter {
-        kind.of(self.limiter(limit).await, limit)
+        kind.of(&self.store, &unique("law"), limit).await
     }
 
     pub(crate) fn now(&self) -> Duration {

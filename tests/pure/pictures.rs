@@ -5,7 +5,7 @@
 
 use std::{env, fmt::Write, fs, time::Duration};
 
-use tower_ratelimit::{Algorithm, Limit, MemoryStore, RateLimiter};
+use tower_ratelimit::{Algorithm, Limit, MemoryStore, RateLimitLayer, Rule};
 
 use crate::{
     house::{files, read},
@@ -69,14 +69,15 @@ fn requests() -> impl Iterator<Item = u64> {
 /// Returns the seconds whose request is granted.
 fn granted(name: &str, algorithm: Algorithm, slots: Option<u32>) -> Vec<u64> {
     let (store, clock) = MemoryStore::manual();
-    let mut limiter = RateLimiter::new(&store, name).unwrap().algorithm(algorithm);
+    let limit = Limit::new(LIMIT as u64, Duration::from_secs(INTERVAL));
+    let mut rule = Rule::from(limit).named(name).algorithm(algorithm);
     if let Some(slots) = slots {
-        limiter = limiter.slots(slots).unwrap();
+        rule = rule.slots(slots);
     }
+    let limiter = RateLimitLayer::new(&store, rule).limiter(name, ["all"]);
+    let limiter = limiter.unwrap();
     let runtime = tokio::runtime::Builder::new_current_thread().build();
     runtime.unwrap().block_on(async {
-        let limit = Limit::new(LIMIT as u64, Duration::from_secs(INTERVAL));
-        limiter.try_set_rate(limit).await.unwrap();
         let (mut granted, mut now) = (Vec::new(), 0);
         for second in requests() {
             clock.advance(Duration::from_secs(second - now));

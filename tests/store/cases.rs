@@ -20,13 +20,13 @@
 //! { at = 0, settle = [0, 2] }                          # the first grant of the case, at 2 permits
 //! { at = 0, try_set = [5, 1000], done = false, stored = [9, 1000] }    # `stored` is read then
 //! { at = 0, take = 1, slots = 10 }                     # by a caller with slots
-//! { at = 0, available = 5, algorithm = "Gcra" }        # by one that counts in another way
+//! { at = 0, available = 5, algorithm = "FixedWindow" } # by one that counts in another way
 //! { at = 0, take = 1, by = [5, 1000], allow = ... }    # by a layer whose rule has this limit
 //! { at = 0, take = 1, tier = "paid", allow = ... }     # by a layer with the case's `tiers`
 //! { at = 0, take = 1, shared = true, status = 503 }    # by a layer with Rule::shared
 //! ```
 //!
-//! A case with an `algorithm` is counted by it. Fixed windows run only in memory if a step has a
+//! A case with an `algorithm` is counted by it; by GCRA the `limit` is in the code. Fixed windows run only in memory if a step has a
 //! time, because in Redis they end by the server's clock. Cases of logs run once more with the
 //! maximum number of slots: if no slot is longer than a millisecond, the results are the same.
 //!
@@ -45,7 +45,7 @@ use tower_ratelimit::Error;
 
 use crate::guards::Guards;
 use crate::topologies::Topology;
-use file::{Allow, Case, Deny, File, MOST_SLOTS, Numbers, Step, algorithm, limit};
+use file::{Allow, Case, Deny, File, MOST_SLOTS, Numbers, Step, algorithm, limit_of};
 use world::{Stores, World, memory};
 
 #[tokio::test]
@@ -153,14 +153,16 @@ fn cases() -> Vec<(String, Case)> {
 
 async fn play(what: &str, world: &mut World, case: &Case) {
     if let Some(name) = &case.algorithm {
-        world.count_by(algorithm(name));
+        let limit = case.limit.as_ref();
+        let limit = limit.map(|numbers| limit_of(numbers, case.per_client));
+        world.count_by(algorithm(name), limit);
     }
     if let Some((rate, interval)) = &case.java {
         Keys::of(&world.name).plant_limit(rate, interval.parse().unwrap(), "0");
     }
-    if let Some(numbers) = &case.limit {
+    if let Some(numbers) = case.limit.as_ref().filter(|_| !world.limit_is_in_code()) {
         for client in ["a", "b"] {
-            let limit = limit(numbers, case.per_client);
+            let limit = limit_of(numbers, case.per_client);
             let set = world.limiter(client).try_set_rate(limit).await;
             // Where clients share a limiter, the first has set it.
             assert!(set.expect("a limit") || client == "b", "{what}");
@@ -213,10 +215,10 @@ async fn play(what: &str, world: &mut World, case: &Case) {
 
 /// The limiter as the caller of a step has it.
 fn of_step(world: &World, step: &Step) -> RateLimiter {
-    let mut limiter = world.limiter(&step.client).clone();
-    if let Some(name) = &step.algorithm {
-        limiter = limiter.algorithm(algorithm(name));
-    }
+    let limiter = match &step.algorithm {
+        Some(name) => world.by_name(&step.client).algorithm(algorithm(name)),
+        None => world.limiter(&step.client).clone(),
+    };
     match step.slots {
         Some(slots) => limiter.slots(slots).expect("a number of slots"),
         None => limiter,
@@ -251,7 +253,7 @@ async fn take(
             }
         }
     } else {
-        let by = step.by.as_ref().map(|numbers| limit(numbers, false));
+        let by = step.by.as_ref().map(|numbers| limit_of(numbers, false));
         let (tier, user) = (step.tier.as_deref(), &step.user);
         let answer = world.send(by, tier, step.shared, user, permits).await;
         let expected = match (step.status, &step.allow) {
@@ -292,7 +294,7 @@ async fn count(what: &str, limiter: &RateLimiter, step: &Step) {
 }
 
 async fn change(what: &str, limiter: &RateLimiter, step: &Step, per_client: bool) {
-    let of = |numbers: &Numbers| limit(numbers, per_client);
+    let of = |numbers: &Numbers| limit_of(numbers, per_client);
     let done = step.done.unwrap_or(true);
     if let Some(numbers) = &step.try_set {
         check(what, step, limiter.try_set_rate(of(numbers)).await, done);
@@ -351,7 +353,7 @@ async fn look(what: &str, limiter: &RateLimiter, keys: &Keys, step: &Step, per_c
         );
     }
     if let Some(numbers) = &step.stored {
-        let stored = Some(limit(numbers, per_client));
+        let stored = Some(limit_of(numbers, per_client));
         check(what, step, limiter.limit().await, stored);
     }
     if let Some(fields) = &step.fields {

@@ -71,7 +71,7 @@ async fn a_call_that_finds_another_limit_or_none_drops_what_is_known_of_the_name
             .unwrap()
     });
     let every_two_seconds = |permits| Limit::new(permits, secs(2));
-    for way in Way::ALL {
+    for way in Way::STORED {
         let limiter = limited(&store, every_two_seconds(3)).await;
         let other = way.limiter(RateLimiter::new(&others, limiter.name()).unwrap());
         let limiter = way.limiter(limiter);
@@ -117,7 +117,7 @@ async fn a_call_that_finds_another_limit_or_none_drops_what_is_known_of_the_name
 async fn a_caller_that_waits_for_more_than_the_limit_asks_before_it_fails() {
     let store = shared_redis().deny_cache(secs(60)).build().unwrap();
     let others = shared_redis().build().unwrap();
-    for way in Way::ALL {
+    for way in Way::STORED {
         let limiter = limited(&store, Limit::per_hour(3)).await;
         let other = way.limiter(RateLimiter::new(&others, limiter.name()).unwrap());
         let limiter = way.limiter(limiter);
@@ -135,7 +135,7 @@ async fn a_loop_around_a_hopeless_wait_asks_redis_once() {
     let store = by_clock(&server, &ManualClock::new()).deny_cache(secs(60));
     let store = store.build().unwrap();
     for way in Way::ALL {
-        let limiter = way.limiter(limited(&store, Limit::per_hour(1)).await);
+        let limiter = way.limited(&store, Limit::per_hour(1)).await;
         take(&limiter, 1).await;
         let hopeless = async || limiter.try_acquire_for(1, millis(100)).await.unwrap();
         let first = hopeless().await;

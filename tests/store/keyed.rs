@@ -213,7 +213,7 @@ async fn what_would_change_a_limit_in_the_code_is_an_error(store: impl Settles, 
     let other = Limit::per_minute(1);
     let said = fails(ann.try_set_rate(other).await, ErrorKind::Limit).to_string();
     assert!(
-        said.contains("it is in the code alone: `Limit::named`"),
+        said.contains("it is in the code alone: `Limit::named("),
         "{said}"
     );
     fails(ann.set_rate(other).await, ErrorKind::Limit);

@@ -20,13 +20,9 @@ impl Way {
         }
     }
 
-    fn named(self, store: &impl Store, name: &str) -> RateLimiter {
-        self.limiter(RateLimiter::new(store, name).unwrap())
-    }
-
     /// Returns a limiter of `permits` an hour that no other test uses.
     async fn hourly(self, store: &impl Store, permits: u64) -> RateLimiter {
-        self.limiter(limited(store, Limit::new(permits, HOUR)).await)
+        self.limited(store, Limit::new(permits, HOUR)).await
     }
 
     /// A layer of one rule, by which each key has a limiter of its own: `<prefix>:{<key>}:five`.

@@ -302,6 +302,25 @@ pub enum Way {
 
 impl Way {
     pub const ALL: [Self; 4] = [Self::Log, Self::Slots(10), Self::Window, Self::Gcra];
+    /// Those whose limit a store has; of the others it is in the code alone.
+    pub const STORED: [Self; 3] = [Self::Log, Self::Slots(10), Self::Window];
+
+    /// Returns a new limiter of this limit.
+    pub async fn limited(self, store: &impl Store, limit: Limit) -> RateLimiter {
+        self.named(store, &unique("orders"), limit).await
+    }
+
+    /// Returns the limiter of this limit and this name, which has no limit yet. Where the limit is
+    /// in the code, the name is a part of its own.
+    pub async fn named(self, store: &impl Store, name: &str, limit: Limit) -> RateLimiter {
+        if self == Self::Gcra {
+            let limit = limit.named(name).algorithm(Algorithm::Gcra);
+            return limit.keyed(store).unwrap().of(name);
+        }
+        let limiter = self.limiter(RateLimiter::new(store, name).unwrap());
+        assert!(limiter.try_set_rate(limit).await.unwrap());
+        limiter
+    }
 
     pub fn limiter(self, limiter: RateLimiter) -> RateLimiter {
         match self {

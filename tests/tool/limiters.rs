@@ -130,7 +130,22 @@ async fn each_algorithm_is_recognised() {
     let by_rule = format!("get --prefix {prefix} --rule gcra --key all --json");
     let seen = object(on(server, &by_rule));
     assert_eq!(seen["left"], 8);
+    assert_eq!(seen["limit"], "10/1h");
     assert_eq!(seen["algorithm"], "gcra");
+    // What needs no limit goes on by the name.
+    let which = format!("--prefix {prefix} --rule gcra --key all");
+    let set = on(server, &format!("set-rate {which} --rate 9/1h --yes"));
+    contains(&said(set, 2), "it is in the code alone");
+    let watched = on(server, &format!("watch {which} --every 10ms --count 1"));
+    contains(&said(watched, 0), "left 8, used 2, ");
+    let diagnosed = said(on(server, &format!("diagnose {which}")), 0);
+    contains(&diagnosed, "counted by GCRA");
+    let mended = object(on(server, &format!("repair {which} --yes --json")));
+    assert_eq!(mended["lost"], 0);
+    said(on(server, &format!("ban {which} --for 15m --yes")), 0);
+    said(on(server, &format!("unban {which} --yes")), 0);
+    said(on(server, &format!("delete {which} --yes")), 0);
+    said(on(server, &format!("get {which}")), 4);
 }
 
 /// By the calendar only what is used is stored, and the date since which it is.
@@ -161,6 +176,8 @@ async fn a_quota_is_shown_and_deleted() {
     contains(&said_of, "Nothing looks wrong.");
     let watched = on(server, &format!("watch {name} --every 10ms --count 1"));
     contains(&said(watched, 0), "used 7, ");
+    let set = on(server, &format!("set-rate {name} --rate 9/1h --yes"));
+    contains(&said(set, 2), "it is in the code alone");
     said(on(server, &format!("delete {name} --yes")), 0);
     assert_eq!(free(&quota).await, 10);
     said(on(server, &format!("get {name}")), 4);

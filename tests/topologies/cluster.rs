@@ -56,7 +56,7 @@ async fn limiters_live_in_all_slots() {
         let mut receipts = Vec::new();
         for number in 0..60 {
             let name = cluster.name_on(number % MASTERS);
-            let limiter = way.limiter(limiter(&store, &name).await);
+            let limiter = way.named(&store, &name, LIMIT).await;
             assert!(is_granted(limiter.try_acquire_many(4).await));
             for _ in 0..3 {
                 receipts.push((limiter.clone(), take(&limiter, 2).await));
@@ -87,9 +87,7 @@ async fn users_who_may_send_no_texts_load_them_where_they_are_needed() {
     cluster.nodes[MASTERS - 1].stop_process();
     for (node, limiter) in limiters[..MASTERS - 1].iter().enumerate() {
         // What must not run twice takes another way.
-        let once = RateLimiter::new(&store, &cluster.name_on(node)).unwrap();
-        let once = once.algorithm(Algorithm::Gcra);
-        assert!(once.try_set_rate(LIMIT).await.unwrap());
+        let once = Way::Gcra.named(&store, &cluster.name_on(node), LIMIT).await;
         assert!(is_granted(once.try_acquire().await));
 
         let grant = take(limiter, 4).await;

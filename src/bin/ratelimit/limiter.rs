@@ -39,6 +39,7 @@ pub(crate) enum Command {
     /// Set the limit of a limiter, and go on counting what is in use.
     ///
     /// A rule with a limit of its own sets that again at the next request: change the rule there.
+    /// By GCRA and by the calendar the limit is in the code alone, and none can be set.
     SetRate {
         #[command(flatten)]
         change: Change,
@@ -182,8 +183,7 @@ impl Change {
     /// Returns the limiter as its permits are counted, and what Redis has of it.
     async fn found(&self) -> Result<(RateLimiter, Diagnosis), Stop> {
         let (store, seen) = self.one.found().await?;
-        let limiter = RateLimiter::new(&store, seen.name())?.by_tool();
-        Ok((limiter.algorithm(seen.algorithm), seen))
+        Ok((as_counted(&store, &seen)?, seen))
     }
 
     /// Asks whether to do this. Stops if the answer is no.
@@ -214,7 +214,9 @@ impl Change {
     }
 
     async fn set_rate(&self, rate: Limit, reset: bool) -> Result<(), Stop> {
-        let limiter = self.limiter()?;
+        let store = self.one.connection.open()?;
+        let seen = store.look_at(&self.one.which.name(&store)?).await?;
+        let limiter = as_counted(&store, &seen)?;
         let (name, before) = (limiter.name(), limiter.limit().await?);
         let limit = like(rate, before)?;
         let was = before.map(|limit| limit.to_string());
@@ -272,6 +274,12 @@ async fn verify(connection: &Connection, format: &Format) -> Result<bool, Stop> 
     let object = json!({ "findings": listed(findings.iter().copied()) });
     format.print(&verified.to_string(), object)?;
     Ok(findings.is_empty())
+}
+
+/// Returns the limiter as its permits seem to be counted.
+fn as_counted(store: &RedisStore, seen: &Diagnosis) -> Result<RateLimiter, Stop> {
+    let limiter = RateLimiter::new(store, seen.name())?.by_tool();
+    Ok(limiter.algorithm(seen.algorithm))
 }
 
 /// Returns findings as JSON.

@@ -28,7 +28,7 @@ use std::process::ExitCode;
 use clap::{CommandFactory, Parser, Subcommand};
 use clap_complete::Shell;
 use tokio::runtime::Builder;
-use tower_ratelimit::{ConfigError, Error};
+use tower_ratelimit::{ConfigError, Error, ErrorKind};
 
 use self::out::{print, say};
 
@@ -83,7 +83,10 @@ impl From<Error> for Stop {
             Some(source) => format!("{error}: {}", source.to_string().escape_debug()),
             None => error.to_string(),
         };
-        Self(3, reason)
+        match error.kind() {
+            ErrorKind::Limit => Self::usage(reason),
+            _ => Self(3, reason),
+        }
     }
 }
 

@@ -5,7 +5,7 @@ use std::{collections::HashSet, time::Duration};
 use super::{CostOf, LimitOf, Rule};
 use crate::{
     error::{ConfigError, bail},
-    limit::{Limit, Slots, check_lease},
+    limit::{Algorithm, Limit, Slots, check_lease},
     name::{check_rule_name, check_word},
     web::key::{KeyExtractor, KeyTraits},
 };
@@ -21,8 +21,8 @@ impl Rule {
         if self.init.is_some() && !matches!(self.limit, LimitOf::Shared(_)) {
             bail!(Rule: "rule {label:?} is not shared: `or_init` is for `Rule::shared`");
         }
-        if self.init.is_some() && self.has_calendar() {
-            bail!(Limit: "rule {label:?} cannot share a limit by the calendar, as Java knows none");
+        if matches!(self.limit, LimitOf::Shared(_)) {
+            self.check_shared(label)?;
         }
         if self.share > 100 {
             bail!(Rule: "rule {label:?}: `enforce_share` must be 0 to 100, not {}", self.share);
@@ -60,6 +60,19 @@ impl Rule {
             self.check_cost(permits)?;
         }
         Ok(traits)
+    }
+
+    /// Checks that its limit is one that a store can have.
+    fn check_shared(&self, label: &str) -> Result<(), ConfigError> {
+        if self.has_calendar() || self.algorithm == Algorithm::Calendar {
+            bail!(Limit: "rule {label:?} cannot share a limit by the calendar, as Java knows none: \
+                give the limit to `Rule::new`");
+        }
+        if self.algorithm.is_own() {
+            bail!(Limit: "rule {label:?} cannot share a limit by GCRA, as Java knows none: give the \
+                limit to `Rule::new`, or leave the algorithm out");
+        }
+        Ok(())
     }
 
     /// Checks that a fixed cost is between 1 and the limits that are known.

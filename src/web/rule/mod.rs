@@ -175,7 +175,8 @@ impl Rule {
     ///
     /// The algorithm belongs to the name: every rule, process and Java peer that uses a name must
     /// use the same one. Two rules of one name with different algorithms are a
-    /// [`ConfigError`](crate::ConfigError); a difference to other processes cannot be detected.
+    /// [`ConfigError`](crate::ConfigError); a difference to other processes cannot be detected. So
+    /// is [`Algorithm::Gcra`] for a [shared](Self::shared) limit: it counts by limits of the code.
     ///
     /// ```
     /// use tower_ratelimit::{Algorithm, Limit, key::PeerIp};

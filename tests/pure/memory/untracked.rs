@@ -414,13 +414,14 @@ fn a_stranger_is_charged_more_and_given_back_nothing() {
 fn a_strangers_debt_is_charged_to_its_place() {
     for way in Way::ALL {
         let world = World::of(1);
-        let service = world.service(way.rule(rule("api", 10)));
+        let layer = RateLimitLayer::new(&world.store, way.rule(rule("api", 10)));
+        let service = erased(layer.layer(service_fn(serve)));
         assert!(takes(&service, "other", 1));
         world.clock.advance(INTERVAL / 2);
         let [grant, other] = [(); 2].map(|()| granted(ask(&service, "ann", 2)));
         world.clock.advance(INTERVAL / 2 + millis(1));
         assert_eq!(ask(&service, "ann", 1).source(), Source::Store, "{way:?}");
-        let ann = way.limiter(world.limiter("ann", "api"));
+        let ann = layer.limiter("api", ["ann"]).unwrap();
         let left = now(ann.available_permits()).unwrap();
         ann.settle(&grant, 4);
         assert_eq!(now(ann.available_permits()).unwrap(), left - 2, "{way:?}");

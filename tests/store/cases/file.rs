@@ -163,7 +163,7 @@ fn first() -> String {
 }
 
 /// Returns the limit that is written as numbers.
-pub(super) fn limit(numbers: &Numbers, per_client: bool) -> Limit {
+pub(super) fn limit_of(numbers: &Numbers, per_client: bool) -> Limit {
     let limit = Limit::new(numbers[0], millis(numbers[1]));
     let limit = match numbers.get(2) {
         Some(life) => limit.keep_alive(millis(*life)).expect("a keep-alive time"),

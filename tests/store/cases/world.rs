@@ -8,11 +8,17 @@ use tower::{BoxError, util::BoxCloneService};
 use super::{guards::Guards, topologies::Topology, topologies::connected};
 
 type Service = BoxCloneService<Request<String>, Response<()>, BoxError>;
+/// By its exact name, of the first client or the other.
+type ByName = dyn Fn(bool, &str) -> RateLimiter + Send + Sync;
+/// Of each client, for a name and a limit of the code.
+type ByGcra = dyn Fn(&str, Limit) -> [RateLimiter; 2] + Send + Sync;
 
 pub(crate) struct World {
     clock: ManualClock,
     began: Duration,
     limiters: HashMap<&'static str, RateLimiter>,
+    by_name: Box<ByName>,
+    by_gcra: Box<ByGcra>,
     layer: Box<dyn Fn(Rule) -> RateLimitLayer + Send + Sync>,
     /// The stores that settle in the background.
     redis: Vec<RedisStore>,
@@ -75,7 +81,8 @@ impl World {
         let limiters = (stores.iter())
             .map(|(client, store)| (*client, RateLimiter::new(store, &name).expect("a name")))
             .collect();
-        let [(_, store), _] = stores;
+        let [first, second] = stores.map(|(_, store)| Arc::new(store));
+        let (store, firsts, seconds) = (first.clone(), first.clone(), second.clone());
         // Where any slot begins.
         let hours = clock.now().as_secs().div_ceil(3600);
         clock.set(secs(3600 * hours));
@@ -83,7 +90,17 @@ impl World {
             began: clock.now(),
             clock,
             limiters,
-            layer: Box::new(move |rule| RateLimitLayer::new(&store, rule)),
+            by_name: Box::new(move |is_first, name| {
+                let store = if is_first { &firsts } else { &seconds };
+                RateLimiter::new(&**store, name).expect("a name")
+            }),
+            by_gcra: Box::new(move |name, limit| {
+                [&first, &second].map(|store| {
+                    let limit = limit.named(name).algorithm(Algorithm::Gcra);
+                    limit.single(&**store).expect("a limit")
+                })
+            }),
+            layer: Box::new(move |rule| RateLimitLayer::new(&*store, rule)),
             redis: Vec::new(),
             name,
             algorithm: Algorithm::default(),
@@ -92,8 +109,15 @@ impl World {
         }
     }
 
-    pub(crate) fn count_by(&mut self, algorithm: Algorithm) {
+    /// Counts by this algorithm, and by this limit of the case where it is in the code.
+    pub(crate) fn count_by(&mut self, algorithm: Algorithm, limit: Option<Limit>) {
         self.algorithm = algorithm;
+        if let (true, Some(limit)) = (self.limit_is_in_code(), limit) {
+            let limiters = (self.by_gcra)(&self.name, limit);
+            self.name = limiters[0].name().to_owned();
+            self.limiters = ["a", "b"].into_iter().zip(limiters).collect();
+            return;
+        }
         for limiter in self.limiters.values_mut() {
             *limiter = limiter.clone().algorithm(algorithm);
         }
@@ -104,6 +128,15 @@ impl World {
         for limiter in self.limiters.values_mut() {
             *limiter = limiter.clone().slots(slots).expect("a number of slots");
         }
+    }
+
+    pub(crate) fn limit_is_in_code(&self) -> bool {
+        self.algorithm == Algorithm::Gcra
+    }
+
+    /// Returns the limiter of a client by its name, whose limit is the stored one.
+    pub(crate) fn by_name(&self, client: &str) -> RateLimiter {
+        (self.by_name)(client != "b", &self.name)
     }
 
     pub(crate) fn set_clock(&self, at: u64) {
@@ -125,7 +158,9 @@ impl World {
         let by_request = limit_by(|parts| wish(parts).limit.expect("a limit"));
         // Of this case alone.
         self.build("limit", Rule::new(&unique("limit"), by_request, user()));
-        self.build("shared", Rule::shared(&self.name));
+        if !self.limit_is_in_code() {
+            self.build("shared", Rule::shared(&self.name));
+        }
         if !tiers.is_empty() {
             // Names of tiers are part of the program everywhere else.
             let leak = |name: &str| -> &'static str { Box::leak(name.to_owned().into_boxed_str()) };

@@ -190,7 +190,7 @@ async fn a_limit_is_in_the_code_alone(store: impl Settles) {
         let set = limiter.try_set_rate(monthly).await.map(drop);
         let said = fails(set, ErrorKind::Limit).to_string();
         assert!(
-            said.contains("it is in the code alone: `Limit::named`"),
+            said.contains("it is in the code alone: `Limit::named("),
             "{said}"
         );
         fails(limiter.set_rate(monthly).await, ErrorKind::Limit);

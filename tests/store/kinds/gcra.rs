@@ -1,5 +1,4 @@
-//! GCRA limiters: the state in Redis, receipts, changed limits, the queue, HTTP, and renamed
-//! limiters.
+//! GCRA limiters: the state in Redis, receipts, changed limits, and what is known by a name.
 
 mod clocks;
 mod state;
@@ -10,25 +9,20 @@ use crate::scene::on_both_stores;
 on_both_stores!(
     a_rate_that_cannot_be_counted_is_refused,
     a_rules_limiter_is_read_and_deleted,
+    a_name_alone_has_no_limit,
+    a_limit_per_client_is_each_ones_own,
 );
 
-/// If the limit comes with a request or a verb, there is a typed error then: no failure policy
-/// admits the request.
+/// If the limit comes with a request, there is a typed error then: no failure policy admits the
+/// request.
 async fn a_rate_that_cannot_be_counted_is_refused(store: impl Store) {
     let faster = Limit::per_second(1_000_001);
-    let limiter = Way::Gcra.named(&store, &unique("fast"));
-    for error in [
-        limiter.try_set_rate(faster).await.unwrap_err(),
-        limiter.set_rate(faster).await.unwrap_err(),
-        limiter.update_rate(faster).await.unwrap_err(),
-        limiter.reset_rate(faster).await.unwrap_err(),
-    ] {
-        assert_eq!(error.kind(), ErrorKind::Limit);
-        let source = std::error::Error::source(&error).unwrap().to_string();
-        assert!(source.contains("1000001"), "{source}");
-    }
-    assert!(!limiter.exists().await.unwrap());
-
+    let named = faster.named("fast").algorithm(Algorithm::Gcra);
+    mistake(
+        named.single(&store),
+        ConfigErrorKind::Limit,
+        "1000001 permits in 1s are more than one in each microsecond",
+    );
     let rule = Rule::new("fast", limit_by(move |_| faster), Constant("all"));
     let rule = rule.algorithm(Algorithm::Gcra);
     let layer = RateLimitLayer::new(&store, rule.on_failure(FailurePolicy::Allow));
@@ -36,17 +30,94 @@ async fn a_rate_that_cannot_be_counted_is_refused(store: impl Store) {
     assert_eq!(answer.status(), StatusCode::SERVICE_UNAVAILABLE);
     let refusal = refused(decision_of(&answer).clone());
     assert_eq!(refusal.error().unwrap().kind(), ErrorKind::Limit);
+}
 
-    // One that was set for another algorithm.
-    let logged = RateLimiter::new(&store, limiter.name()).unwrap();
-    logged.set_rate(faster).await.unwrap();
-    for error in [
-        limiter.try_acquire().await.unwrap_err(),
-        limiter.available_permits().await.unwrap_err(),
-        limiter.release(1).await.unwrap_err(),
-    ] {
-        assert_eq!(error.kind(), ErrorKind::ForeignState);
+/// By the calendar, too: what needs the limit is an error that says what has one.
+async fn a_name_alone_has_no_limit(store: impl Settles) {
+    let gcra = Way::Gcra.limited(&store, Limit::new(5, HOUR)).await;
+    let quota = Limit::monthly(5).named(&unique("quota")).single(&store);
+    let quota = quota.unwrap();
+    for (limiter, algorithm) in [(gcra, Algorithm::Gcra), (quota, Algorithm::Calendar)] {
+        let grant = take(&limiter, 2).await;
+        let by_name = RateLimiter::new(&store, limiter.name()).unwrap();
+        let by_name = by_name.algorithm(algorithm);
+        let said = fails(by_name.try_acquire().await, ErrorKind::Limit).to_string();
+        for right in [
+            "Limit::named(",
+            ".single(",
+            ".keyed(",
+            "RateLimitLayer::limiter",
+        ] {
+            assert!(said.contains(right), "{said}");
+        }
+        fails(by_name.try_acquire_for(1, SECOND).await, ErrorKind::Limit);
+        fails(by_name.acquire().await, ErrorKind::Limit);
+        fails(by_name.available_permits().await, ErrorKind::Limit);
+        fails(by_name.release(1).await, ErrorKind::Limit);
+        fails(by_name.limit().await, ErrorKind::Limit);
+        let all = RateLimiter::all([&limiter, &limited(&store, Limit::per_hour(9)).await]);
+        granted(all.unwrap().try_acquire().await.unwrap());
+        let all = RateLimiter::all([&by_name, &limited(&store, Limit::per_hour(9)).await]);
+        fails(all.unwrap().try_acquire().await, ErrorKind::Limit);
+        for limiter in [&limiter, &by_name] {
+            let other = Limit::per_minute(9);
+            fails(limiter.set_rate(other).await, ErrorKind::Limit);
+            fails(limiter.try_set_rate(other).await, ErrorKind::Limit);
+            fails(limiter.update_rate(other).await, ErrorKind::Limit);
+            fails(limiter.expire(HOUR).await, ErrorKind::Limit);
+            fails(limiter.clear_expire().await, ErrorKind::Limit);
+            fails(limiter.rename(&unique("other")).await, ErrorKind::Limit);
+            assert_eq!(limiter.repair().await.unwrap(), 0);
+        }
+        // What the name is enough for.
+        by_name.give_back(&grant);
+        store.settled().await;
+        assert_eq!(free(&limiter).await, 4);
+        let left = by_name.time_to_live().await.unwrap();
+        assert!(matches!(left, TimeToLive::Left(_)), "{left:?}");
+        by_name.ban_for(HOUR).await.unwrap();
+        assert!(limiter.banned_until().await.unwrap().is_some());
+        assert!(by_name.unban().await.unwrap());
+        assert!(by_name.delete().await.unwrap());
+        assert!(!by_name.exists().await.unwrap());
+        assert_eq!(free(&limiter).await, 5);
+        mistake(
+            by_name.slots(10),
+            ConfigErrorKind::Limit,
+            &format!("{:?} cannot have 10 slots", limiter.name()),
+        );
     }
+    for rule in [
+        Rule::shared("orders"),
+        Rule::shared("orders").or_init(Limit::per_hour(5)),
+    ] {
+        for (algorithm, by) in [
+            (Algorithm::Gcra, "GCRA"),
+            (Algorithm::Calendar, "the calendar"),
+        ] {
+            let layer = RateLimitLayer::builder(&store);
+            let layer = layer.otherwise(rule.clone().algorithm(algorithm)).build();
+            let said = format!("rule \"orders\" cannot share a limit by {by}, as Java knows none");
+            mistake(layer, ConfigErrorKind::Limit, &said);
+        }
+    }
+}
+
+async fn a_limit_per_client_is_each_ones_own(store: impl Store) {
+    let limit = Limit::new(5, HOUR).per_client();
+    let limiter = Way::Gcra.limited(&store, limit).await;
+    take(&limiter, 2).await;
+    assert_eq!(free(&limiter).await, 3);
+    assert_eq!(
+        limiter
+            .limit()
+            .await
+            .unwrap()
+            .map(|limit| limit.is_per_client()),
+        Some(true)
+    );
+    assert!(limiter.delete().await.unwrap());
+    assert_eq!(free(&limiter).await, 5);
 }
 
 /// A changed limit of the code counts from the next call, with the permits in use; a process that

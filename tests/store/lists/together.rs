@@ -190,13 +190,11 @@ async fn a_line_that_leaves_while_it_is_asked_for_loses_nothing() {
     let store = store.deadline(Duration::from_secs(5)).build().unwrap();
     for round in 0..60 {
         let log = RateLimiter::new(&store, &unique("log")).unwrap();
-        let window = RateLimiter::new(&store, &unique("window")).unwrap();
-        let algorithm = [Algorithm::FixedWindow, Algorithm::Gcra][round % 2];
-        let window = window.algorithm(algorithm);
-        for limiter in [&log, &window] {
-            limiter.try_set_rate(Limit::per_hour(100)).await.unwrap();
-        }
-        let all = RateLimiter::all([&log, &window]).unwrap();
+        let limit = Limit::per_hour(100);
+        log.try_set_rate(limit).await.unwrap();
+        let other = [Way::Window, Way::Gcra][round % 2];
+        let other = other.limited(&store, limit).await;
+        let all = RateLimiter::all([&log, &other]).unwrap();
         let mut waiting: Vec<Waiting> = (0..6)
             .map(|_| all.clone())
             .map(|all| Box::pin(async move { all.acquire().await }) as Waiting)

@@ -40,10 +40,15 @@ async fn what_may_not_run_twice_is_sent_once() {
     assert_eq!(sent("{orders}", released).await, 1, "release");
     let renamed = async |limiter: RateLimiter| limiter.rename("b{orders}").await.map(drop);
     assert_eq!(sent("{orders}", renamed).await, 1, "rename");
-    for way in [Way::Slots(10), Way::Window, Way::Gcra] {
+    for way in [Way::Slots(10), Way::Window] {
         let taken = async |limiter: RateLimiter| way.limiter(limiter).try_acquire().await.map(drop);
         assert_eq!(sent("{orders}", taken).await, 1, "{way:?}");
     }
+    let gcra = async |store: RedisStore| {
+        let gcra = Way::Gcra.named(&store, "orders", Limit::per_hour(9)).await;
+        gcra.try_acquire().await.map(drop)
+    };
+    assert_eq!(sent_by(gcra).await, 1, "GCRA");
 }
 
 /// The limiter knows its last calls.

@@ -7,7 +7,7 @@ const TEN: Duration = secs(10);
 
 /// Puts the state of a limiter by hand where a server's clock that is fast by so much would have
 /// left it.
-pub(crate) fn plant(value: &str, permits: u32, interval: Duration, ahead: Duration) {
+fn plant(value: &str, permits: u32, interval: Duration, ahead: Duration) {
     let script = "local time = redis.call('TIME') \
                   local tat = time[1] * 1000000 + time[2] + ARGV[3] \
                   local value = struct.pack('<ddddd', ARGV[1], ARGV[2], tat, tat, 0) \
@@ -27,9 +27,9 @@ async fn what_a_fast_server_has_made_is_set_back_by_the_call_that_meets_it() {
         |limiter| Box::pin(async { assert_eq!(limiter.release(1).await.unwrap(), 1) }),
     ];
     for meet in meet {
-        let limiter = Way::Gcra.named(&redis_store().build().unwrap(), &unique("fast"));
-        limiter.try_set_rate(Limit::new(5, TEN)).await.unwrap();
-        let value = format!("{{{}}}:value", limiter.name());
+        let store = redis_store().build().unwrap();
+        let limiter = Way::Gcra.limited(&store, Limit::new(5, TEN)).await;
+        let value = key(limiter.name(), "value");
         plant(&value, 5, TEN, HOUR);
         meet(&limiter).await;
         assert!(ahead(&value) <= 10_000_000, "{}", ahead(&value));
@@ -64,9 +64,9 @@ async fn a_slow_caller_makes_no_room_for_another() {
         let store = redis_store().prefix(&prefix);
         store.client_clock(clock.clone()).build().unwrap()
     };
-    let limit = Limit::new(5, TEN);
-    let [limiter, other] = [&clock, &slow].map(|clock| Way::Gcra.named(&store(clock), &prefix));
-    limiter.try_set_rate(limit).await.unwrap();
+    let limit = Limit::new(5, TEN).named("slow").algorithm(Algorithm::Gcra);
+    let [limiter, other] =
+        [&clock, &slow].map(|clock| limit.clone().single(&store(clock)).unwrap());
     take(&limiter, 5).await;
     assert!(wait(&other, 1).await.unwrap() > HOUR);
     assert_eq!(free(&other).await, 0);

@@ -1,6 +1,6 @@
 //! The state in Redis, by `lua/README.md` and not by this crate's code.
 
-use super::{clocks::plant, *};
+use super::*;
 use tower_ratelimit::{Finding, FindingKind};
 
 impl State {
@@ -32,7 +32,7 @@ fn now() -> f64 {
 const HOUR_US: f64 = 3.6e9;
 
 #[tokio::test]
-async fn one_small_value_and_the_limit() {
+async fn one_small_value() {
     let state = State::new(Way::Gcra, 4).await;
     assert_eq!(free(&state.limiter).await, 4);
     assert!(!state.exists("value"), "counting makes none");
@@ -44,7 +44,7 @@ async fn one_small_value_and_the_limit() {
     assert_eq!((given, rate, interval), (0.0, 4.0, 3_600_000.0));
     assert_eq!(ends, tat + HOUR_US);
     assert!(!state.exists("permits"));
-    assert_eq!(state.ask("PTTL", "", &[]), "-1");
+    assert!(!state.exists(""));
     let left: f64 = state.left("value") as f64;
     assert!((left * 1000.0 - (ends - now())).abs() < 6e7, "{left}");
 
@@ -82,11 +82,10 @@ async fn what_another_left_there_counts_as_none() {
     // A key of another type is an error, and leaves all as it is.
     RedisServer::shared().command(&["DEL", &value]);
     RedisServer::shared().command(&["SADD", &value, "3"]);
-    let limiter = Way::Gcra.named(&store, &format!("{prefix}:{{a}}:five"));
+    let limiter = layer.limiter("five", ["a"]).unwrap();
     for error in [
         limiter.available_permits().await.unwrap_err(),
         limiter.release(1).await.unwrap_err(),
-        limiter.set_rate(Limit::new(5, HOUR)).await.unwrap_err(),
     ] {
         assert_eq!(error.kind(), ErrorKind::ForeignState);
     }
@@ -104,56 +103,14 @@ async fn a_log_never_takes_the_time_of_arrival_for_a_number() {
     let clock = ManualClock::new();
     clock.set(millis(at));
     let store = redis_store().client_clock(clock).build().unwrap();
-    let name = unique("digit");
-    let log = RateLimiter::new(&store, &name).unwrap();
+    let gcra = Way::Gcra.limited(&store, limit).await;
+    let log = RateLimiter::new(&store, gcra.name()).unwrap();
     assert!(log.try_set_rate(limit).await.unwrap());
     take(&log, 11).await;
-    take(&Way::Gcra.named(&store, &name), 1).await;
+    take(&gcra, 1).await;
     // Back in the log all that was taken there is in use, and no 8 are left.
     let decision = log.try_acquire_many(2).await.unwrap();
     assert!(!decision.is_allowed(), "{decision:?}");
-}
-
-#[tokio::test]
-async fn the_limit_has_a_life_of_its_own() {
-    let state = State::new(Way::Gcra, 4).await;
-    let limiter = &state.limiter;
-    take(limiter, 1).await;
-    let ends = state.numbers()[1];
-    assert!(limiter.expire(HOUR / 8).await.unwrap());
-    assert_eq!(state.numbers()[1], ends);
-
-    let (vanishing, hours) = (Limit::new(4, HOUR).keep_alive(3 * HOUR).unwrap(), 3_600_000);
-    limiter.set_rate(vanishing).await.unwrap();
-    // Where more than half of its life is left, a call leaves it alone.
-    state.ask("PEXPIRE", "", &[&(2 * hours).to_string()]);
-    take(limiter, 1).await;
-    let left = state.left("");
-    assert!((hours..=2 * hours).contains(&left), "{left}");
-    // It outlives a debt, too.
-    let grant = take(limiter, 1).await;
-    state.ask("PEXPIRE", "", &[&(hours / 2).to_string()]);
-    limiter.settle(&grant, 40);
-    state.store.close().await;
-    let left = state.left("");
-    assert!(left > hours, "{left}");
-}
-
-/// A limit that GCRA cannot have is found, and a manual change of the key's time to live is
-/// corrected.
-#[tokio::test]
-async fn repair_forgets_what_is_beyond_the_limit() {
-    let state = State::new(Way::Gcra, 4).await;
-    assert_eq!(state.limiter.repair().await.unwrap(), 0);
-    take(&state.limiter, 2).await;
-    state.ask("PERSIST", "value", &[]);
-    assert_eq!(state.limiter.repair().await.unwrap(), 0);
-    assert_ne!(state.ask("PTTL", "value", &[]), "-1");
-    assert_eq!(free(&state.limiter).await, 2);
-    plant(&key(state.limiter.name(), "value"), 4, HOUR, 2 * HOUR);
-    assert_eq!(state.limiter.repair().await.unwrap(), 4);
-    assert_eq!(state.limiter.repair().await.unwrap(), 0);
-    assert_eq!(free(&state.limiter).await, 0);
 }
 
 #[cfg(feature = "inspect")]
