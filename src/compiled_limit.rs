@@ -76,6 +76,8 @@ pub(crate) enum Warning {
     MissingKey = 16,
     /// A header is longer than the key accepts
     LongKey = 32,
+    /// Something else is stored under the name of its limiter
+    Foreign = 64,
 }
 
 impl CompiledLimit {

@@ -36,7 +36,8 @@ pub enum ErrorKind {
     NotInitialized,
     /// The stored limit is per client and an overall one was needed, or the other way round
     RateTypeDiffers,
-    /// Another kind of key, or entries that no Redisson wrote, are stored under the name
+    /// Another kind of key, entries that no Redisson wrote, or a state that this version did not
+    /// write, are stored under the name
     ForeignState,
     /// No permits, or more than 2^32 - 1, were requested
     Permits,
@@ -62,7 +63,8 @@ pub enum ErrorKind {
     /// answered [by an estimate](crate::MemoryStore#bounds)
     Full,
     /// The limiter's [`Algorithm`](crate::Algorithm) cannot count by this limit: `source()` has the
-    /// reason. Or the limit is in the code, where a verb would change what is stored
+    /// reason. Or the limit is in the code alone: a verb would change it, or a limiter by its name
+    /// lacks it
     Limit,
 }
 

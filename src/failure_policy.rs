@@ -9,7 +9,8 @@ use crate::error::{ConfigError, bail};
 #[derive(Clone, Copy, Debug, PartialEq)]
 #[non_exhaustive]
 pub enum FailurePolicy {
-    /// Lets it pass: the limiter causes no outage, and nothing is limited while the store fails
+    /// Lets it pass: the limiter causes no outage, and nothing is limited while the store fails.
+    /// [Four errors](crate::docs::failure) refuse all the same
     Allow,
     /// Decides in this process, by this share of the limit: see [`local`](Self::local). The default
     /// is all of it

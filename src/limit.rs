@@ -209,7 +209,8 @@ impl Limit {
         self.calendar
     }
 
-    /// Checks that `owner` counts a limit by the calendar by that alone, and no other limit so.
+    /// Checks that `owner` counts a limit by the calendar by that alone, and no other limit so; and
+    /// one by GCRA without what only Redisson's format has.
     pub(crate) fn check_counting(&self, owner: &str, by: Algorithm) -> Result<(), ConfigError> {
         let is_plain = by == Algorithm::SlidingLog && self.rate_type == RateType::Overall;
         match self.calendar {
@@ -220,6 +221,14 @@ impl Limit {
             None if by == Algorithm::Calendar => {
                 bail!(Limit: "{owner:?} cannot count {self} by the \
                 calendar: only days, weeks and months go by it, as in `Limit::monthly(10_000)`")
+            }
+            None if by == Algorithm::Gcra && self.is_per_client() => {
+                bail!(Limit: "{owner:?} counts {self} by GCRA, for all clients together: leave \
+                `per_client` out, and name the client in the key")
+            }
+            None if by == Algorithm::Gcra && self.keep_alive.is_some() => {
+                bail!(Limit: "{owner:?} counts {self} by GCRA, which keeps no key beyond its use: \
+                leave `keep_alive` out")
             }
             _ => Ok(()),
         }

@@ -41,7 +41,7 @@ pub(crate) fn markdown(rows: &[Scenario], outcomes: &[Outcome]) -> String {
 /// Returns the bytes in Redis, by the table of `src/docs/capacity.md`.
 fn bytes(row: &Scenario, found: &Outcome) -> u64 {
     let limiter = match row.algorithm {
-        Algorithm::Gcra => 240,
+        Algorithm::Gcra => 260,
         Algorithm::FixedWindow => 390,
         _ => 540,
     };

@@ -4,7 +4,7 @@
 --
 -- KEYS  the states of limiters, {N}~, and of bans, {N}~:ban, in any order
 -- ARGV  1, packed, little-endian:
---       a lone call, of one caller of key 1 by row 1:
+--       a lone call, of one caller of key 1 by row 1, of a log or a window:
 --         c8 id, I6 now, B 0, the row, I4 permits
 --       any other:
 --         c8 id, I6 now, B rows, B flags (1: tell the time), the rows, the requests
@@ -13,7 +13,7 @@
 --       now   ms; 0: the server's clock
 --       rows  see row.lua
 --       request  B callers, B charges, B flags, the charges. Instead of B callers also: B 0, c8 id,
---             B place, of one caller that was sent before
+--             B place, of one caller that was sent before; always if it settles
 --             flags 1: it waits, so a refusal is no strike; 2: it only asks; 4: it settles what
 --             the caller took; 8: it bans. Those of 2 and 8 have no place of the call
 --       charge   B key, B row, B flags, I4 permits, and what the flags say: see charge.lua
@@ -30,7 +30,6 @@
 --                            come back, strikes that count
 --       a group with room:   log, window, calendar: left * (interval + 1) + next, or two numbers if
 --                            (rate + 1) * (interval + 1) is above MOST;  GCRA: backlog (us), given
---                            (a lone call: only the backlog, if given is 0)
 --       one without:         -wait, left, and of a log reset;  GCRA: -wait, backlog, given
 --                            -MOST: it asks for more than the rate. 1 - MOST alone: a ban refuses
 --
@@ -233,12 +232,16 @@ for key = 1, #KEYS do
     if not life then
       call('SETRANGE', name, offset == 27 and '27' or format('%d', offset), text)
     elseif life <= 0 then
-      call('DEL', name)
-    elseif not is_absent then
-      call('SET', name, text, 'PX', format('%d', floor(life)))
-    elseif not call('SET', name, text, 'PX', format('%d', floor(life)), 'NX') then
-      -- It has an empty string.
-      answer, reply, size = nil, { false }, 1
+      call('UNLINK', name)
+    else
+      -- A caller's clock may stand still for a while.
+      life = format('%d', floor(life) + (own and 0 or 60000))
+      if not is_absent then
+        call('SET', name, text, 'PX', life)
+      elseif not call('SET', name, text, 'PX', life, 'NX') then
+        -- It has an empty string.
+        answer, reply, size = nil, { false }, 1
+      end
     end
   end
 end

@@ -11,11 +11,14 @@
 -- A permit takes `emission`, and all permits `whole`; how far tat lies ahead of now is the backlog.
 
 emission = emission or ceil(interval * 1000 / rate)
-local whole, cost, backlog = emission * rate, permits * emission, 0
+local whole, cost, backlog, rest = emission * rate, permits * emission, 0, 0
 if fits then
   backlog = tat > micros and tat - micros or 0
 else
-  backlog = of_kind > 0 and min(rare.use() * emission, whole) or 0
+  if of_kind > 0 then
+    -- Until something is taken, what is in use goes on as it is.
+    backlog, rest = min(rare.use() * emission, whole), rare.rest(rate - permits)
+  end
   of_ends, back = of_kind == 2 and of_ends or 0, of_kind == 2 and back or 0
 end
 local room = whole - backlog
@@ -39,8 +42,9 @@ if takes and granted > 0 then
   text = offset > 0 and text or pack('<I6I7I7I7', interval, rate, of_ends, back) .. text
 end
 one = backlog
-two = (not is_lone or back > 0) and back or nil
+two = back
 if granted < callers then
-  told = permits > rate and -MOST or -ceil((backlog + cost - whole) / 1000)
+  told = max(backlog + cost - whole, text and 0 or rest)
+  told = permits > rate and -MOST or -ceil(told / 1000)
   left, third = backlog, back
 end

@@ -64,7 +64,8 @@ function rare.ahead(expired)
   return first, sum, last, place
 end
 
--- Returns how many permits are in use by the limits of the state.
+-- Returns how many permits are in use by the limits of the state. From a calendar nothing is taken
+-- over, as it would count until its window ends.
 function rare.use()
   if of_kind == 1 then
     local first, sum = rare.ahead(now - log[2])
@@ -76,7 +77,20 @@ function rare.use()
     -- By the server's clock, more than all is a debt.
     return ceil((own and min(backlog, emission * of_rate) or backlog) / emission)
   end
-  return now < of_ends and of_used or 0
+  return of_kind == 3 and now < of_ends and of_used or 0
+end
+
+-- Returns the us until no more than so many permits are in use; of another kind than GCRA, until
+-- none are.
+function rare.rest(used)
+  if of_kind == 2 then
+    return tat - micros - used * ceil(of_interval * 1000 / of_rate)
+  end
+  if of_kind == 5 then
+    return 0
+  end
+  local first, sum, last = rare.ahead(-1)
+  return 1000 * ((of_kind == 1 and max(log[1], last) + log[2] or of_ends) - now)
 end
 
 -- Takes a window out of a log.

@@ -33,7 +33,8 @@ elseif fits and of_label >= label then
   end
   label = of_label
 end
-if not fits and of_kind > 0 then
+-- What another kind has in use would count until a calendar's window ends.
+if not fits and of_kind > 0 and kind == 3 then
   used = min(rare.use(), rate)
 end
 left = rate - used

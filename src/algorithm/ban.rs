@@ -1,6 +1,6 @@
 //! Bans: counts the refusals of a caller (strikes), and refuses it for a time after too many.
 //!
-//! Pure state. `lua/ban/acquire.lua` does the same in Redis.
+//! Pure state. `lua/ban/acquire.lua` and `lua/packed/ban.lua` do the same in Redis.
 
 use super::answer::{Answer, Changed, Verdict};
 use crate::{

@@ -1,4 +1,4 @@
-//! The algorithm GCRA, a token bucket: decides in Rust as `lua/gcra` does in Redis.
+//! The algorithm GCRA, a token bucket: decides in Rust as `lua/packed` does in Redis.
 //!
 //! Each permit is in use for one emission interval, one after the other. The theoretical arrival
 //! time (TAT) is when all of them are free: its distance from now is the number of permits in use.
@@ -33,7 +33,7 @@ pub(crate) struct Gcra {
     pub(crate) since: i64,
 }
 
-/// The number that Redis stores: what is in use, and the limit by which it was counted.
+/// What Redis stores: what is in use, and the limit by which it was counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct State {
     pub(crate) tat: Tat,
@@ -70,12 +70,12 @@ impl Counter for Gcra {
     #[inline(always)]
     fn end(&mut self, call: &CallContext, taken: i64, answer: &mut Answer, needs: &mut [Needs]) {
         let (pace, now) = (Pace::of_call(call), call.now);
-        // The call has begun by this limit.
-        let mut from = self.from(now);
-        let mut backlog = (self.stored).map_or(0, |state| (state.tat.at - from).max(0));
-        // A call that takes nothing makes no state.
+        let (mut from, mut backlog) = (self.from(now), self.backlog(&pace, now));
+        let rest = self.rest(&pace, now);
+        // A call that takes nothing makes no state, and leaves one by another limit.
         if taken > 0 {
-            (from, backlog) = self.write(&pace, backlog, pace.cost(taken), now);
+            backlog += pace.cost(taken);
+            from = self.write(&pace, backlog, 0, now);
         }
         // From the tick of now on, as there may be room in the next one.
         let late = from - now.micros();
@@ -83,7 +83,12 @@ impl Counter for Gcra {
         let backlog = backlog + late;
         for needs in needs {
             let in_line = needs.permits + needs.rounds * pace.rate;
-            needs.wait = now.ticks_of_micros(pace.wait(backlog, in_line));
+            let wait = pace.wait(backlog, in_line);
+            // What is in use goes on by its own limit, as nothing is written.
+            let wait = rest.filter(|_| taken == 0).map_or(wait, |(own, ahead)| {
+                wait.max(ahead + late - own.cost(pace.rate - in_line.min(pace.rate)))
+            });
+            needs.wait = now.ticks_of_micros(wait);
         }
         answer.next = match next {
             0 => 0,
@@ -95,72 +100,37 @@ impl Counter for Gcra {
 
     fn available(&mut self, call: &CallContext) -> Result<i64, ErrorKind> {
         let pace = Pace::of_call(call);
-        // A call that takes nothing changes no limit.
-        let backlog = match self.stored.filter(|state| !state.is_by(&pace)) {
-            Some(_) => self.backlog(&pace, call.now),
-            None => self.count_by(&pace, call.now),
-        };
-        Ok(pace.left(backlog))
+        Ok(pace.left(self.count_by(&pace, call.now)))
     }
 
     fn release(&mut self, call: &CallContext, wanted: i64) -> Result<i64, ErrorKind> {
-        let pace = Pace::of_call(call);
-        let backlog = self.backlog(&pace, call.now);
-        let released = pace.used(backlog).min(wanted);
-        if released > 0 {
-            let rest = (backlog - pace.cost(released)).max(0);
-            self.write(&pace, rest, 0, call.now);
-        }
-        Ok(released)
+        let last = Tat { at: MOST, given: 0 };
+        Ok(self.move_back(wanted, last, call.now))
     }
 
     /// Gives back what still lies ahead of permits that a grant took when it left the TAT in its
     /// receipt.
     fn give_back(&mut self, back: &GiveBack<'_>) -> Result<i64, ErrorKind> {
-        let limit = back.limit.ok_or(ErrorKind::NotInitialized)?;
-        let (pace, now) = (pace(&limit)?, back.now);
-        let (Some(state), Some(Taken::Tat(tat))) = (self.stored, back.taken) else {
+        back.limit.ok_or(ErrorKind::NotInitialized)?;
+        let Some(Taken::Tat(tat)) = back.taken else {
             return Ok(0);
         };
-        let backlog = self.backlog(&pace, now);
-        // What was given back since may have been before it, and has brought it forward by as much;
-        // so has a greater limit.
-        let since = (state.tat.given - tat.given).rem_euclid(WRAP)
-            + (state.tat.at - self.from(now) - backlog).max(0);
-        let ahead = (tat.at - since - now.micros_up()).min(backlog);
-        let moved = pace.cost(back.permits.into()).min(ahead);
-        if moved <= 0 {
-            return Ok(0);
-        }
-        self.write(&pace, backlog - moved, 0, now);
-        Ok(pace.used(moved))
+        Ok(self.move_back(back.permits.into(), tat, back.now))
     }
 
+    /// Charges by the limit of the state, up to a whole limit beyond the whole limit: a debt lasts
+    /// no longer.
     fn charge(&mut self, call: &CallContext, permits: u32) -> i64 {
-        let pace = Pace::of_call(call);
-        let backlog = self.backlog(&pace, call.now);
-        self.write(&pace, backlog, pace.cost(permits.into()), call.now);
+        let (pace, now) = (self.pace().unwrap_or(Pace::of_call(call)), call.now);
+        let backlog = self.count_by(&pace, now);
+        let most = backlog.max(2 * pace.whole());
+        let backlog = backlog.saturating_add(pace.cost(permits.into())).min(most);
+        self.write(&pace, backlog, 0, now);
         permits.into()
     }
 
-    /// Forgets what is in use beyond the whole limit, by any clock.
-    fn repair(&mut self, call: &CallContext) -> Result<i64, ErrorKind> {
-        let (pace, now) = (Pace::of_call(call), call.now);
-        let backlog = self.ahead(&pace, now, false);
-        let from = self.from(now);
-        if self.stored.is_some_and(|state| state.tat.at > from) {
-            // A wrong clock may have put it far off.
-            self.ends = 0;
-            self.write(&pace, backlog.min(pace.whole()), 0, now);
-        }
-        Ok((pace.used(backlog) - pace.rate).max(0))
-    }
-
-    fn change_limit(&mut self, _before: Option<&StoredLimit>, limit: &StoredLimit, now: Now) {
-        if let Ok(pace) = pace(limit) {
-            self.count_by(&pace, now);
-        }
-    }
+    // Its limit is in the code, and goes with each call.
+    fn change_limit(&mut self, _before: Option<&StoredLimit>, _limit: &StoredLimit, _now: Now) {}
 
     fn forget(&mut self) {
         self.stored = None;
@@ -176,10 +146,8 @@ impl Counter for Gcra {
 }
 
 impl Gcra {
-    /// Counts what is in use by this limit from now on. Returns how far TAT lies ahead.
-    ///
-    /// Where it lies further ahead than the limit allows it is set back, so that the work of a
-    /// wrong clock is over an interval after a call has met it.
+    /// Returns how far TAT lies ahead by this limit, after it was set back from where only a clock
+    /// that was set back can have left it: further than a debt. A caller's clock proves nothing.
     #[inline(always)]
     fn count_by(&mut self, pace: &Pace, now: Now) -> i64 {
         let Some(state) = self.stored else {
@@ -193,37 +161,73 @@ impl Gcra {
         }
     }
 
-    /// Does that where something is to be changed.
+    /// Does that where something may be changed.
     #[cold]
     fn recount(&mut self, pace: &Pace, now: Now) -> i64 {
-        let backlog = self.backlog(pace, now);
-        self.write(pace, backlog, 0, now);
-        backlog
+        if let Some(own) = self.pace()
+            && now.is_own
+        {
+            let (ahead, whole) = (self.ahead(now), own.whole());
+            if ahead > 2 * whole + whole / 5 {
+                self.write(&own, whole, 0, now);
+            }
+        }
+        self.backlog(pace, now)
     }
 
-    /// Returns how far TAT lies ahead by this limit: by the store's own clock no further than all
-    /// permits take, as more than those was never in use. By a caller's, which may be slow, that
-    /// proves nothing.
+    /// Returns how far TAT lies ahead by this limit. What was counted by another limit is the same
+    /// permits at the pace of this one, within what either can hold.
+    #[inline(always)]
     fn backlog(&self, pace: &Pace, now: Now) -> i64 {
-        self.ahead(pace, now, now.is_own)
+        let ahead = self.ahead(now);
+        match self.stored {
+            Some(state) if !state.is_by(pace) => self.converted(pace, ahead, now),
+            _ => ahead,
+        }
     }
 
-    /// The same, `cut` to what all permits take or not. What was counted by another limit is the
-    /// same permits at the pace of this one, within what it can hold.
-    fn ahead(&self, pace: &Pace, now: Now, cut: bool) -> i64 {
-        let Some(state) = self.stored else {
+    #[cold]
+    fn converted(&self, pace: &Pace, ahead: i64, now: Now) -> i64 {
+        let used = self.pace().map_or(0, |own| {
+            let most = if now.is_own { own.whole() } else { MOST };
+            own.used(ahead.min(most))
+        });
+        pace.cost(used).min(pace.whole())
+    }
+
+    /// Returns the limit of the state and how far TAT lies ahead, if it is not this limit.
+    fn rest(&self, pace: &Pace, now: Now) -> Option<(Pace, i64)> {
+        let state = self.stored.filter(|state| !state.is_by(pace))?;
+        Some((Pace::of(state.rate, state.interval)?, self.ahead(now)))
+    }
+
+    fn ahead(&self, now: Now) -> i64 {
+        let from = self.from(now);
+        (self.stored).map_or(0, |state| (state.tat.at - from).max(0))
+    }
+
+    /// Returns the limit of the state.
+    fn pace(&self) -> Option<Pace> {
+        self.stored
+            .and_then(|state| Pace::of(state.rate, state.interval))
+    }
+
+    /// Moves TAT back by so many permits, as far as those lie ahead that were taken when TAT was
+    /// there. Returns how many are free again.
+    fn move_back(&mut self, permits: i64, tat: Tat, now: Now) -> i64 {
+        let (Some(state), Some(pace)) = (self.stored, self.pace()) else {
             return 0;
         };
-        let ahead = (state.tat.at - self.from(now)).max(0);
-        let cut_to = |pace: &Pace, ahead: i64| if cut { ahead.min(pace.whole()) } else { ahead };
-        if state.is_by(pace) {
-            return cut_to(pace, ahead);
+        let backlog = self.count_by(&pace, now);
+        // What was given back since may have been before them, and has brought them forward by as
+        // much.
+        let since = (state.tat.given - tat.given).rem_euclid(WRAP);
+        let ahead = (tat.at - since - now.micros_up()).min(backlog);
+        let moved = pace.cost(permits).min(ahead).max(0);
+        if moved > 0 {
+            self.write(&pace, backlog - moved, moved, now);
         }
-        let Some(old) = Pace::of(state.rate, state.interval) else {
-            return cut_to(pace, ahead);
-        };
-        let used = old.used(cut_to(&old, ahead));
-        pace.cost(used).min(pace.whole())
+        pace.used(moved)
     }
 
     /// Returns the time from which what is in use counts, in us: now, rounded down; in the
@@ -236,29 +240,27 @@ impl Gcra {
         }
     }
 
-    /// Stores how much lies ahead of now: what is `kept` of what did, and what is `added`, up to
-    /// the whole limit: a debt lasts no longer. For receipts, what is not kept was given back.
-    /// Returns the time from which it counts, and how much it is.
+    /// Stores how much lies ahead of now, after so much was given back. Returns the time from which
+    /// it counts.
     #[inline]
-    fn write(&mut self, pace: &Pace, kept: i64, added: i64, now: Now) -> (i64, i64) {
-        if kept == 0 {
+    fn write(&mut self, pace: &Pace, backlog: i64, given_back: i64, now: Now) -> i64 {
+        if self.ahead(now) == 0 {
             // Rounded up, as any grant is.
             self.since = now.micros_up();
         }
         let from = self.from(now);
-        let given = self.stored.map_or(0, |State { tat, .. }| {
-            (tat.given + (tat.at - from - kept).max(0)).rem_euclid(WRAP)
-        });
-        let most = pace.whole().max(kept).min(MOST - from);
-        let backlog = kept.saturating_add(added).min(most);
-        let at = from + backlog;
+        let at = from.saturating_add(backlog).min(MOST);
+        let given = self.stored.map_or(0, |State { tat, .. }| tat.given);
         self.ends = self.ends.max(at);
         self.stored = Some(State {
-            tat: Tat { at, given },
+            tat: Tat {
+                at,
+                given: (given + given_back) % WRAP,
+            },
             rate: pace.rate,
             interval: pace.interval,
         });
-        (from, backlog)
+        from
     }
 }
 

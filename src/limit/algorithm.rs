@@ -12,9 +12,9 @@ use crate::error::{ConfigError, bail, config_error};
 /// disagree, or while a fleet changes from one to the other, the next call repairs the limiter.
 /// That may keep permits in use for up to an interval, or grant a quota once more.
 ///
-/// Only a sliding log has an entry for each grant. Without entries, a repeated call cannot be
-/// recognised: so a call is sent once, and permits of an unacknowledged call cannot be released. By
-/// the calendar the last four grants are known.
+/// Only a sliding log has an entry for each grant. By GCRA and by the calendar the last four grants
+/// are known. By a fixed window and in slots a repeated call cannot be recognised: so it is sent
+/// once, and permits of an unacknowledged call cannot be released.
 ///
 /// [`Rule::algorithm`](crate::Rule::algorithm),
 /// [`RateLimiterBuilder::algorithm`](crate::RateLimiterBuilder::algorithm) and
@@ -78,12 +78,12 @@ pub enum Algorithm {
     /// in memory; from Redis it is in whole milliseconds, rounded up: there is room when it is
     /// over, and none a millisecond before.
     ///
-    /// No more than the whole limit is ever in use, so all permits are free again an interval
-    /// later. What a [settlement](crate::RateLimiter::settle) charges beyond that is forgotten: if
-    /// single responses cost more than the limit in addition to what they reserve, choose a sliding
-    /// log, which then admits no request for an interval. The same applies to permits taken by a
-    /// clock that was fast and is corrected later; not with a `client_clock`, as a caller whose own
-    /// clock is slow sees the same state.
+    /// Grants take no more than the whole limit, so all permits are free again an interval later. A
+    /// [settlement](crate::RateLimiter::settle) that charges beyond that is a debt of up to as much
+    /// again, and more is forgotten: if single responses cost more than the limit in addition to
+    /// what they reserve, choose a sliding log. Permits taken by a clock that was fast and is
+    /// corrected later are cut to the whole limit if they are more than 2.2 limits; not with a
+    /// `client_clock`, as a caller whose own clock is slow sees the same state.
     ///
     /// The limit is in the code alone: that of a [`Rule`](crate::Rule) or of a [`Limit::named`],
     /// sent with each call. No limiter [by its exact name](crate::RateLimiter::new) and no
@@ -91,12 +91,12 @@ pub enum Algorithm {
     /// use stays in use, in whole permits, up to the new limit. A name that changes from or to
     /// another algorithm starts with all permits free.
     ///
-    /// Grants have no entries. So an acquire is never sent twice: calls in flight when a connection
-    /// is lost meet their failure policy, where those of a sliding log are sent again. Behind a
-    /// network that often cuts connections these may be many. Permits of an unanswered call are in
-    /// use until their time has passed, an interval later at the latest. A
-    /// [`Grant`](crate::Grant) is released once: the part of its permits that still lies ahead; if
-    /// others were released meanwhile, it may be less, never more.
+    /// Grants have no entries. A limiter in Redis knows its last four, by which it recognises a
+    /// call that is sent again because its connection was lost. Permits of an unanswered call are
+    /// in use until their time has passed, an interval later at the latest. A
+    /// [`Grant`](crate::Grant) is released once: the part of its permits that still lies ahead, and
+    /// none if its call was sent again; if others were released meanwhile, it may be less, and
+    /// never more while the limiter lives.
     Gcra,
     /// Counts by windows of the calendar. Only limits such as `Limit::monthly` (feature `calendar`)
     /// use it; choosing it for another limit is a [`ConfigError`].
@@ -157,7 +157,8 @@ impl Algorithm {
         }
     }
 
-    /// Returns whether its limiters are in our own format, so that their limit is in the code alone.
+    /// Returns whether its limiters are in our own format, so that their limit is in the code
+    /// alone.
     pub(crate) fn is_own(self) -> bool {
         match self {
             Self::Gcra | Self::Calendar => true,

@@ -108,21 +108,11 @@ impl Ban {
         Ok(())
     }
 
-    /// Checks that it can go with a lease of the same limit, if there is one, and with a limit by
-    /// the calendar.
-    pub(crate) fn check_beside(
-        &self,
-        rule: &str,
-        leases: bool,
-        by_calendar: bool,
-    ) -> Result<(), ConfigError> {
+    /// Checks that it can go with a lease of the same limit, if there is one.
+    pub(crate) fn check_beside(&self, rule: &str, leases: bool) -> Result<(), ConfigError> {
         if leases {
             bail!(Rule: "rule {rule:?} leases permits and bans callers: a leased permit does not \
                 reach the store, so choose one of the two");
-        }
-        if by_calendar {
-            bail!(Rule: "rule {rule:?} counts by the calendar and bans callers: give the ban to a \
-                second rule with a short interval");
         }
         Ok(())
     }

@@ -78,8 +78,8 @@ impl RateLimiterBuilder {
     ///
     /// - [`Name`](crate::ConfigErrorKind::Name) if the name has other characters;
     /// - [`Limit`](crate::ConfigErrorKind::Limit) if the algorithm cannot count by the limit;
-    /// - [`Rule`](crate::ConfigErrorKind::Rule) if a number of the ban is out of range, if there is
-    ///   one and the limit is by the calendar, or if a store of your own cannot count so;
+    /// - [`Rule`](crate::ConfigErrorKind::Rule) if a number of the ban is out of range, or if a
+    ///   store of your own cannot count so;
     /// - [`Duplicate`](crate::ConfigErrorKind::Duplicate) if a rule or another limit of this name
     ///   is in use with the store, and differs in limit, algorithm or ban.
     pub fn keyed(self, store: &impl Store) -> Result<Keyed, ConfigError> {
@@ -137,13 +137,12 @@ impl RateLimiterBuilder {
 
     /// Returns how its limit is counted, after a check of the settings.
     fn checked(&self) -> Result<Counting, ConfigError> {
-        let (name, by_calendar) = (&self.name, self.limit.calendar().is_some());
+        let name = &self.name;
         self.limit.check_counting(name, self.algorithm)?;
         let limit = self.limit.stored();
         self.algorithm.check(limit.rate, limit.interval)?;
         if let Some(ban) = &self.ban {
             ban.check(name)?;
-            ban.check_beside(name, false, by_calendar)?;
         }
         let counting = Counting {
             algorithm: self.algorithm,

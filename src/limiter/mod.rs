@@ -27,8 +27,8 @@ use crate::{
 ///
 /// The limit is the stored one; set it with [`try_set_rate`](Self::try_set_rate), here or in Java.
 /// Clones are the same limiter. [`Keyed`](crate::Keyed) and
-/// [`RateLimitLayer::limiter`](crate::RateLimitLayer::limiter) return limiters whose limit is in the
-/// code.
+/// [`RateLimitLayer::limiter`](crate::RateLimitLayer::limiter) return limiters whose limit is in
+/// the code.
 ///
 /// # Example
 ///
@@ -218,7 +218,7 @@ impl RateLimiter {
         let (algorithm, in_slots) = (of.counting.algorithm, of.counting.slots().is_some());
         check_lease(self.name(), lease, algorithm, in_slots, self.given())?;
         if let Some(ban) = &of.ban {
-            ban.check_beside(&of.name, !lease.is_zero(), false)?;
+            ban.check_beside(&of.name, !lease.is_zero())?;
         }
         self.settings().lease = (!lease.is_zero()).then_some(lease);
         Ok(self)

@@ -24,9 +24,9 @@ impl RateLimiter {
     ///
     /// If it used less, the rest is given back while it is still in use. If it used more, the rest
     /// is debt: it counts from now on, also beyond the limit, and no caller is admitted until
-    /// enough of it has left the interval, which takes one interval at most, whatever the
-    /// algorithm. With [`Algorithm::Gcra`](crate::Algorithm::Gcra) it counts up to the whole limit.
-    /// A limiter that was deleted meanwhile owes nothing.
+    /// enough of it has left the interval, which takes one interval at most. With
+    /// [`Algorithm::Gcra`](crate::Algorithm::Gcra) no more than twice the limit is in use then,
+    /// which takes up to two intervals. A limiter that was deleted meanwhile owes nothing.
     ///
     /// Returns at once; a store in Redis learns of it in the background. A grant is settled once:
     /// of several settlements with different permits any may count. Of a grant by several limiters,

@@ -227,14 +227,15 @@ async fn warm_again(store: &RedisStore, service: &Http) {
     .await;
 }
 
-/// By GCRA a call goes once: with its connection it is lost, which says nothing of the server.
+/// By a fixed window a call goes once: with its connection it is lost, which says nothing of the
+/// server.
 #[tokio::test]
 async fn calls_that_are_lost_with_their_connection_open_no_breaker() {
     let (_server, proxy) = Proxy::and_server();
     let store = patient(proxy.url()).build().unwrap();
     let mut limiters = Vec::new();
     for _ in 0..50 {
-        limiters.push(Way::Gcra.limited(&store, Limit::per_hour(1_000)).await);
+        limiters.push(Way::Window.limited(&store, Limit::per_hour(1_000)).await);
     }
     let began = Instant::now();
     let mut lost = 0;

@@ -120,6 +120,9 @@ async fn verbs(store: &RedisStore) -> Result<(), Error> {
         }
         limiter.release(1).await?;
         limiter.available_permits().await?;
+        limiter.ban_for(HOUR).await?;
+        limiter.banned_until().await?;
+        assert!(limiter.unban().await?);
     }
     Ok(())
 }

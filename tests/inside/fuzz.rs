@@ -4,18 +4,19 @@
 use proptest::prelude::*;
 use redis::{RedisError, Value, parse_redis_value};
 
-use super::wire::{
-    self,
-    gcra::{self, Lone},
-    sliding_log,
-};
+use super::wire::{self, sliding_log};
 use crate::{
+    algorithm::gcra::Pace,
     charge::{Charge, PermitId},
     compiled_limit::CompiledLimit,
     demand::Demand,
     error::{Error, ErrorKind},
-    limit::{Algorithm, Limit, LimitSource, Slots},
+    limit::{Algorithm, Ban, Limit, LimitSource, Slots, calendar::Window},
     name::Name,
+    store::redis::packed::{
+        Stamp, calendar, gcra,
+        requests::{Asked, Row},
+    },
 };
 
 /// Numbers at which arithmetic ends are made likely, and small ones, which mean something.
@@ -169,7 +170,7 @@ proptest! {
             }
             None => reply,
         };
-        match wire::read_answers(&reply, limiters, callers, None) {
+        match wire::read_answers(&reply, limiters, callers) {
             Ok(answers) => {
                 let numbers = plainly(&reply);
                 let numbers = numbers.expect("numbers, and nothing else");
@@ -201,7 +202,7 @@ proptest! {
         all.extend(&numbers);
         all.extend([status, numbers[0]]);
         let reply = Value::Array(all.into_iter().map(Value::Int).collect());
-        let answers = wire::read_answers(&reply, 1, 1, None).unwrap();
+        let answers = wire::read_answers(&reply, 1, 1).unwrap();
         for (algorithm, slots) in algorithms {
             let decision = acquire(algorithm, slots, 1).decision(&answers);
             prop_assert_eq!(decision.is_allowed(), status == 1);
@@ -239,20 +240,45 @@ proptest! {
         }
     }
 
+    /// Of GCRA and of the calendar, with and without bans.
     #[test]
-    fn gcra_reads_no_other_reply(reply in any_reply(), callers in 1_usize..3, dense: bool) {
-        let mut demand = acquire(Algorithm::Gcra, None, 1);
-        // A permit in each microsecond, or a few.
-        let limit = if dense { Limit::per_second(1_000_000) } else { Limit::per_minute(5) };
-        demand.charges[0] = demand.first().clone().by(LimitSource::Code(limit));
-        let lone = Lone::new(demand.first()).unwrap();
-        if let Ok(Some(answer)) = lone.answer(&reply) {
-            let allowed = demand.decision(&[answer]).is_allowed();
-            prop_assert_eq!(allowed, matches!(&reply, Value::BulkString(bytes) if bytes.len() == 24));
-        }
-        match wire::read_answers(&reply, 1, callers, gcra::SCRIPTS.taken) {
-            Ok(answers) => prop_assert_eq!(answers.len(), callers),
-            Err(error) => prop_assert!(is_of_replies(&error), "{:?}", error),
+    fn our_own_format_reads_no_other_reply(
+        reply in any_reply(),
+        numbers in prop::option::of(prop::collection::vec(number(), 0..14)),
+        callers in 1_usize..4,
+        bans: bool,
+        again: bool,
+    ) {
+        let limit = LimitSource::Code(Limit::per_minute(5));
+        let ban = bans.then(|| Ban::after(3));
+        let of = |charge: Charge| charge.by(limit).counted(|of| of.ban = ban);
+        let demand = acquire(Algorithm::Gcra, None, 1);
+        let charge = of(demand.first().clone());
+        let run = vec![Demand::of([charge], false); callers];
+        let reply = numbers.map_or(reply, |numbers| {
+            Value::Array(numbers.into_iter().map(Value::Int).collect())
+        });
+        let window = |label| Window { label, start: 0, end: 9000 * label };
+        let by_calendar = calendar::Row { rate: 5, windows: [window(1), window(2)] };
+        let pace = Pace::of(5, 60_000).unwrap();
+        for row in [Row::Gcra(gcra::Row(pace)), Row::Calendar(by_calendar)] {
+            let stamp = Stamp { id: PermitId::NONE, now: None };
+            let asked = Asked { stamp, rows: &[row], carried: &[], again };
+            if let (Row::Gcra(_), Ok(Some(read))) = (row, asked.read_lone(&reply, &run[..1])) {
+                let answers = read.answers.unwrap();
+                let is_grant = matches!(&reply, Value::BulkString(bytes) if bytes.len() == 24);
+                prop_assert_eq!(run[0].decision(&answers).is_allowed(), is_grant);
+            }
+            match asked.read(&reply, &run) {
+                Ok(read) => {
+                    let answers = read.answers.unwrap_or_default();
+                    prop_assert!([0, callers].contains(&answers.len()));
+                    for answer in answers {
+                        let _ = format!("{:?}", run[0].decision(&[answer]));
+                    }
+                }
+                Err(error) => prop_assert!(is_of_replies(&error), "{:?}", error),
+            }
         }
     }
 
@@ -262,7 +288,7 @@ proptest! {
         let bytes = [mark.as_bytes(), &bytes, b"\r\n"].concat();
         match parse_redis_value(&bytes) {
             Ok(reply) => {
-                let _ = wire::read_answers(&reply, 1, 1, None);
+                let _ = wire::read_answers(&reply, 1, 1);
             }
             Err(error) => {
                 let kind = wire::failure(error).kind();

@@ -2,8 +2,8 @@
 //!
 //! Every test has both go through the same steps, the scripts on a real server, and compares reply
 //! and keys after each. `pair.rs`, `verbs.rs` and `histories.rs` serve every way to count; what
-//! differs from one to another is in `log.rs`, `fixed_window.rs` and `gcra.rs`. `calendar.rs`
-//! stands alone, as its keys and verbs are others.
+//! differs from one to another is in `log.rs` and `fixed_window.rs`. `gcra.rs` and `calendar.rs`
+//! stand alone, as their keys and verbs are others.
 
 mod bans;
 mod calendar;
@@ -44,6 +44,7 @@ use crate::{
     charge::{Charge, PermitId, Taken},
     clock::Now,
     compiled_limit::{CompiledLimit, Limiter},
+    decision::{Decision, RefusalKind},
     demand::Demand,
     error::ErrorKind,
     limit::{Algorithm, Counting, Limit, LimitSource, RateType, StoredLimit},

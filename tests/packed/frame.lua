@@ -35,7 +35,8 @@ local function play()
 --- the script
 end
 
-local reply = { play(), {} }
+-- A list of a script cannot begin with nil; false is nil in a reply.
+local reply = { play() or false, {} }
 for place, key in ipairs(KEYS) do
   reply[2][place] = writes[key] or ''
   local kind = redis.call('TYPE', key).ok

@@ -11,7 +11,7 @@ use crate::{
     support::{self, RedisServer, resp},
     twin::{
         Limit,
-        call::Call,
+        call::{Call, Row},
         decide::decide,
         keys::{Keys, Stored, expire},
         log::{Log, Record, Span},
@@ -33,11 +33,13 @@ pub struct World {
     damaged: Vec<String>,
 }
 
-/// A server, a connection to it, and the hash of the script
+/// A server, a connection to it, and the hashes of the scripts: of that which decides all, and of
+/// that for one caller by GCRA
 struct Redis {
     _server: RedisServer,
     stream: BufReader<TcpStream>,
-    sha: Vec<u8>,
+    decide: Vec<u8>,
+    lone: Vec<u8>,
 }
 
 /// What a call of the script has returned and left.
@@ -88,11 +90,16 @@ impl World {
         world.redis = Some(Redis {
             _server: server,
             stream: BufReader::new(stream),
-            sha: Vec::new(),
+            decide: Vec::new(),
+            lone: Vec::new(),
         });
-        let text = include_str!("frame.lua").replace("--- the script", &script("decide.lua", ""));
-        let loaded = world.ask(&[b"SCRIPT", b"LOAD", text.as_bytes()]);
-        world.redis.as_mut().unwrap().sha = loaded.into_bytes();
+        let [decide, lone] = ["decide.lua", "gcra_lone.lua"].map(|name| {
+            let text = include_str!("frame.lua").replace("--- the script", &script(name, ""));
+            let loaded = world.ask(&[b"SCRIPT", b"LOAD", text.as_bytes()]);
+            loaded.into_bytes()
+        });
+        let redis = world.redis.as_mut().unwrap();
+        (redis.decide, redis.lone) = (decide, lone);
         world
     }
 
@@ -208,7 +215,21 @@ impl World {
             self.check();
             return Ok(reply);
         }
-        let played = self.run(&call.build(), &names)?;
+        let (call, lone) = match call.lone_gcra() {
+            Some((call, argument)) => (call, Some(argument)),
+            None => (call.clone(), None),
+        };
+        let call = &call;
+        let played = match lone {
+            Some(argument) => match self.is_usual(call, &names[0]) {
+                true => self.run(true, &argument, &names)?,
+                false => {
+                    self.leave(&argument, &names)?;
+                    self.run(false, &call.build(), &names)?
+                }
+            },
+            None => self.run(false, &call.build(), &names)?,
+        };
         let before = self.keys.clone();
         let reply = decide(call, &names, &mut self.keys, self.us);
         let met = self.damage_met(call, &names);
@@ -281,11 +302,38 @@ impl World {
         }
     }
 
-    fn run(&mut self, argument: &[u8], names: &[String]) -> Result<Played, String> {
+    /// Has the script for one caller by GCRA leave a call to the other one, except where the key is
+    /// no string, which makes it fail.
+    fn leave(&mut self, argument: &[u8], names: &[String]) -> Result<(), String> {
+        let stored = self.keys.get(&names[0]);
+        if stored.is_some_and(|stored| stored.bytes.is_none()) {
+            return Ok(());
+        }
+        let played = self.run(true, argument, names)?;
+        match played.sent == support::Reply::Nil && played.writes[0].is_empty() {
+            true => Ok(()),
+            false => Err(format!("not left to the other script: {:?}", played.sent)),
+        }
+    }
+
+    /// Whether the script for one caller by GCRA decides.
+    fn is_usual(&self, call: &Call, name: &str) -> bool {
+        let (Some(stored), Some(Row::Gcra(limit))) = (self.keys.get(name), call.row(1)) else {
+            return true;
+        };
+        match stored.state() {
+            Ok(State::Gcra(gcra)) => gcra.is_usual(*limit, call.now == 0, self.us),
+            _ => false,
+        }
+    }
+
+    fn run(&mut self, is_lone: bool, argument: &[u8], names: &[String]) -> Result<Played, String> {
         use support::Reply::{Array, Bulk, Int};
         let numbers = [names.len() as i64, self.us / 1_000_000, self.us % 1_000_000];
         let numbers = numbers.map(|number| number.to_string());
-        let sha = self.redis.as_ref().unwrap().sha.clone();
+        let redis = self.redis.as_ref().unwrap();
+        let sha = if is_lone { &redis.lone } else { &redis.decide };
+        let sha = sha.clone();
         let mut words: Vec<&[u8]> = vec![b"EVALSHA", &sha, numbers[0].as_bytes()];
         words.extend(names.iter().map(|name| name.as_bytes()));
         words.extend([argument, numbers[1].as_bytes(), numbers[2].as_bytes()]);
@@ -315,7 +363,19 @@ impl World {
         names: &[String],
         before: &Keys,
     ) -> Result<(), String> {
-        if reply.sent(call) != played.sent {
+        let is_same = match &played.sent {
+            support::Reply::Bulk(text) => reply.sent(call) == lone_grant(text),
+            // A refusal of one caller by GCRA.
+            support::Reply::Int(backlog) if call.tells => {
+                let support::Reply::Array(said) = reply.sent(call) else {
+                    return Err("the script refuses".to_owned());
+                };
+                let backlog = support::Reply::Int(*backlog);
+                matches!(said[1], support::Reply::Int(..0)) && said[2] == backlog
+            }
+            sent => reply.sent(call) == *sent,
+        };
+        if !is_same {
             return Err("the replies differ".to_owned());
         }
         for (place, name) in names.iter().enumerate() {
@@ -360,6 +420,17 @@ impl World {
         }
         Ok(())
     }
+}
+
+/// Returns what the script that decides all would say of a grant to one caller by GCRA.
+fn lone_grant(text: &[u8]) -> support::Reply {
+    let (doubles, _) = text.as_chunks::<8>();
+    let numbers: Vec<_> = doubles
+        .iter()
+        .map(|it| f64::from_le_bytes(*it) as i64)
+        .collect();
+    let numbers = [numbers[0], numbers[1] - numbers[0], numbers[2]];
+    support::Reply::Array(numbers.map(support::Reply::Int).into())
 }
 
 /// Compares only how many requests are foreign.

@@ -26,9 +26,10 @@
 //! { at = 0, take = 1, shared = true, status = 503 }    # by a layer with Rule::shared
 //! ```
 //!
-//! A case with an `algorithm` is counted by it; by GCRA the `limit` is in the code. Fixed windows run only in memory if a step has a
-//! time, because in Redis they end by the server's clock. Cases of logs run once more with the
-//! maximum number of slots: if no slot is longer than a millisecond, the results are the same.
+//! A case with an `algorithm` is counted by it; by GCRA the `limit` is in the code. Fixed windows
+//! run only in memory if a step has a time, because in Redis they end by the server's clock. Cases
+//! of logs run once more with the maximum number of slots: if no slot is longer than a millisecond,
+//! the results are the same.
 //!
 //! `client = "b"` is another store with its own client id, `user = "b"` another key of the layer's
 //! rule.

@@ -68,6 +68,7 @@ impl State {
 fn key(name: &str, suffix: &str) -> String {
     match suffix {
         "" => name.to_owned(),
+        "~" => state_key(name),
         suffix => crate::support::companion(name, suffix),
     }
 }

@@ -62,7 +62,7 @@ return replies[2] and replies or replies[1]
 const GCRA: &str = "redis.call('GET', KEYS[1])\nredis.call('TIME')\n";
 const REFUSE: &str = "return 1";
 const ADMIT: &str = "
-redis.call('SETRANGE', KEYS[1], '16', '8 bytes.')
+redis.call('SETRANGE', KEYS[1], '27', 'seven, and ten of a caller, and thirty of other')
 return '8 bytes.8 bytes.8 bytes.'
 ";
 
@@ -177,10 +177,10 @@ impl Calls {
                 ];
                 pipeline.del(&[&hash, &value, &log]).ignore();
                 pipeline.hset_multiple(&hash, &fields).ignore();
+                pipeline.set(&value, rate - self.entries).ignore();
                 if self.counts_by_gcra() {
-                    pipeline.set(&value, [0; 40].as_slice()).ignore();
-                } else {
-                    pipeline.set(&value, rate - self.entries).ignore();
+                    let state = Self::state(*limiter);
+                    pipeline.set_ex(&state, [0; 76].as_slice(), 3600).ignore();
                 }
                 pipeline.zadd_multiple(&log, &entries).ignore();
                 for key in [hash, value, log] {
@@ -201,9 +201,8 @@ impl Calls {
         let mut command = redis::cmd("EVALSHA");
         command.arg(hash);
         if self.counts_by_gcra() {
-            let [_, value, _] = Self::keys(call);
-            command.arg(1).arg(value);
-            command.arg("five doubles, which are of 40 bytes in all");
+            command.arg(1).arg(Self::state(call));
+            command.arg("ten bytes of a caller, and five doubles behind it ");
             return command;
         }
         command.arg(3 * self.limiters);
@@ -227,6 +226,11 @@ impl Calls {
 
     pub(crate) fn name(limiter: usize) -> String {
         format!("ratelimit:{{user-{limiter:07}}}:floor")
+    }
+
+    /// The key of a limiter by GCRA.
+    fn state(limiter: usize) -> String {
+        format!("{}~", Self::name(limiter))
     }
 
     fn keys(limiter: usize) -> [String; 3] {

@@ -188,8 +188,11 @@ pub(crate) fn memory(
     set: fn(RateLimitLayerBuilder) -> RateLimitLayerBuilder,
 ) -> Asker {
     let store = MemoryStore::new().max_limiters(2 * keys);
-    // No limiter is forgotten, however slow the machine is.
-    let kept = limit.keep_alive(Duration::from_secs(86_400)).unwrap();
+    // No limiter is forgotten, however slow the machine is; by GCRA not for two minutes.
+    let kept = match algorithm {
+        Algorithm::Gcra => limit,
+        _ => limit.keep_alive(Duration::from_secs(86_400)).unwrap(),
+    };
     let rule = kept.by(by_user()).algorithm(algorithm);
     let layer = set(RateLimitLayer::builder(&store).otherwise(rule));
     asker(
@@ -242,8 +245,8 @@ fn by_hand() -> Asker {
 /// Three limits that each request is charged for, together or not at all.
 fn three_limits() -> Asker {
     let rule = |name| {
-        let kept = FASTEST.keep_alive(Duration::from_secs(86_400)).unwrap();
-        kept.by(by_user()).algorithm(Algorithm::Gcra).named(name)
+        let limit = FASTEST.by(by_user()).named(name);
+        limit.algorithm(Algorithm::Gcra)
     };
     let layer = RateLimitLayer::builder(&MemoryStore::new());
     let layer = layer.otherwise(["a", "b", "c"].map(rule));

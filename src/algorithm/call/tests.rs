@@ -116,8 +116,7 @@ fn only_a_charge_makes_a_limiter_without_a_log() {
     let in_micros = Now::at(START * 1000);
     for (algorithm, taken, now, left, lasts) in [
         (ByName::FixedWindow, window, NOW, -2, 1001),
-        // As much as all permits are.
-        (ByName::Gcra, tat, in_micros, 0, 1_000_000),
+        (ByName::Gcra, tat, in_micros, -2, 1_200_000),
     ] {
         let settle = |limiter: &mut LimiterState, limit, permits, keep| {
             let charge = Charge::plain(limit, permits, PermitId([1; 16]));

@@ -10,13 +10,20 @@ const LONGEST: i64 = 3_200_000_000_000_000;
 /// A limit as it is counted by.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Pace {
-    pub(super) rate: i64,
-    pub(super) interval: i64,
+    pub(crate) rate: i64,
+    pub(crate) interval: i64,
     /// From permit to permit, in us, rounded up, so that the limit is never exceeded
     pub(super) emission: i64,
 }
 
 impl Pace {
+    /// One that any limiter can be read by.
+    pub(crate) const ANY: Self = Self {
+        rate: 1,
+        interval: 1000,
+        emission: 1_000_000,
+    };
+
     /// None for a limit that cannot be counted by: more than a permit in one microsecond, or an
     /// interval of centuries.
     pub(crate) fn of(rate: i64, interval: i64) -> Option<Self> {

@@ -22,14 +22,14 @@ use crate::{
     charge::PermitId,
     clock::{Now, check_timer},
     error::{Error, ErrorKind},
-    limit::{Algorithm, RateType, StoredLimit, ahead_of, at_least_zero, calendar::LINGERS},
+    limit::{Algorithm, StoredLimit, ahead_of, at_least_zero, calendar::LINGERS},
     name::Name,
     store::{
         TimeToLive,
         redis::{
             RedisStore, packed,
             wire::{
-                self, gcra,
+                self,
                 script::{Script, ScriptCall},
             },
         },
@@ -163,39 +163,43 @@ impl Look<'_> {
             logged = logged.saturating_add(report.count(&log, *now));
             read += PAGE;
         }
-        match value.as_deref().and_then(gcra::state) {
-            Some(state) => report.read_gcra(&state, *now),
-            None => report.compare(logged),
-        }
-        if report.time_to_live == [TimeToLive::Missing; 5] {
-            self.read_calendar(&mut report, packed::key(name)).await?;
-        }
+        report.compare(logged);
         let [strikes, ban] = wire::ban::keys(name);
         let ban: Option<Vec<u8>> = self.reply(redis::cmd("GET").arg(ban)).await?;
-        let until = ban.as_deref().and_then(wire::ban::until).unwrap_or(0);
-        report.banned_for = Duration::from_millis(at_least_zero(until.saturating_sub(*now)));
+        let mut until = ban.as_deref().and_then(wire::ban::until).unwrap_or(0);
         report.strikes = self.reply(redis::cmd("ZCARD").arg(strikes)).await?;
+        if report.time_to_live == [TimeToLive::Missing; 5] {
+            self.read_own(&mut report, packed::key(name), *now).await?;
+            let mut get = redis::cmd("GET");
+            get.arg(packed::ban::key(name));
+            let ban: Option<Vec<u8>> = self.reply(&get).await?;
+            if let Some(ban) = ban.as_deref().and_then(packed::ban::State::of) {
+                (until, report.strikes) = (ban.until, ban.strikes);
+            }
+        }
+        report.banned_for = Duration::from_millis(at_least_zero(until.saturating_sub(*now)));
         Ok((report, *now))
     }
 
-    /// Reads what is used by the calendar, if that is all there is.
-    async fn read_calendar(&self, report: &mut Diagnosis, key: String) -> Result<(), Error> {
+    /// Reads a state in our own format, if that is all there is.
+    async fn read_own(&self, report: &mut Diagnosis, key: String, now: i64) -> Result<(), Error> {
         let bytes: Option<Vec<u8>> = self.reply(redis::cmd("GET").arg(&key)).await?;
         let Some(bytes) = bytes else {
             return Ok(());
         };
-        report.value = Some(match packed::calendar::State::of(&bytes) {
-            Some(state) => {
-                report.algorithm = Algorithm::Calendar;
-                format!("{} {}", state.label, state.used)
-            }
-            None => format!("not ours: {}", bytes.escape_ascii()),
-        });
         report.time_to_live[1] = self.time_to_live(&key).await?;
-        if let TimeToLive::Left(left) = report.time_to_live[1] {
-            report.next_free = left.checked_sub(Duration::from_millis(LINGERS.unsigned_abs()));
-        }
         report.keys.0[1] = key;
+        if let Some(state) = packed::gcra::state(&bytes) {
+            report.read_gcra(&state, now);
+        } else if let Some(state) = packed::calendar::State::of(&bytes) {
+            report.algorithm = Algorithm::Calendar;
+            report.value = Some(format!("{} {}", state.label, state.used));
+            if let TimeToLive::Left(left) = report.time_to_live[1] {
+                report.next_free = left.checked_sub(Duration::from_millis(LINGERS.unsigned_abs()));
+            }
+        } else {
+            report.value = Some(format!("not ours: {}", bytes.escape_ascii()));
+        }
         Ok(())
     }
 
@@ -378,26 +382,19 @@ impl Diagnosis {
         }
     }
 
-    /// Reads the permits left of a GCRA limiter, and its limit if a rule made it: then only the
-    /// value has the limit.
+    /// Reads the limit and the permits left of a GCRA limiter.
     fn read_gcra(&mut self, state: &State, now: i64) {
         self.algorithm = Algorithm::Gcra;
-        let stored = |field: &&str| self.field(field).is_some();
-        if !["rate", "interval", "type"].iter().all(stored) {
-            // The script reads this client's value only if there is no other.
-            self.per_client = self.time_to_live[1] == TimeToLive::Missing;
-            self.fields = vec![
-                ("rate", state.rate.to_string()),
-                ("interval", state.interval.to_string()),
-                ("type", u8::from(self.per_client).to_string()),
-            ];
-        }
+        self.fields = vec![
+            ("rate", state.rate.to_string()),
+            ("interval", state.interval.to_string()),
+            ("type", u8::from(false).to_string()),
+        ];
         let mut limiter = LimiterState {
             limit: Some(StoredLimit {
-                rate: self.number("rate").unwrap_or(state.rate),
-                interval: self.number("interval").unwrap_or(state.interval),
-                rate_type: RateType::Overall,
-                keep_alive: 0,
+                rate: state.rate,
+                interval: state.interval,
+                ..StoredLimit::default()
             }),
             state: Gcra {
                 stored: Some(*state),

@@ -397,7 +397,7 @@ impl Look<'_> {
 
 /// Returns every script that a limiter can need.
 fn scripts() -> impl Iterator<Item = &'static Script> {
-    wire::all().into_iter().chain([&*packed::DECIDE])
+    wire::all().into_iter().chain(packed::requests::scripts())
 }
 
 /// A reply of `verify.lua`.

@@ -11,8 +11,9 @@ use crate::{
 
 /// Answers an error by the failure policy of the request, if it has one.
 ///
-/// Three errors refuse the request under any policy: the limit was never set, the algorithm cannot
-/// count by it, and the store has no room for another limiter. Otherwise there would be no limit
+/// Four errors refuse the request under any policy: the limit was never set, the algorithm cannot
+/// count by it, something else is stored under the name, and the store has no room for another
+/// limiter. Otherwise there would be no limit
 /// while a configuration is wrong, or for a caller that fills the store. Shadow rules let requests
 /// pass.
 #[inline]
@@ -33,17 +34,7 @@ pub(crate) fn answer_by(
         warn_uncounted(demand, &error);
         return Ok(Decision::Allow(Grant::by_policy()));
     }
-    if error.kind() == ErrorKind::NotInitialized {
-        for charge in demand.charges() {
-            if charge.of().is_to_warn(Warning::Unset) {
-                warning!(
-                    rule = charge.of().for_logs(),
-                    "requests are refused because the limit was never set: call \
-                     `RateLimiter::try_set_rate`, or give the rule `or_init`"
-                );
-            }
-        }
-    }
+    warn_refused(demand, &error);
     Ok(match policy {
         FailurePolicy::Allow if !refuses_anyway(&error) => Decision::Allow(Grant::by_policy()),
         // A store in this process has no share to fall back to.
@@ -53,10 +44,29 @@ pub(crate) fn answer_by(
     })
 }
 
+/// Logs once for each rule of a mistake by which requests are refused whatever its policy is.
+fn warn_refused(demand: &Demand, error: &Error) {
+    for charge in demand.charges() {
+        match error.kind() {
+            ErrorKind::NotInitialized if charge.of().is_to_warn(Warning::Unset) => warning!(
+                rule = charge.of().for_logs(),
+                "requests are refused because the limit was never set: call \
+                 `RateLimiter::try_set_rate`, or give the rule `or_init`"
+            ),
+            ErrorKind::ForeignState if charge.of().is_to_warn(Warning::Foreign) => warning!(
+                rule = charge.of().for_logs(),
+                "requests are refused because something else is stored under a limiter's name: \
+                 look at it with `ratelimit diagnose`, and `delete` it"
+            ),
+            _ => {}
+        }
+    }
+}
+
 pub(crate) fn refuses_anyway(error: &Error) -> bool {
     matches!(
         error.kind(),
-        ErrorKind::NotInitialized | ErrorKind::Full | ErrorKind::Limit
+        ErrorKind::NotInitialized | ErrorKind::Full | ErrorKind::Limit | ErrorKind::ForeignState
     )
 }
 

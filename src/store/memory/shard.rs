@@ -102,8 +102,8 @@ impl StoredLimiter {
     ///
     /// Permits that another algorithm counted stay in use, as in Redis, where logs and windows read
     /// the same keys: by the first call of a sliding log as if granted now, in a window until one
-    /// interval from now. GCRA, which keeps another number there, and the calendar, which has a key
-    /// of its own, take over nothing, and leave nothing.
+    /// interval from now. GCRA and the calendar, which have a key of their own, take over nothing,
+    /// and leave nothing.
     #[inline]
     pub(super) fn count_by(&mut self, by: &Arc<CompiledLimit>, now: Now) {
         if self.is_by(by) {

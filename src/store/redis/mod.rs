@@ -3,7 +3,6 @@
 
 mod batch;
 mod builder;
-mod calendar;
 pub(crate) mod classify;
 mod header;
 mod health;
@@ -13,6 +12,7 @@ mod health;
 pub(crate) mod inside;
 pub(crate) mod node;
 mod open;
+mod own;
 pub(crate) mod packed;
 mod saga;
 pub(crate) mod server;

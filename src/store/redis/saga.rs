@@ -1,7 +1,7 @@
 //! Decides for one caller in several calls, where no single script reaches all limiters of its
 //! list: a Redis Cluster, or an address that stands for several shards, keeps them in different
-//! hash slots, or some of them count by fixed windows or GCRA, or by the calendar beside others.
-//! (Slots in this file are hash slots.)
+//! hash slots, or some of them count by fixed windows, or in our own format beside others. (Slots
+//! in this file are hash slots.)
 //!
 //! There is one call for each part of the list. Limiters whose keys callers cannot invent, such as
 //! addresses, come first: so a caller over such a limit causes no calls for names that it invents.
@@ -30,7 +30,7 @@ impl Server {
             server: self,
             charges: Vec::new(),
         };
-        for part in parts(demand, self.has_slots()) {
+        for part in self.parts(demand) {
             let before = taken.charges.len();
             taken.charges.extend(part.to_settle());
             let decided = self.acquire_together(&part, slice::from_ref(&part)).await;
@@ -52,31 +52,44 @@ impl Server {
         let charges = charges.into_iter().collect();
         Ok(Decision::Allow(Grant::new(charges, Source::Store)))
     }
-}
 
-/// Returns the parts of the list, one for each call.
-fn parts(demand: &Demand, in_slots: bool) -> Vec<Demand> {
-    let mut charges: Vec<&Charge> = demand.charges().collect();
-    charges.sort_by(|a, b| {
-        let bounded_first = b.of().key_is_bounded.cmp(&a.of().key_is_bounded);
-        bounded_first.then_with(|| likelier_to_refuse(a, b))
-    });
-    let mut parts: Vec<Demand> = Vec::new();
-    for charge in charges {
-        match parts.iter_mut().find(|part| {
-            part.charges.len() < packed::most_together(charge)
-                && wire::go_together(part.first(), charge, in_slots)
-        }) {
-            Some(part) => part.charges.push(charge.clone()),
-            None => parts.push(Demand {
-                charges: Charges::one(charge.clone()),
-                ..demand.clone()
-            }),
+    /// Returns the parts of the list, one for each call.
+    fn parts(&self, demand: &Demand) -> Vec<Demand> {
+        let mut charges: Vec<&Charge> = demand.charges().collect();
+        charges.sort_by(|a, b| {
+            let bounded_first = b.of().key_is_bounded.cmp(&a.of().key_is_bounded);
+            bounded_first.then_with(|| likelier_to_refuse(a, b))
+        });
+        let in_slots = self.has_slots();
+        let mut parts: Vec<Demand> = Vec::new();
+        for charge in charges {
+            match parts.iter_mut().find(|part| {
+                part.charges.len() < packed::most_together(charge)
+                    && self.go_together(part.first(), charge, in_slots)
+            }) {
+                Some(part) => part.charges.push(charge.clone()),
+                None => parts.push(Demand {
+                    charges: Charges::one(charge.clone()),
+                    ..demand.clone()
+                }),
+            }
         }
+        // Once only shadow rules are left, nothing can refuse.
+        parts.sort_by_key(Demand::is_all_shadow);
+        parts
     }
-    // Once only shadow rules are left, nothing can refuse.
-    parts.sort_by_key(Demand::is_all_shadow);
-    parts
+
+    /// Returns whether one script decides for both. Hash tags that differ may share a hash slot,
+    /// and are treated as apart all the same.
+    pub(super) fn go_together(&self, a: &Charge, b: &Charge, in_slots: bool) -> bool {
+        let [a_by, b_by] = [a, b].map(|charge| charge.of().counting.algorithm);
+        let are_together = match a_by.is_own() && b_by.is_own() {
+            // One call has one clock.
+            true => self.clock.is_none() || a_by.waits_by_server() == b_by.waits_by_server(),
+            false => a_by.has_log() && b_by.has_log(),
+        };
+        are_together && (!in_slots || wire::tag(a.name()) == wire::tag(b.name()))
+    }
 }
 
 /// Orders charges by cost relative to their limit, the highest first; unknown limits come last.

@@ -24,12 +24,12 @@ use crate::{
     decision::{Decision, Refusal},
     demand::Demand,
     error::{Error, ErrorKind},
-    limit::{LimitSource, RateType, StoredLimit},
+    limit::{LimitSource, StoredLimit},
     list::List,
     macros::warning,
     name::{Text, push_hex},
     store::{
-        Calls, Decide, Listeners, Op, OpResult, TimeToLive,
+        Calls, Decide, Listeners, Op, OpResult,
         guard::{Cache, deny_cache::bans::Bans, policy},
         prepare_call, random_id,
     },
@@ -64,32 +64,28 @@ impl Decide for Server {
     }
 
     async fn manage(&self, limiter: &Limiter, op: &Op) -> Result<OpResult, Error> {
-        let counting = limiter.of.counting;
-        let settings = self.call_settings()?;
-        let call = match (wire::scripts(counting), op) {
-            (Some(scripts), _) => verbs::call(scripts.verbs, limiter, op, settings)?,
-            (None, Op::Available) => {
-                return self.left_by_calendar(limiter).await.map(OpResult::Number);
-            }
-            (None, Op::Release(permits)) => {
-                let released = self.release_by_calendar(limiter, *permits).await;
-                return released.map(OpResult::Number);
-            }
-            (None, _) => wire::ban::verb(limiter, op, settings),
+        let Some(scripts) = wire::scripts(limiter.of.counting) else {
+            return self.manage_own(limiter, op).await;
         };
-        match (op, call) {
+        match (
+            op,
+            verbs::call(scripts.verbs, limiter, op, self.call_settings()?)?,
+        ) {
             (_, Some(call)) => {
                 let reply = call.send(&self.connection).await.map_err(wire::failure)?;
                 verbs::outcome(&reply)
             }
             (Op::Delete, None) => {
-                let mut keys = self.keys(limiter)?;
+                let mut keys = wire::keys(&limiter.name, self.client_id()?).to_vec();
                 keys.extend(wire::ban::keys(&limiter.name));
                 let deleted = wire::count(&self.command("DEL", &keys).await?)?;
                 Ok(OpResult::Changed(deleted > 0))
             }
             (Op::Inspect, None) => self.stored_limit(limiter).await.map(OpResult::Limit),
-            (Op::TimeToLive, None) => self.time_to_live(limiter).await.map(OpResult::TimeToLive),
+            (Op::TimeToLive, None) => {
+                let left = self.command("PTTL", &[limiter.name.as_str()]).await?;
+                wire::time_to_live(&left).map(OpResult::TimeToLive)
+            }
             (_, None) => Err(ErrorKind::Limit.into()),
         }
     }
@@ -119,7 +115,7 @@ impl Calls for Server {
         let (first, in_slots) = (demand.first(), self.has_slots());
         let mut others = demand.charges().skip(1);
         demand.charges.len() <= packed::most_together(first)
-            && others.all(|charge| wire::go_together(first, charge, in_slots))
+            && others.all(|charge| self.go_together(first, charge, in_slots))
     }
 
     fn settle(&self, receipt: Charge, keep: u32) {
@@ -140,13 +136,14 @@ impl Server {
         if keep == receipt.permits {
             return;
         }
-        // Without a client id nothing was taken either.
-        let Ok(settings) = self.call_settings() else {
-            return;
-        };
-        let call = match wire::scripts(receipt.of().counting) {
-            Some(scripts) => (scripts.settle)(receipt, keep, settings),
-            None => packed::calendar::settle(receipt, keep),
+        let counting = receipt.of().counting;
+        let call = match wire::scripts(counting) {
+            Some(scripts) => match self.call_settings() {
+                Ok(settings) => (scripts.settle)(receipt, keep, settings),
+                // Without a client id nothing was taken either.
+                Err(_) => None,
+            },
+            None => packed::verbs::settle(receipt, self.own_now(counting.algorithm), keep),
         };
         if let Some(call) = call {
             self.settle_queue.push(receipt, keep, call, undone);
@@ -168,7 +165,7 @@ impl Server {
             && first
                 .charges()
                 .skip(1)
-                .any(|it| !wire::go_together(first.first(), it, true))
+                .any(|it| !self.go_together(first.first(), it, true))
         {
             // One address that stands for several shards. Such a call has taken nothing. Others
             // that were sent before it was known come here, too.
@@ -207,7 +204,7 @@ impl Server {
             .find(|charge| charge.of().counting.slots().is_some());
         let counting = slotted.unwrap_or(first.first()).of().counting;
         let Some(scripts) = wire::scripts(counting) else {
-            return Box::pin(self.call_calendar(run)).await;
+            return Box::pin(self.call_own(run)).await;
         };
         let settings = wire::CallSettings {
             exact: run.iter().any(|demand| demand.wants_remaining),
@@ -230,7 +227,7 @@ impl Server {
         let once = wire::is_sent_once(first);
         let call = ScriptCall::new(scripts.acquire, command, run.len(), once);
         let reply = self.batches.send(call, first, run, may_have_taken).await?;
-        let answers = wire::read_answers(&reply, limiters.len(), run.len(), scripts.taken)?;
+        let answers = wire::read_answers(&reply, limiters.len(), run.len())?;
         Ok(self.decisions(run, &answers))
     }
 
@@ -255,7 +252,7 @@ impl Server {
         if reply == redis::Value::Nil {
             reply = self.batches.send(call(), first, run, true).await?;
         }
-        let (answers, found) = wire::ban::read(&reply, run, scripts)?;
+        let (answers, found) = wire::ban::read(&reply, run)?;
         let decisions = self.decisions(run, &answers);
         if let Some(decision) = decisions.first() {
             self.bans.learn(first, &asked, &found, decision.charges());
@@ -299,47 +296,10 @@ impl Server {
             .collect()
     }
 
-    /// Returns the keys of a limiter.
-    fn keys(&self, limiter: &Limiter) -> Result<Vec<String>, Error> {
-        Ok(match wire::scripts(limiter.of.counting) {
-            Some(_) => wire::keys(&limiter.name, self.client_id()?).into(),
-            None => vec![packed::key(&limiter.name)],
-        })
-    }
-
-    async fn time_to_live(&self, limiter: &Limiter) -> Result<TimeToLive, Error> {
-        let counting = limiter.of.counting;
-        let keys = self.keys(limiter)?;
-        // A limiter that lacks a hash lasts as long as its value, which is one of the next two.
-        let may_lack_hash = wire::scripts(counting).is_some_and(|it| it.limit_of.is_some());
-        for key in keys.iter().take(if may_lack_hash { 3 } else { 1 }) {
-            let left = wire::time_to_live(&self.command("PTTL", &[key]).await?)?;
-            if left != TimeToLive::Missing {
-                return Ok(left);
-            }
-        }
-        Ok(TimeToLive::Missing)
-    }
-
     async fn stored_limit(&self, limiter: &Limiter) -> Result<Option<StoredLimit>, Error> {
-        let name = &limiter.name;
-        let fields = [name.as_str(), "rate", "interval", "type", "keepAliveTime"];
-        let stored = wire::stored_limit(&self.command("HMGET", &fields).await?)?;
-        let limit_of = wire::scripts(limiter.of.counting).and_then(|scripts| scripts.limit_of);
-        if let (None, Some(limit_of)) = (stored, limit_of) {
-            let [_, value, client_value, ..] = wire::keys(name, self.client_id()?);
-            let values = [
-                (value, RateType::Overall),
-                (client_value, RateType::PerClient),
-            ];
-            for (key, rate_type) in values {
-                let limit = limit_of(&self.command("GET", &[key]).await?, rate_type);
-                if limit.is_some() {
-                    return Ok(limit);
-                }
-            }
-        }
-        Ok(stored)
+        let name = limiter.name.as_str();
+        let fields = [name, "rate", "interval", "type", "keepAliveTime"];
+        wire::stored_limit(&self.command("HMGET", &fields).await?)
     }
 
     /// Returns the charges, each with a flag that has a differing limit rewritten.

@@ -30,7 +30,7 @@ impl Rule {
         self.check_lease(self.lease)?;
         if let Some(ban) = &self.ban {
             ban.check(label)?;
-            ban.check_beside(label, !self.lease.is_zero(), self.has_calendar())?;
+            ban.check_beside(label, !self.lease.is_zero())?;
         }
         self.on_failure.check(label)?;
         let traits = self.key.as_ref().map(|key| key.check()).transpose()?;
@@ -69,8 +69,8 @@ impl Rule {
                 give the limit to `Rule::new`");
         }
         if self.algorithm.is_own() {
-            bail!(Limit: "rule {label:?} cannot share a limit by GCRA, as Java knows none: give the \
-                limit to `Rule::new`, or leave the algorithm out");
+            bail!(Limit: "rule {label:?} cannot share a limit by GCRA, as Java knows none: give \
+                the limit to `Rule::new`, or leave the algorithm out");
         }
         Ok(())
     }

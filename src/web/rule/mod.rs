@@ -331,8 +331,8 @@ impl Rule {
     ///
     /// A ban holds for all processes that share the store, for the rule's key, until it ends or
     /// [`RateLimiter::unban`](crate::RateLimiter::unban) lifts it. It is a
-    /// [`ConfigError`](crate::ConfigError) together with a [`lease`](Self::lease) or a limit by the
-    /// calendar, and if one of its numbers is out of range. See [`Ban`] for what counts, and the
+    /// [`ConfigError`](crate::ConfigError) together with a [`lease`](Self::lease), and if one of
+    /// its numbers is out of range. See [`Ban`] for what counts, and the
     /// [guide](crate::docs::guide#bans) for the worst case.
     ///
     /// # Example

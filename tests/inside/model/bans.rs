@@ -12,7 +12,7 @@ use crate::{
         guard::deny_cache::bans::{Carried, Found},
         redis::wire::{
             ban::{VERBS, keys, read, verb},
-            sliding_log::{BANNING, SCRIPTS},
+            sliding_log::BANNING,
         },
     },
 };
@@ -232,7 +232,7 @@ impl Stage {
         };
         let command = wire::ban::acquire_command(&BANNING, &limiters, &carried, &run, ask);
         let reply = self.pairs[0].call(&BANNING, &command).unwrap();
-        let (answers, found) = read(&reply, &run, &SCRIPTS).unwrap();
+        let (answers, found) = read(&reply, &run).unwrap();
         let expected = self.decide(list, &run, &carried, now);
         let of_now = |answers: List<Answer>| -> Vec<_> {
             let each = answers.into_iter();

@@ -16,10 +16,10 @@ use crate::{
     limit::calendar::{LINGERS, Window},
     store::redis::{
         packed::{
-            self,
-            calendar::{
-                KNOWN, Row, ask as ask_for, freed, may_ask_again, read, release, settle, together,
-            },
+            self, Stamp, calendar,
+            calendar::{State, release},
+            freed,
+            requests::{Asked as AskedFor, KNOWN, Row, may_ask_again, together},
         },
         wire::script::ScriptCall,
     },
@@ -227,7 +227,7 @@ impl Pair {
         let of = CompiledLimit::unnamed("model");
         let charge = Charge::named(self.name.clone(), limit, &of, permits);
         let receipt = charge.to_send().marked(taken);
-        let settled = settle(&receipt, keep).unwrap();
+        let settled = packed::verbs::settle(&receipt, None, keep).unwrap();
         let (now, stored) = (self.now(), self.model.state.stored);
         let Taken::Date { label, end } = taken else {
             panic!("{taken:?}");
@@ -297,7 +297,8 @@ impl Pair {
                 let Some(label) = stored.map(|used| used.label) else {
                     return self.compare();
                 };
-                let call = release(&self.name, self.id(), label, *permits);
+                let state = State { label, used: 0 };
+                let call = release(&self.name, self.stamp(), &state, *permits);
                 assert_eq!(self.freed(&call), released);
                 if let Some(used) = &mut self.model.state.stored {
                     used.permits -= released;
@@ -348,14 +349,15 @@ impl Pair {
     fn ask_left(&mut self) {
         let now = self.now();
         let windows = self.windows(now, 0, 0);
-        let row = Row { rate: 7, windows };
-        let reply = self.call(&row.ask_left(self.id()).call(std::iter::once(&self.name), 0));
-        let read = row.read_left(&reply);
+        let row = Row::Calendar(calendar::Row { rate: 7, windows });
+        let reply = self.call(&packed::verbs::ask_left(&row, &self.name, self.stamp()));
+        let read = packed::verbs::read_left(&row, &reply);
         if self.spoilt {
             assert_eq!(read.unwrap_err().kind(), ErrorKind::ForeignState);
             return;
         }
         let (time, left) = read.unwrap();
+        let time = time / 1000;
         assert!((now - time).abs() < TOLERANCE, "{now} {time}");
         let expected = Used::at(time, self.model.state.stored, &windows).unwrap().0;
         assert_eq!(left, Some(7 - expected.permits));
@@ -363,6 +365,13 @@ impl Pair {
 
     fn id(&self) -> PermitId {
         crate::store::random_id().unwrap()
+    }
+
+    fn stamp(&self) -> Stamp {
+        Stamp {
+            id: self.id(),
+            now: None,
+        }
     }
 
     fn write(&mut self, command: &[&str]) {
@@ -374,7 +383,7 @@ impl Pair {
 fn ask_all(pairs: &mut [Pair; LIMITERS], asked: &Asked) {
     let which = &asked.which;
     let now = pairs[0].now();
-    let row = |limiter: &usize| Row {
+    let row = |limiter: &usize| calendar::Row {
         rate: asked.rates[*limiter].cast_signed(),
         windows: pairs[*limiter].windows(now, asked.off[*limiter], asked.later[*limiter]),
     };
@@ -396,9 +405,18 @@ fn ask_all(pairs: &mut [Pair; LIMITERS], asked: &Asked) {
     };
     let run: Vec<_> = asked.callers.iter().map(demand).collect();
     let sent = together(&run);
-    let names: Vec<_> = which.iter().map(|limiter| &pairs[*limiter].name).collect();
     let again = asked.again && may_ask_again(sent);
-    let call = |again| ask_for(&rows, sent, again).call(names.iter().copied(), sent.len());
+    let all: Vec<_> = rows.iter().copied().map(Row::Calendar).collect();
+    let asked_for = |again| AskedFor {
+        stamp: Stamp {
+            id: run[0].first().id,
+            now: None,
+        },
+        rows: &all,
+        carried: &[],
+        again,
+    };
+    let call = |again| asked_for(again).call(sent);
     let mut calls = vec![call(false)];
     // The second one may be sent twice.
     calls.extend((again && sent.len() <= KNOWN).then(|| call(true)));
@@ -407,14 +425,19 @@ fn ask_all(pairs: &mut [Pair; LIMITERS], asked: &Asked) {
     for call in &calls {
         reply = pairs[0].call(call);
     }
-    let read = read(&rows, &reply, &run, again);
+    let read = asked_for(again).read(&reply, &run);
     if which.iter().any(|limiter| pairs[*limiter].spoilt) {
         assert_eq!(read.err().unwrap().kind(), ErrorKind::ForeignState);
         return;
     }
     let reply = read.unwrap();
     let mut is_known = which.iter().zip(&rows).map(|(limiter, row)| {
-        Used::at(reply.now, pairs[*limiter].model.state.stored, &row.windows).is_some()
+        Used::at(
+            reply.now / 1000,
+            pairs[*limiter].model.state.stored,
+            &row.windows,
+        )
+        .is_some()
     });
     let all_known = is_known.all(|known| known);
     assert_eq!(reply.answers.is_some(), all_known);

@@ -101,7 +101,7 @@ impl Kind for Limiter {
         let command = pair.run_command(run, how);
         let demands = pair.acquires(run, pair.of_model(how));
         let reply = pair.call(&ACQUIRE, &command).unwrap();
-        let replied = replied(&SCRIPTS, &reply, 1, run.len());
+        let replied = replied(&reply, 1, run.len());
         let now = replied.as_ref().map_or(0, |answers| answers[0].now.tick);
         let expected = decide(&mut pair.model, &demands, Now::millis(now));
         assert_eq!(replied.as_ref().err(), expected.as_ref().err());
@@ -231,7 +231,7 @@ fn a_wait_ends_with_the_millisecond_after_the_window() {
     let mut exact = 0;
     for _ in 0..100 {
         let reply = pair.call(&ACQUIRE, &command).unwrap();
-        let answer = wire::read_answers(&reply, 1, 1, None).unwrap()[0];
+        let answer = wire::read_answers(&reply, 1, 1).unwrap()[0];
         assert_eq!(answer.wait, answer.reset);
         exact += u32::from(answer.now.tick + answer.wait == end + 1);
     }

@@ -228,7 +228,7 @@ impl Stage {
             }
             None => {
                 let reply = self.pairs[0].call(general, &command).unwrap();
-                replied(&SCRIPTS, &reply, list.which.len(), list.callers.len())
+                replied(&reply, list.which.len(), list.callers.len())
             }
         };
         let now = match (clock, &replied) {

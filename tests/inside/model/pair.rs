@@ -494,13 +494,12 @@ pub(crate) fn decide_all<'a>(
     Ok(answers.to_vec())
 }
 
-/// The answers of an algorithm's script to so many callers of so many limiters.
+/// The answers of a script to so many callers of so many limiters.
 pub(crate) fn replied(
-    scripts: &Scripts,
     reply: &Value,
     limiters: usize,
     callers: usize,
 ) -> Result<Vec<Answer>, ErrorKind> {
-    let answers = wire::read_answers(reply, limiters, callers, scripts.taken);
+    let answers = wire::read_answers(reply, limiters, callers);
     Ok(answers.map_err(|error| error.kind())?.to_vec())
 }

@@ -211,6 +211,36 @@ impl Call {
         bytes
     }
 
+    /// Returns the same as a call that is not lone and tells the time, and its argument for the
+    /// script of one caller by GCRA, if that may decide it.
+    pub fn lone_gcra(&self) -> Option<(Self, Vec<u8>)> {
+        let (true, [Row::Gcra(limit)]) = (self.is_lone, &self.rows[..]) else {
+            return None;
+        };
+        let Limit { interval, rate } = *limit;
+        let permits = self.requests[0].charges[0].permits;
+        let emission = (interval * 1000 + rate - 1) / rate;
+        if permits > rate {
+            return None;
+        }
+        let cost = permits * emission;
+        let numbers = [
+            self.now * 1000,
+            cost,
+            rate * emission - cost,
+            interval,
+            rate,
+        ];
+        let numbers = numbers.map(|number| (number as f64).to_le_bytes());
+        let bytes = [&self.command[..], &[0, 1], numbers.as_flattened()].concat();
+        let call = Self {
+            is_lone: false,
+            tells: true,
+            ..self.clone()
+        };
+        Some((call, bytes))
+    }
+
     /// Returns the row at a place.
     pub fn row(&self, place: u8) -> Option<&Row> {
         self.rows.get(usize::from(place).checked_sub(1)?)

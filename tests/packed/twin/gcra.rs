@@ -111,6 +111,11 @@ impl Gcra {
         is_wrong
     }
 
+    /// Returns whether it is counted by this limit, and no clock that was set back has written it.
+    pub fn is_usual(&self, limit: Limit, is_own: bool, us: i64) -> bool {
+        self.limit == limit && !(is_own && self.backlog(us) > 2 * self.pace.whole)
+    }
+
     /// Returns the permits in use now: by the server's clock not more than all, as another clock
     /// made what is.
     pub fn in_use(&self, clock: Clock) -> i64 {
@@ -163,6 +168,29 @@ pub struct Count {
     gcra: Gcra,
     backlog: i64,
     us: i64,
+    /// Until something is taken, what is in use goes on by its own limit.
+    rest: Option<Rest>,
+}
+
+/// What is in use by another limit or kind.
+#[derive(Clone, Copy, Debug)]
+struct Rest {
+    /// The us until it is free, all or but so much for each permit
+    backlog: i64,
+    emission: i64,
+}
+
+impl Rest {
+    fn of(state: &State, clock: Clock) -> Self {
+        let us = |ends: i64| (ends - clock.now()) * 1000;
+        let (backlog, emission) = match state {
+            State::Gcra(gcra) => (gcra.tat - clock.us, gcra.pace.emission),
+            State::Log(log) => (us(log.unused_at()), 0),
+            State::Window(window) => (us(window.ends), 0),
+            State::Calendar(_) | State::Ban(_) => (0, 0),
+        };
+        Self { backlog, emission }
+    }
 }
 
 impl Count {
@@ -186,11 +214,18 @@ impl Count {
             tat: clock.us + backlog,
             callers,
         };
-        let us = clock.us;
-        Some(Self { gcra, backlog, us })
+        let is_fit = matches!(stored, Some(State::Gcra(gcra)) if gcra.limit == limit);
+        let rest = stored.filter(|_| !is_fit);
+        Some(Self {
+            gcra,
+            backlog,
+            us: clock.us,
+            rest: rest.map(|state| Rest::of(state, clock)),
+        })
     }
 
     fn go_on_with(&mut self, backlog: i64, callers: Callers) {
+        self.rest = None;
         self.backlog = backlog;
         self.gcra.tat = self.us.saturating_add(backlog);
         self.gcra.callers.push(callers);
@@ -221,7 +256,11 @@ impl super::count::Count for Count {
 
     fn wait(&self, permits: i64) -> Option<i64> {
         let Pace { whole, .. } = self.gcra.pace;
-        let wait = self.backlog + self.gcra.pace.cost(permits).min(whole) - whole;
+        let mut wait = self.backlog + self.gcra.pace.cost(permits).min(whole) - whole;
+        if let Some(rest) = self.rest {
+            let left = self.gcra.limit.rate - permits;
+            wait = wait.max(rest.backlog - left.saturating_mul(rest.emission));
+        }
         (permits <= self.gcra.limit.rate).then_some((wait.max(0) + 999) / 1000)
     }
 

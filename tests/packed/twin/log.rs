@@ -211,6 +211,12 @@ impl Log {
         each.any(|record| record.lives(self.longest(), now))
     }
 
+    /// Returns when nothing is in use any more by the longest interval.
+    pub fn unused_at(&self) -> i64 {
+        let ahead = self.ahead.iter().map(|record| record.time);
+        ahead.fold(self.newest(), i64::max) + self.longest()
+    }
+
     fn longest(&self) -> i64 {
         self.spans.first().map_or(0, |span| span.interval)
     }

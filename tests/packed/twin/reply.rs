@@ -143,7 +143,6 @@ impl Reply {
             }
             let one = match (&*numbers, call.rows.first()) {
                 ([number], Some(Row::Log(_) | Row::Window(_))) => Some(*number),
-                ([backlog, 0], Some(Row::Gcra(_))) => Some(*backlog),
                 _ => None,
             };
             if let Some(one) = one.filter(|one| call.is_lone && *one >= 0) {

@@ -90,7 +90,7 @@ impl State {
         let used = match self {
             Self::Log(log) => log.in_use(clock.now()),
             Self::Gcra(gcra) => gcra.in_use(clock),
-            Self::Window(window) | Self::Calendar(window) if window.is_open(clock) => window.used,
+            Self::Window(window) if window.is_open(clock) => window.used,
             Self::Window(_) | Self::Calendar(_) | Self::Ban(_) => 0,
         };
         used.min(rate).max(0)

@@ -17,7 +17,7 @@ pub struct Window {
     /// Of a fixed window, its end
     pub label: i64,
     /// In ms, by the clock of the call that opened it
-    ends: i64,
+    pub ends: i64,
     pub used: i64,
     interval: i64,
     rate: i64,
@@ -175,8 +175,8 @@ impl Count {
                 };
             }
             Some(State::Calendar(stored)) => window.callers = stored.callers,
-            Some(state) => window.used = state.in_use(rate, clock),
-            None => {}
+            // What another kind has in use would count until the window ends.
+            Some(_) | None => {}
         }
         Some(Self { window, kind, now })
     }

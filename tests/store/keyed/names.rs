@@ -158,6 +158,7 @@ fn what_it_cannot_have_is_named() {
     let limit = Limit::per_hour(5);
     let month: Limit = "5/month".parse().unwrap();
     let ban = Ban::after(9);
+    let kept = limit.keep_alive(HOUR).unwrap();
     for (built, kind, said) in [
         (
             limit.named("a b"),
@@ -192,9 +193,14 @@ fn what_it_cannot_have_is_named() {
             "\"api\" counts 5/month by the calendar, for all clients together: leave the",
         ),
         (
-            month.named("api").ban(ban),
-            ConfigErrorKind::Rule,
-            "rule \"api\" counts by the calendar and bans callers",
+            limit.per_client().named("api").algorithm(Algorithm::Gcra),
+            ConfigErrorKind::Limit,
+            "\"api\" counts 5/1h by GCRA, for all clients together: leave `per_client` out",
+        ),
+        (
+            kept.named("api").algorithm(Algorithm::Gcra),
+            ConfigErrorKind::Limit,
+            "\"api\" counts 5/1h by GCRA, which keeps no key beyond its use: leave `keep_alive`",
         ),
         (
             limit.named("api").ban(Ban::after(0)),

@@ -1,7 +1,7 @@
 //! Limits by the calendar: each test is a line of their definition.
 
 use super::*;
-use tower_ratelimit::StartingOn;
+use tower_ratelimit::{Ban, StartingOn};
 
 const DAY: Duration = Duration::from_secs(86_400);
 
@@ -62,7 +62,38 @@ on_both_stores!(
     a_shadow_counts_and_refuses_no_request,
     tiers_and_closures_choose_a_calendar,
     a_limit_is_in_the_code_alone,
+    a_caller_is_banned,
 );
+
+/// The second refusal bans, and the ban ends before the window does.
+async fn a_caller_is_banned(store: impl Settles) {
+    let ban = Ban::after(2).within(HOUR).lasting(HOUR);
+    let name = unique("quota");
+    let limiter = limit("2/month")
+        .named(&name)
+        .ban(ban)
+        .single(&store)
+        .unwrap();
+    take(&limiter, 2).await;
+    let mut kinds = Vec::new();
+    for _ in 0..3 {
+        let Decision::Deny(refusal) = limiter.try_acquire().await.unwrap() else {
+            panic!("two a month");
+        };
+        kinds.push(refusal.kind());
+    }
+    let [limit, banned] = [RefusalKind::OverLimit, RefusalKind::Banned];
+    assert_eq!(kinds, [limit, banned, banned]);
+    assert!(limiter.banned_until().await.unwrap().is_some());
+    assert!(limiter.unban().await.unwrap());
+    assert_eq!(limiter.banned_until().await.unwrap(), None);
+    limiter.ban_for(HOUR).await.unwrap();
+    // Whatever is left.
+    assert_eq!(limiter.release(1).await.unwrap(), 1);
+    assert!(!limiter.try_acquire().await.unwrap().is_allowed());
+    assert!(limiter.unban().await.unwrap());
+    assert!(limiter.try_acquire().await.unwrap().is_allowed());
+}
 
 async fn a_receipt_settles_once(store: impl Settles) {
     let limiter = quota(&store, "9/week");

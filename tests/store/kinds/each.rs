@@ -233,7 +233,8 @@ async fn a_server_without_the_script_credits_once(way: Way, server: &RedisServer
 
 async fn what_is_no_value_is_an_error(way: Way) {
     let state = State::new(way, 5).await;
-    state.ask("SADD", "value", &["a set"]);
+    let suffix = if let Way::Gcra = way { "~" } else { "value" };
+    state.ask("SADD", suffix, &["a set"]);
     fails(state.limiter.try_acquire().await, ErrorKind::ForeignState);
     let unset = RateLimiter::new(&state.store, &unique("unset")).unwrap();
     let unset = way.limiter(unset).try_acquire().await;

@@ -10,7 +10,6 @@ on_both_stores!(
     a_rate_that_cannot_be_counted_is_refused,
     a_rules_limiter_is_read_and_deleted,
     a_name_alone_has_no_limit,
-    a_limit_per_client_is_each_ones_own,
 );
 
 /// If the limit comes with a request, there is a typed error then: no failure policy admits the
@@ -103,27 +102,9 @@ async fn a_name_alone_has_no_limit(store: impl Settles) {
     }
 }
 
-async fn a_limit_per_client_is_each_ones_own(store: impl Store) {
-    let limit = Limit::new(5, HOUR).per_client();
-    let limiter = Way::Gcra.limited(&store, limit).await;
-    take(&limiter, 2).await;
-    assert_eq!(free(&limiter).await, 3);
-    assert_eq!(
-        limiter
-            .limit()
-            .await
-            .unwrap()
-            .map(|limit| limit.is_per_client()),
-        Some(true)
-    );
-    assert!(limiter.delete().await.unwrap());
-    assert_eq!(free(&limiter).await, 5);
-}
-
-/// A changed limit of the code counts from the next call, with the permits in use; a process that
-/// has just rewritten it leaves it alone.
+/// Each version of a service counts by the limit of its code, with the permits in use.
 #[tokio::test]
-async fn the_limit_of_the_code_counts_from_the_next_call_on() {
+async fn the_limit_of_the_code_counts_in_each_call() {
     let prefix = unique("plan");
     let (first, second) = (
         redis_store().prefix(&prefix).build().unwrap(),
@@ -147,19 +128,16 @@ async fn the_limit_of_the_code_counts_from_the_next_call_on() {
     assert_eq!(state(&ten).await, (true, 10, Some(8)));
     // Two are in use: by the lower limit, too.
     assert_eq!(state(&four).await, (true, 4, Some(1)));
-    // The other process writes its own again, and this one leaves it alone for a minute.
     assert_eq!(state(&ten).await, (true, 10, Some(6)));
-    assert_eq!(state(&four).await, (true, 10, Some(5)));
-    assert_eq!(state(&four).await, (true, 10, Some(4)));
-    // Another caller's is not touched by that.
-    let answer = send(&four, "b").await;
-    assert_eq!(decision_of(&answer).limits().next().unwrap().permits(), 4);
+    // All of the lower limit.
+    assert_eq!(state(&four).await, (false, 4, Some(0)));
+    assert_eq!(state(&ten).await, (true, 10, Some(5)));
 }
 
 /// The limiter of a rule, by the rule's limit.
 async fn a_rules_limiter_is_read_and_deleted(store: impl Store) {
-    for limit in [Limit::new(5, HOUR), Limit::new(5, HOUR).per_client()] {
-        let layer = Way::Gcra.layer(&store, limit);
+    {
+        let layer = Way::Gcra.layer(&store, Limit::new(5, HOUR));
         let limiter = layer.limiter("five", ["a"]).unwrap();
         assert!(!limiter.exists().await.unwrap());
         send(&layer, "a").await;

@@ -296,11 +296,6 @@ fn terms_that_make_no_sense_do_not_build() {
     let named = |limit: Limit| limit.by(Constant("all")).named("api");
     let leased = named(Limit::per_second(100)).lease(millis(50));
     refuses(leased.ban(ban), "leases permits and bans callers");
-    #[cfg(feature = "calendar")]
-    refuses(
-        named(Limit::daily(5)).ban(ban),
-        "counts by the calendar and bans callers",
-    );
 }
 
 #[tokio::test]

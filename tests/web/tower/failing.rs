@@ -32,7 +32,7 @@ fn passes(kind: ErrorKind, policy: FailurePolicy, permits: u64) -> u64 {
     // Whatever the policy: to pass would open the gate for as long as the set-up is wrong.
     let refuses_anyway = matches!(
         kind,
-        ErrorKind::NotInitialized | ErrorKind::Full | ErrorKind::Limit
+        ErrorKind::NotInitialized | ErrorKind::Full | ErrorKind::Limit | ErrorKind::ForeignState
     );
     match policy {
         _ if refuses_anyway => 0,

@@ -87,7 +87,7 @@ pub(crate) struct Carried {
 }
 
 /// The state of the ban of one limiter, as a call found it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Found {
     /// Milliseconds until the ban ends; 0 for none.
     pub(crate) left: i64,

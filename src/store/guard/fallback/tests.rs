@@ -25,7 +25,12 @@ const KINDS: [ErrorKind; 13] = [
 ];
 
 /// The errors from a mistake or a flood: admitting requests would lift the limit.
-const REFUSE: [ErrorKind; 3] = [ErrorKind::NotInitialized, ErrorKind::Full, ErrorKind::Limit];
+const REFUSE: [ErrorKind; 4] = [
+    ErrorKind::NotInitialized,
+    ErrorKind::Full,
+    ErrorKind::Limit,
+    ErrorKind::ForeignState,
+];
 
 /// The errors that are the fault of a limiter, not of its store.
 const OF_LIMITER: [ErrorKind; 5] = [
@@ -73,7 +78,7 @@ fn fate(decision: Result<Decision, Error>) -> (bool, Source, Option<ErrorKind>) 
 }
 
 #[test]
-fn whatever_was_chosen_three_errors_refuse() {
+fn whatever_was_chosen_four_errors_refuse() {
     let local = FailurePolicy::local(0.5);
     for kind in KINDS {
         let refused = (false, Source::FailurePolicy, Some(kind));
@@ -232,14 +237,15 @@ mod logs {
     }
 
     #[test]
-    fn a_limit_that_was_never_set_is_logged_once() {
-        let [unset, other] = [ErrorKind::NotInitialized, ErrorKind::ForeignState];
+    fn what_refuses_whatever_was_chosen_is_logged_once() {
         let ask = by(FailurePolicy::Deny, ["ann", "bob"].map(one));
         let logged = |kind: ErrorKind| levels(|| drop(answer_error(&ask, kind.into())));
-        assert_eq!(logged(other), [""; 0]);
-        // Each of the rules: it is unknown which one it is.
-        assert_eq!(logged(unset), ["WARN", "WARN"]);
-        assert_eq!(logged(unset), [""; 0]);
+        assert_eq!(logged(ErrorKind::RateTypeDiffers), [""; 0]);
+        for kind in [ErrorKind::NotInitialized, ErrorKind::ForeignState] {
+            // Each of the rules: it is unknown which one it is.
+            assert_eq!(logged(kind), ["WARN", "WARN"]);
+            assert_eq!(logged(kind), [""; 0]);
+        }
     }
 
     #[test]

@@ -1,9 +1,13 @@
 //! Our own format in Redis: a limiter is one string, which one script reads and writes.
 //!
 //! `lua/README.md` describes the string, and the head of `lua/packed/decide.lua` a call and its
-//! reply. So far only limits by the calendar have it.
+//! reply. So far limits by GCRA and by the calendar have it. Pure.
 
+pub(crate) mod ban;
 pub(crate) mod calendar;
+pub(crate) mod gcra;
+pub(crate) mod requests;
+pub(crate) mod verbs;
 
 use std::slice;
 
@@ -16,12 +20,13 @@ use super::wire::{
 };
 use crate::{
     charge::{Charge, PermitId},
+    clock::Millis,
     error::{Error, ErrorKind},
-    limit::Algorithm,
     name::Name,
+    store::guard::deny_cache::bans::Carried,
 };
 
-/// The script.
+/// The script that decides all, and settles.
 pub(crate) static DECIDE: Loaded =
     Loaded::new(|| Script::new("packed/decide", joined("decide.lua", "")));
 
@@ -67,11 +72,18 @@ fn joined(name: &str, indent: &str) -> String {
 const MOST: i64 = (1 << 53) - 1;
 const LATEST: i64 = (1 << 48) - 1;
 
-/// Returns how many limiters like this one a call can have: here their places have one byte.
+/// How a limiter stands, in the two numbers that its kind has for it.
+type Standing = [i64; 2];
+
+/// Where a charge by the calendar has no window at the time that counts.
+const NO_WINDOW: i64 = 2 - MOST;
+
+/// Returns how many limiters like this one a call can have. Here each has a place of one byte, and
+/// its ban has another.
 pub(super) fn most_together(charge: &Charge) -> usize {
-    match charge.of().counting.algorithm {
-        Algorithm::Calendar => usize::from(u8::MAX),
-        _ => usize::MAX,
+    match charge.of().counting.algorithm.is_own() {
+        true => usize::from(u8::MAX) / 2,
+        false => usize::MAX,
     }
 }
 
@@ -79,22 +91,36 @@ pub(super) fn most_together(charge: &Charge) -> usize {
 const WAITS: u8 = 1;
 const ASKS: u8 = 2;
 const SETTLES: u8 = 4;
+const BANS: u8 = 8;
+
+/// The flags of a charge.
+const SHADOW: u8 = 1;
+const HAS_BAN: u8 = 2;
 
 /// Returns the key of a limiter. No name of a limiter in Redisson's format ends so.
 pub(crate) fn key(name: &Name) -> String {
     suffixed(name, "~")
 }
 
+/// The id of a call, and the time by which it counts: that of the server, or of the caller.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Stamp {
+    pub(crate) id: PermitId,
+    pub(crate) now: Option<Millis>,
+}
+
 /// The argument of a call, which tells the time. Each limiter has a key and a row, at the same
-/// place.
+/// place. Behind them each ban has both.
 pub(crate) struct Argument(Vec<u8>);
 
 impl Argument {
-    /// Begins one with so many rows, by the server's clock.
-    fn new(id: PermitId, rows: usize) -> Self {
+    /// Begins one with so many rows.
+    fn new(Stamp { id, now }: Stamp, rows: usize) -> Self {
         let mut bytes = Vec::with_capacity(80);
         bytes.extend_from_slice(&id.0[..8]);
-        Self(bytes).number(0, 6).bytes(&[byte(rows), 1])
+        // Zero stands for the server's clock.
+        let now = now.map_or(0, |now| i64::try_from(now).unwrap_or(i64::MAX).max(1));
+        Self(bytes).number(now, 6).bytes(&[byte(rows), 1])
     }
 
     fn bytes(mut self, bytes: &[u8]) -> Self {
@@ -125,24 +151,41 @@ impl Argument {
     }
 
     /// Writes a charge of the limiter at this place.
-    fn charge(self, place: usize, is_shadow: bool, permits: u32) -> Self {
+    fn charge(self, place: usize, flags: u8, permits: u32) -> Self {
         let place = byte(place + 1);
-        let argument = self.bytes(&[place, place, u8::from(is_shadow)]);
+        let argument = self.bytes(&[place, place, flags]);
         argument.number(permits.into(), 4)
     }
 
-    /// Makes the call for these limiters, which decides for so many callers.
-    pub(crate) fn call<'a>(
-        &self,
-        names: impl ExactSizeIterator<Item = &'a Name>,
-        callers: usize,
-    ) -> ScriptCall {
-        let mut command = DECIDE.start(names.len(), 1);
-        for name in names {
-            command.arg(key(name));
+    /// Begins a request that leaves a caller so many permits of the only limiter.
+    fn settles(self, caller: PermitId, keep: u32) -> Self {
+        let request = self.request(1, Some((caller, 0)), 1, SETTLES);
+        request.charge(0, 0, keep)
+    }
+
+    /// Writes the ban of a charge, whose key and row are at this place.
+    fn ban(self, place: usize, carried: Carried) -> Self {
+        let place = byte(place + 1);
+        let argument = self.bytes(&[place, place]).number(carried.number.into(), 4);
+        argument.number(i64::try_from(carried.age).unwrap_or(i64::MAX), 6)
+    }
+
+    /// Makes the call of these keys, which decides for so many callers, if it is not a verb.
+    fn call(&self, keys: impl ExactSizeIterator<Item = String>, callers: usize) -> ScriptCall {
+        let mut command = DECIDE.start(keys.len(), 1);
+        for key in keys {
+            command.arg(key);
         }
         command.arg(&self.0);
         ScriptCall::new(&DECIDE, command, callers, true)
+    }
+
+    /// Makes the call of a verb, which may be sent again.
+    fn verb(&self, keys: impl ExactSizeIterator<Item = String>) -> ScriptCall {
+        ScriptCall {
+            once: false,
+            ..self.call(keys, 0)
+        }
     }
 }
 
@@ -150,17 +193,28 @@ fn byte(number: usize) -> u8 {
     u8::try_from(number).unwrap_or(u8::MAX)
 }
 
+/// Reads the number of so many bytes at a place.
+fn number_at(bytes: &[u8], at: usize, width: usize) -> i64 {
+    let mut number = [0; 8];
+    let read = bytes.get(at..at + width).unwrap_or_default();
+    number
+        .iter_mut()
+        .zip(read)
+        .for_each(|(to, byte)| *to = *byte);
+    i64::from_le_bytes(number)
+}
+
 /// The numbers of a reply, behind the time.
 struct Numbers<'r>(slice::Iter<'r, Value>);
 
 impl<'r> Numbers<'r> {
-    /// Returns those of a reply, and the server's time in ms.
+    /// Returns those of a reply, and the time by which it counted in us.
     fn of(reply: &'r Value) -> Result<(Self, i64), Error> {
         let Value::Array(numbers) = reply else {
             return Err(unreadable());
         };
         match &**numbers {
-            [Value::Int(micros @ 0..=MOST), rest @ ..] => Ok((Self(rest.iter()), micros / 1000)),
+            [Value::Int(micros @ 0..=MOST), rest @ ..] => Ok((Self(rest.iter()), *micros)),
             _ => Err(unreadable()),
         }
     }
@@ -178,6 +232,14 @@ impl<'r> Numbers<'r> {
     fn end(&mut self) -> Result<(), Error> {
         self.0.next().map_or(Ok(()), |_| Err(unreadable()))
     }
+}
+
+/// Reads the reply to a call that settles or releases: the permits that are free again.
+pub(crate) fn freed(reply: &Value) -> Result<i64, Error> {
+    let (mut numbers, _) = Numbers::of(reply)?;
+    let freed = numbers.next()?;
+    numbers.end()?;
+    Ok(if freed == NO_WINDOW { 0 } else { freed })
 }
 
 /// Returns the error of a state that is not ours, or of a later version.

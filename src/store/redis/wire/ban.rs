@@ -5,7 +5,7 @@ use redis::{Cmd, Value};
 use super::{
     format::{self, optional},
     reply::{count, read_answers, unreadable},
-    script::{CallSettings, Loaded, Script, ScriptCall, Scripts, lua},
+    script::{CallSettings, Loaded, Script, ScriptCall, lua},
 };
 use crate::{
     algorithm::answer::{Answer, Verdict},
@@ -85,11 +85,7 @@ pub(super) fn batch<'a>(script: &Script, commands: impl Iterator<Item = &'a Cmd>
 
 /// Reads the reply: the answers, those of the first caller first, and what was found of each
 /// limiter.
-pub(crate) fn read(
-    reply: &Value,
-    run: &[Demand],
-    scripts: &Scripts,
-) -> Result<(List<Answer>, List<Found>), Error> {
+pub(crate) fn read(reply: &Value, run: &[Demand]) -> Result<(List<Answer>, List<Found>), Error> {
     let (Value::Array(parts), Some(first)) = (reply, run.first()) else {
         return Err(unreadable());
     };
@@ -112,7 +108,7 @@ pub(crate) fn read(
             let all = all.iter().cycle().take(limiters * run.len());
             all.copied().collect()
         }
-        counted => read_answers(counted, limiters, run.len(), scripts.taken)?,
+        counted => read_answers(counted, limiters, run.len())?,
     };
     let callers = run.iter().zip(answers.chunks_mut(limiters));
     for (number, (caller, answers)) in (1..).zip(callers) {

@@ -28,10 +28,8 @@ pub(crate) static SCRIPTS: Scripts = Scripts {
     acquire: &ACQUIRE,
     banning: Some(&BANNING),
     verbs: &VERBS,
-    taken: None,
     brief: |_, _, _| None,
     settle,
-    limit_of: None,
 };
 
 fn settle(receipt: &Charge, keep: u32, settings: CallSettings<'_>) -> Option<ScriptCall> {

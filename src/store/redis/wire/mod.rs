@@ -6,7 +6,6 @@
 pub(crate) mod ban;
 pub(crate) mod fixed_window;
 pub(crate) mod format;
-pub(crate) mod gcra;
 pub(crate) mod reply;
 pub(crate) mod script;
 pub(crate) mod sliding_log;
@@ -25,21 +24,18 @@ pub(crate) use self::{
 };
 use super::classify;
 use crate::{
-    charge::Charge,
     demand::Demand,
     error::Error,
     limit::{Algorithm, Counting},
 };
 
-/// Returns the scripts that count a limiter; `None` by the calendar, which is in
-/// [our own format](super::packed).
+/// Returns the scripts that count a limiter; `None` in [our own format](super::packed).
 pub(crate) fn scripts(counting: Counting) -> Option<&'static Scripts> {
     Some(match counting.algorithm {
         Algorithm::SlidingLog if counting.slots.is_some() => &slots::SCRIPTS,
         Algorithm::SlidingLog => &sliding_log::SCRIPTS,
         Algorithm::FixedWindow => &fixed_window::SCRIPTS,
-        Algorithm::Gcra => &gcra::SCRIPTS,
-        Algorithm::Calendar => return None,
+        Algorithm::Gcra | Algorithm::Calendar => return None,
     })
 }
 
@@ -73,7 +69,7 @@ pub(super) fn batch<'a>(calls: impl Iterator<Item = &'a ScriptCall> + Clone) -> 
 }
 
 /// Returns every script that a limiter in this format can need.
-pub(crate) fn all() -> [&'static Script; 18] {
+pub(crate) fn all() -> [&'static Script; 14] {
     [
         &sliding_log::ACQUIRE,
         &sliding_log::ACQUIRE_BATCH,
@@ -88,10 +84,6 @@ pub(crate) fn all() -> [&'static Script; 18] {
         &fixed_window::ACQUIRE,
         &fixed_window::BANNING,
         &fixed_window::VERBS,
-        &gcra::ACQUIRE,
-        &gcra::ACQUIRE_RUN,
-        &gcra::BANNING,
-        &gcra::VERBS,
         &ban::VERBS,
     ]
 }
@@ -123,13 +115,4 @@ fn unquoted(error: RedisError) -> RedisError {
     }
     let kind = redis::ErrorKind::Server(ServerErrorKind::ResponseError);
     RedisError::from((kind, "the server does not know the command"))
-}
-
-/// Returns whether one script decides for both. Hash tags that differ may share a hash slot, and
-/// are treated as apart all the same.
-pub(crate) fn go_together(a: &Charge, b: &Charge, in_slots: bool) -> bool {
-    let [a_by, b_by] = [a, b].map(|charge| charge.of().counting.algorithm);
-    let is_by_calendar = a_by == Algorithm::Calendar && b_by == Algorithm::Calendar;
-    let have_logs = a_by.has_log() && b_by.has_log();
-    (have_logs || is_by_calendar) && (!in_slots || tag(a.name()) == tag(b.name()))
 }

@@ -5,7 +5,6 @@ use std::time::Duration;
 use redis::Value;
 use smallvec::SmallVec;
 
-use super::script::ReadTaken;
 use crate::{
     algorithm::answer::{Answer, Changed, Verdict},
     clock::Now,
@@ -33,19 +32,14 @@ pub(super) fn answer_by(
 }
 
 /// Reads the reply of an acquire, whatever the algorithm: an answer for each caller and limiter,
-/// those of the first caller first. `taken` reads the two numbers for receipts that it ends with.
+/// those of the first caller first.
 pub(crate) fn read_answers(
     reply: &Value,
     limiters: usize,
     callers: usize,
-    taken: Option<ReadTaken>,
 ) -> Result<List<Answer>, Error> {
     let numbers = numbers(reply)?;
-    let (numbers, taken) = match (&*numbers, taken) {
-        (&[ref numbers @ .., one, other], Some(taken)) => (numbers, Some(taken(one, other))),
-        (numbers, _) => (numbers, None),
-    };
-    let &[1, now, ref rest @ ..] = numbers else {
+    let &[1, now, ref rest @ ..] = &*numbers else {
         return Err(unreadable());
     };
     let (states, outcomes) = rest.split_at_checked(7 * limiters).ok_or_else(unreadable)?;
@@ -71,7 +65,6 @@ pub(crate) fn read_answers(
             next,
             reset,
             repaired,
-            taken,
             ..Answer::new(&limit, change(changed), Now::millis(now))
         };
         answers.push(answer.for_caller(verdict(status)?, wait));
@@ -216,7 +209,7 @@ mod tests {
             Value::SimpleString("1 7 0 1000 5 1000 0 0 0 0 40".to_owned()),
         ] {
             assert_eq!(
-                read_answers(&reply, 1, 1, None).unwrap_err().kind(),
+                read_answers(&reply, 1, 1).unwrap_err().kind(),
                 ErrorKind::Unavailable,
                 "{reply:?}"
             );
@@ -228,7 +221,7 @@ mod tests {
             (-4, ErrorKind::ForeignState),
         ] {
             let reply = Value::Array(vec![Value::Int(code)]);
-            assert_eq!(read_answers(&reply, 1, 1, None).unwrap_err().kind(), kind);
+            assert_eq!(read_answers(&reply, 1, 1).unwrap_err().kind(), kind);
         }
     }
 }

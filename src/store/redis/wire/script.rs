@@ -8,12 +8,11 @@ use tracing::{Span, debug_span, field::Empty};
 
 use crate::{
     algorithm::answer::Answer,
-    charge::{Charge, Taken},
+    charge::Charge,
     clock::{Millis, moment},
     demand::Demand,
     error::{Error, ErrorKind},
     limit::Algorithm,
-    limit::{RateType, StoredLimit},
     list::List,
     observe::StoreCall,
     store::redis::{
@@ -34,17 +33,11 @@ pub(crate) struct Scripts {
     pub(crate) banning: Option<&'static Loaded>,
     /// Carries out the verbs: see `lua/lib/verbs.lua`.
     pub(crate) verbs: &'static Loaded,
-    /// Makes the part of a receipt that the reply determines, if replies end with two numbers for
-    /// it.
-    pub(crate) taken: Option<ReadTaken>,
     /// Makes the call of a cheaper script for these callers, if there is one that can decide.
     pub(crate) brief: MakeBrief,
     /// Makes the call that settles a receipt at a number of permits: fewer than it took are given
     /// back, more are charged. `None` if the receipt lacks what that needs.
     pub(crate) settle: fn(&Charge, u32, CallSettings<'_>) -> Option<ScriptCall>,
-    /// Reads the limit from the value of a limiter, for an algorithm whose limiters may lack a
-    /// hash.
-    pub(crate) limit_of: Option<fn(&Value, RateType) -> Option<StoredLimit>>,
 }
 
 /// Makes a call of these callers. Their limiters are the charges of the first, each with a flag
@@ -56,9 +49,6 @@ type MakeBrief =
 /// Returns `None` if [`Scripts::acquire`] must decide.
 pub(super) type ReadBrief =
     fn(&Value, &[Demand], CallSettings<'_>) -> Result<Option<List<Answer>>, Error>;
-
-/// Makes that part of a receipt from the two numbers.
-pub(super) type ReadTaken = fn(i64, i64) -> Taken;
 
 /// The part of a call that does not depend on its limiters.
 #[derive(Clone, Copy, Debug)]

@@ -57,10 +57,8 @@ pub(crate) static SCRIPTS: Scripts = Scripts {
     acquire: &ACQUIRE_LIST,
     banning: Some(&BANNING),
     verbs: &VERBS,
-    taken: None,
     brief,
     settle: |receipt, keep, settings| Some(settle(&VERBS, receipt, keep, settings)),
-    limit_of: None,
 };
 
 fn brief(
@@ -174,7 +172,7 @@ pub(crate) fn brief_answers(
         (Value::Int(wait), _) => (Verdict::Refused, 0, wait.saturating_neg(), Some(0), None),
         (_, &[left, next]) => (Verdict::Granted, left, 0, Some(next), None),
         (_, &[0, wait, reset]) => (Verdict::Refused, 0, wait, Some(0), Some(reset)),
-        _ => return read_answers(reply, 1, run.len(), None),
+        _ => return read_answers(reply, 1, run.len()),
     };
     // A limit that is not in force as it was given has the whole reply.
     let source = run.first().map(|caller| caller.first().limit());
@@ -196,7 +194,7 @@ fn several_answers(reply: &Value, caller: &Demand) -> Result<List<Answer>, Error
     let split = brief.split_first();
     let (now, each) = match split.map(|(now, rest)| (now, rest.as_chunks::<3>())) {
         Some((now, (each, []))) if each.len() == limiters => (Now::millis(*now), each),
-        _ => return read_answers(reply, limiters, 1, None),
+        _ => return read_answers(reply, limiters, 1),
     };
     let each = caller.charges().zip(each);
     let answers = each.map(|(charge, &[left, reset, next])| match charge.limit() {

@@ -30,10 +30,8 @@ pub(crate) static SCRIPTS: Scripts = Scripts {
     acquire: &ACQUIRE_LIST,
     banning: Some(&BANNING),
     verbs: &sliding_log::VERBS,
-    taken: None,
     brief: |_, _, _| None,
     settle,
-    limit_of: None,
 };
 
 fn settle(receipt: &Charge, keep: u32, settings: CallSettings<'_>) -> Option<ScriptCall> {

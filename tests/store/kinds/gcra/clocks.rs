@@ -7,15 +7,28 @@ const TEN: Duration = secs(10);
 
 /// Puts the state of a limiter by hand where a server's clock that is fast by so much would have
 /// left it.
-fn plant(value: &str, permits: u32, interval: Duration, ahead: Duration) {
-    let script = "local time = redis.call('TIME') \
-                  local tat = time[1] * 1000000 + time[2] + ARGV[3] \
-                  local value = struct.pack('<ddddd', ARGV[1], ARGV[2], tat, tat, 0) \
-                  redis.call('SET', KEYS[1], value, 'PX', '7200000')";
-    let millis = interval.as_millis().to_string();
-    let (permits, ahead) = (permits.to_string(), ahead.as_micros().to_string());
-    let arguments = ["EVAL", script, "1", value, &millis, &permits, &ahead];
-    RedisServer::shared().command(&arguments);
+fn plant(key: &str, permits: u64, interval: Duration, ahead: Duration) {
+    let number = |number: u64, width: usize| number.to_le_bytes()[..width].to_vec();
+    let now = RedisServer::shared().micros().cast_unsigned();
+    let tat = now + u64::try_from(ahead.as_micros()).unwrap();
+    let millis = u64::try_from(interval.as_millis()).unwrap();
+    let state = [
+        number(millis, 6),
+        number(permits, 7),
+        number(tat, 7),
+        number(0, 7),
+        number(tat, 7),
+        vec![0; 40],
+        vec![18, 183],
+    ];
+    let command = [
+        &b"SET"[..],
+        key.as_bytes(),
+        &state.concat(),
+        b"PX",
+        b"7200000",
+    ];
+    RedisServer::shared().command(&command);
 }
 
 #[tokio::test]
@@ -29,10 +42,10 @@ async fn what_a_fast_server_has_made_is_set_back_by_the_call_that_meets_it() {
     for meet in meet {
         let store = redis_store().build().unwrap();
         let limiter = Way::Gcra.limited(&store, Limit::new(5, TEN)).await;
-        let value = key(limiter.name(), "value");
-        plant(&value, 5, TEN, HOUR);
+        let key = state_key(limiter.name());
+        plant(&key, 5, TEN, HOUR);
         meet(&limiter).await;
-        assert!(ahead(&value) <= 10_000_000, "{}", ahead(&value));
+        assert!(ahead(&key) <= 10_000_000, "{}", ahead(&key));
         assert!(wait(&limiter, 5).await.unwrap() <= TEN);
     }
 }
@@ -45,12 +58,12 @@ async fn nor_does_it_outlast_an_interval_of_a_rules_limiter() {
         &redis_store().prefix(&prefix).build().unwrap(),
         Limit::new(5, TEN),
     );
-    let value = format!("{prefix}:{{a}}:five:value");
-    plant(&value, 5, TEN, HOUR);
+    let key = format!("{prefix}:{{a}}:five~");
+    plant(&key, 5, TEN, HOUR);
     let answer = send(&layer, "a").await;
     let refusal = refused(decision_of(&answer).clone());
     assert!(refusal.retry_after().unwrap() <= TEN / 5);
-    assert!(ahead(&value) <= 10_000_000, "{}", ahead(&value));
+    assert!(ahead(&key) <= 10_000_000, "{}", ahead(&key));
 }
 
 /// A caller's clock proves nothing: one that is slow must not make room for one that is not.
@@ -75,10 +88,10 @@ async fn a_slow_caller_makes_no_room_for_another() {
 }
 
 /// Returns how far the theoretical arrival time is ahead, in us.
-fn ahead(value: &str) -> i64 {
+fn ahead(key: &str) -> i64 {
     let script = "local time = redis.call('TIME') \
-                  local tat = struct.unpack('<d', redis.call('GET', KEYS[1]), 17) \
+                  local tat = struct.unpack('<I7', redis.call('GET', KEYS[1]), 28) \
                   return tat - time[1] * 1000000 - time[2]";
-    let ahead = RedisServer::shared().cli(&["EVAL", script, "1", value]);
+    let ahead = RedisServer::shared().cli(&["EVAL", script, "1", key]);
     ahead.trim().parse().unwrap()
 }

@@ -1,0 +1,52 @@
+//! The ban of the caller of a limiter, one string: see `lua/packed/ban.lua`.
+
+use super::{Argument, Numbers, number_at};
+use crate::{
+    error::Error,
+    limit::Ban,
+    name::Name,
+    store::{guard::deny_cache::bans::Found, redis::wire::format::suffixed},
+};
+
+/// The kind of a state and of a row.
+const KIND: u8 = 4;
+
+/// Returns the key of the ban of a limiter's caller.
+pub(crate) fn key(name: &Name) -> String {
+    suffixed(name, "~:ban")
+}
+
+/// Writes the terms of a ban, a row.
+pub(super) fn put(argument: Argument, ban: &Ban) -> Argument {
+    let argument = argument.bytes(&[KIND]).number(ban.after.into(), 4);
+    let times = ban.millis().into_iter();
+    times.fold(argument, |argument, time| argument.number(time, 6))
+}
+
+/// Reads how a ban stands.
+pub(super) fn read(numbers: &mut Numbers<'_>) -> Result<Found, Error> {
+    let [left, back, strikes] = [numbers.next()?, numbers.next()?, numbers.next()?];
+    Ok(Found {
+        left,
+        back,
+        strikes: u32::try_from(strikes).unwrap_or(u32::MAX),
+    })
+}
+
+/// What a state says: when the ban ends, in ms, and how many refusals counted when it was written.
+pub(crate) struct State {
+    pub(crate) until: i64,
+    pub(crate) strikes: u64,
+}
+
+impl State {
+    /// Reads a state; `None` if it is another one.
+    pub(crate) fn of(bytes: &[u8]) -> Option<Self> {
+        let strikes = bytes.len().checked_sub(47)?;
+        let is_ours = strikes % 20 == 0 && bytes.ends_with(&[16 + KIND, 183]);
+        is_ours.then(|| Self {
+            until: number_at(bytes, strikes + 23, 6),
+            strikes: number_at(bytes, strikes + 6, 7).unsigned_abs(),
+        })
+    }
+}

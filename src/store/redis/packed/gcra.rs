@@ -1,0 +1,167 @@
+//! A limit by GCRA, one string, which has the theoretical arrival time (TAT): see
+//! [`algorithm::gcra`](crate::algorithm::gcra).
+
+use std::iter;
+
+use redis::Value;
+
+use super::{Argument, MOST, Numbers, Stamp, Standing, key, number_at};
+use crate::{
+    algorithm::{
+        answer::{Answer, Changed},
+        gcra::{Pace, State},
+    },
+    charge::{Charge, Taken, Tat},
+    clock::Now,
+    error::Error,
+    limit::StoredLimit,
+    name::Name,
+    store::redis::wire::{
+        self,
+        script::{Loaded, Script, ScriptCall},
+    },
+};
+
+/// The script for one caller of one limiter in the usual case.
+pub(crate) static LONE: Loaded = Loaded::new(|| {
+    let text = include_str!("../../../../lua/packed/gcra_lone.lua");
+    Script::new("packed/gcra_lone", text.to_owned())
+});
+
+/// The kind of a state and of a row.
+const KIND: u8 = 2;
+
+/// What a charge counts by. A limiter stands as how far TAT lies ahead of now, and how far
+/// settlements have moved it back so far, both in us.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Row(pub(crate) Pace);
+
+impl Row {
+    /// Returns that of a call that reads or settles what a state has by its own limit.
+    pub(super) const ANY: Self = Self(Pace::ANY);
+
+    /// Writes it.
+    pub(super) fn put(&self, argument: Argument) -> Argument {
+        let (interval, rate) = (self.0.interval, self.0.rate);
+        argument.bytes(&[KIND]).number(interval, 6).number(rate, 7)
+    }
+
+    /// Makes the call that leaves so many of the permits that a grant took when it left TAT so.
+    fn settle(&self, stamp: Stamp, name: &Name, [took, keep]: [u32; 2], tat: Tat) -> ScriptCall {
+        let argument = self.put(Argument::new(stamp, 1));
+        let request = argument.settles(stamp.id, keep);
+        let argument = request.number(took.into(), 4);
+        let argument = argument.number(tat.at, 7).number(tat.given, 7);
+        argument.call(iter::once(key(name)), 0)
+    }
+
+    /// Makes the call for a caller alone; `None` where another script must decide.
+    pub(super) fn lone(&self, stamp: Stamp, charge: &Charge) -> Option<ScriptCall> {
+        let permits = i64::from(charge.permits);
+        if permits > self.0.rate || charge.of().ban.is_some() {
+            return None;
+        }
+        let (cost, Pace { rate, interval, .. }) = (self.0.cost(permits), self.0);
+        let room = self.0.whole() - cost;
+        // All are whole and at most 2^53. Zero stands for the server's clock.
+        let now = stamp.now.map_or(0.0, |now| now.max(1) as f64 * 1000.0);
+        let numbers = [now, cost as f64, room as f64, interval as f64, rate as f64];
+        let numbers = numbers.map(f64::to_le_bytes);
+        let argument = [&stamp.id.0[..8], &[0, 1], numbers.as_flattened()].concat();
+        let mut command = LONE.start(1, 1);
+        command.arg(key(charge.name())).arg(argument);
+        Some(ScriptCall::new(&LONE, command, 1, true))
+    }
+
+    /// Reads the reply to it: the time in us, whether it is granted, and how the limiter stands;
+    /// `None` if the other script must decide.
+    pub(super) fn read_lone(reply: &Value) -> Result<Option<(i64, bool, Standing)>, Error> {
+        Ok(match reply {
+            Value::Nil => None,
+            // A refusal does not contain the time, which makes no difference to it.
+            Value::Int(backlog @ 0..=MOST) => Some((0, false, [*backlog, 0])),
+            Value::BulkString(text) => {
+                let (&[micros, tat, given], []) = text.as_chunks::<8>() else {
+                    return Err(wire::unreadable());
+                };
+                let numbers = [micros, tat, given].map(f64::from_le_bytes);
+                let is_ours = |number: f64| number.fract() == 0.0 && number.abs() <= MOST as f64;
+                if !numbers.into_iter().all(is_ours) {
+                    return Err(wire::unreadable());
+                }
+                let [micros, tat, given] = numbers.map(|number| number as i64);
+                Some((micros, true, [(tat - micros).max(0), given]))
+            }
+            _ => return Err(wire::unreadable()),
+        })
+    }
+
+    /// Reads how it stands.
+    pub(super) fn with_room(backlog: i64, numbers: &mut Numbers<'_>) -> Result<Standing, Error> {
+        Ok([backlog, numbers.next()?])
+    }
+
+    /// Reads the same where there is no room.
+    pub(super) fn without_room(numbers: &mut Numbers<'_>) -> Result<Standing, Error> {
+        let backlog = numbers.next()?;
+        Self::with_room(backlog, numbers)
+    }
+
+    pub(super) fn limit(&self) -> StoredLimit {
+        StoredLimit {
+            rate: self.0.rate,
+            interval: self.0.interval,
+            ..StoredLimit::default()
+        }
+    }
+
+    /// Returns what is answered to all callers.
+    pub(super) fn answer(&self, micros: i64, [backlog, given]: Standing) -> Answer {
+        let now = Now::millis(micros / 1000);
+        let [next, reset] =
+            [self.0.next(backlog), backlog].map(|micros| now.ticks_of_micros(micros));
+        let at = micros.saturating_add(backlog);
+        Answer {
+            remaining: self.0.left(backlog),
+            next,
+            reset,
+            taken: Some(Taken::Tat(Tat { at, given })),
+            ..Answer::new(&self.limit(), Changed::Nothing, now)
+        }
+    }
+
+    /// Returns the ms until so many permits are free.
+    pub(super) fn wait(&self, now: Now, [backlog, _]: Standing, needs: i64) -> i64 {
+        now.ticks_of_micros(self.0.wait(backlog, needs))
+    }
+}
+
+/// Makes the call that settles a receipt at a number of permits.
+pub(super) fn settle(receipt: &Charge, stamp: Stamp, keep: u32) -> Option<ScriptCall> {
+    let Some(Taken::Tat(tat)) = receipt.settle() else {
+        return None;
+    };
+    let limit = receipt.limit().given()?.stored();
+    let row = Row(Pace::of(limit.rate, limit.interval)?);
+    Some(row.settle(stamp, receipt.name(), [receipt.permits, keep], tat))
+}
+
+/// Makes the call that gives back so many permits, the last ones.
+pub(crate) fn release(name: &Name, stamp: Stamp, permits: u32) -> ScriptCall {
+    let last = Tat { at: MOST, given: 0 };
+    Row::ANY.settle(stamp, name, [permits, 0], last)
+}
+
+/// Reads a state; `None` if it is another one.
+pub(crate) fn state(bytes: &[u8]) -> Option<State> {
+    let is_ours = bytes.len() == 76 && bytes.ends_with(&[16 + KIND, 183]);
+    let state = is_ours.then(|| State {
+        interval: number_at(bytes, 0, 6),
+        rate: number_at(bytes, 6, 7),
+        tat: Tat {
+            at: number_at(bytes, 27, 7),
+            given: number_at(bytes, 20, 7),
+        },
+    });
+    state.filter(|state| Pace::of(state.rate, state.interval).is_some())
+}
