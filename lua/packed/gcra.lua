@@ -25,7 +25,7 @@ local room = whole - backlog
 granted = given or callers * cost <= room and callers or room < cost and 0 or floor(room / cost)
 if takes and granted > 0 then
   if given then
-    -- A debt is at most as much as all permits.
+    -- A debt is up to as much above all permits.
     backlog = max(backlog, min(backlog + cost, 2 * whole))
   else
     backlog = backlog + granted * cost

@@ -71,7 +71,11 @@ impl Counter for Gcra {
     fn end(&mut self, call: &CallContext, taken: i64, answer: &mut Answer, needs: &mut [Needs]) {
         let (pace, now) = (Pace::of_call(call), call.now);
         let (mut from, mut backlog) = (self.from(now), self.backlog(&pace, now));
-        let rest = self.rest(&pace, now);
+        let rest = if taken == 0 {
+            self.rest(&pace, now)
+        } else {
+            None
+        };
         // A call that takes nothing makes no state, and leaves one by another limit.
         if taken > 0 {
             backlog += pace.cost(taken);
@@ -85,7 +89,7 @@ impl Counter for Gcra {
             let in_line = needs.permits + needs.rounds * pace.rate;
             let wait = pace.wait(backlog, in_line);
             // What is in use goes on by its own limit, as nothing is written.
-            let wait = rest.filter(|_| taken == 0).map_or(wait, |(own, ahead)| {
+            let wait = rest.map_or(wait, |(own, ahead)| {
                 wait.max(ahead + late - own.cost(pace.rate - in_line.min(pace.rate)))
             });
             needs.wait = now.ticks_of_micros(wait);

@@ -13,10 +13,7 @@ use crate::{
     error::{Error, ErrorKind},
     limit::{Algorithm, Ban, Limit, LimitSource, Slots, calendar::Window},
     name::Name,
-    store::redis::packed::{
-        Stamp, calendar, gcra,
-        requests::{Asked, Row},
-    },
+    store::redis::packed::{Stamp, calendar, gcra, requests::Asked, row::Row},
 };
 
 /// Numbers at which arithmetic ends are made likely, and small ones, which mean something.

@@ -6,7 +6,8 @@ use super::{
     batch::Failure,
     packed::{
         self, Stamp, calendar, gcra,
-        requests::{Asked, KNOWN, Row, has_ban, may_ask_again, together},
+        requests::{Asked, KNOWN, has_ban, may_ask_again, together},
+        row::Row,
         verbs,
     },
     server::Server,
@@ -46,7 +47,7 @@ impl Server {
                 carried,
                 again,
             };
-            let lone = call.lone(asked).filter(|_| is_usual);
+            let lone = is_usual.then(|| call.lone(asked)).flatten();
             is_usual = lone.is_some();
             let mut command = lone.unwrap_or_else(|| call.call(asked));
             // Asked again, each caller is a grant of its own, and a state knows four.

@@ -77,9 +77,12 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-fn terms() -> impl Strategy<Value = Option<Ban>> {
-    let millis = |choices: &'static [u64]| proptest::sample::select(choices);
-    let longest = prop::option::of(Just(4000_u64));
+/// Terms of a ban, or none. All their times are so many of this unit, in ms.
+pub(super) fn terms(unit: u64) -> impl Strategy<Value = Option<Ban>> {
+    let millis = move |choices: &'static [u64]| {
+        proptest::sample::select(choices).prop_map(move |choice| choice * unit)
+    };
+    let longest = prop::option::of(Just(4000 * unit));
     let terms = (
         1_u32..5,
         millis(&[700, 5000]),
@@ -367,7 +370,7 @@ proptest! {
 
     #[test]
     fn a_history_of_bans(
-        terms in uniform2(terms()),
+        terms in uniform2(terms(1)),
         steps in proptest::collection::vec(step(), 1..40),
     ) {
         let mut stage = Stage::new(terms);

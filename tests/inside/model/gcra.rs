@@ -7,6 +7,7 @@ use proptest::array::uniform3;
 use redis::Connection;
 
 use super::{
+    bans::terms,
     pair::{START, ask, connect, run_script},
     support::unique,
     *,
@@ -24,7 +25,8 @@ use crate::{
         redis::{
             packed::{
                 self, Stamp, gcra,
-                requests::{Asked, KNOWN, Row, may_ask_again, together},
+                requests::{Asked, KNOWN, may_ask_again, together},
+                row::Row,
             },
             wire::script::ScriptCall,
         },
@@ -129,26 +131,6 @@ fn step() -> impl Strategy<Value = Step> {
         2 => moves.prop_map(Step::Advance),
         3 => (0..LIMITERS, one).prop_map(|(limiter, one)| Step::At(limiter, one)),
     ]
-}
-
-fn terms() -> impl Strategy<Value = Option<Ban>> {
-    let millis = |choices: &'static [u64]| proptest::sample::select(choices);
-    let longest = prop::option::of(Just(400_000_u64));
-    let terms = (
-        1_u32..5,
-        millis(&[70_000, 500_000]),
-        millis(&[40_000, 150_000]),
-        longest,
-    );
-    let terms = terms.prop_map(|(after, within, lasting, longest)| {
-        let ban = Ban::after(after)
-            .within(Duration::from_millis(within))
-            .lasting(Duration::from_millis(lasting));
-        longest.map_or(ban, |longest| {
-            ban.doubling_to(Duration::from_millis(longest))
-        })
-    });
-    prop::option::weighted(0.4, terms)
 }
 
 struct Pair {
@@ -622,7 +604,7 @@ proptest! {
 
     #[test]
     fn a_history(
-        terms in uniform3(terms()),
+        terms in uniform3(prop_oneof![Just(None), terms(100)]),
         steps in proptest::collection::vec(step(), 1..60),
     ) {
         let mut stage = Stage::new(terms);

@@ -4,9 +4,7 @@
 //! the server's time chooses. If neither holds that time, the call must be made once more, by that
 //! time.
 
-use std::iter;
-
-use super::{Argument, LATEST, MOST, Numbers, Stamp, Standing, key, number_at};
+use super::{Argument, LATEST, MOST, Numbers, Stamp, Standing, number_at};
 use crate::{
     algorithm::answer::{Answer, Changed},
     charge::{Charge, Taken},
@@ -60,9 +58,7 @@ impl Row {
     fn settle(&self, stamp: Stamp, name: &Name, took: u32, keep: u32) -> ScriptCall {
         let label = self.windows[0].label;
         let argument = self.put(Argument::new(stamp, 1));
-        let request = argument.settles(stamp.id, keep);
-        let argument = request.number(took.into(), 4).number(label, 7).number(0, 7);
-        argument.call(iter::once(key(name)), 0)
+        argument.settle(stamp.id, name, [took, keep], [label, 0])
     }
 
     /// Reads the permits left and the ms until the window ends.

@@ -1,8 +1,6 @@
 //! A limit by GCRA, one string, which has the theoretical arrival time (TAT): see
 //! [`algorithm::gcra`](crate::algorithm::gcra).
 
-use std::iter;
-
 use redis::Value;
 
 use super::{Argument, MOST, Numbers, Stamp, Standing, key, number_at};
@@ -47,12 +45,9 @@ impl Row {
     }
 
     /// Makes the call that leaves so many of the permits that a grant took when it left TAT so.
-    fn settle(&self, stamp: Stamp, name: &Name, [took, keep]: [u32; 2], tat: Tat) -> ScriptCall {
+    fn settle(&self, stamp: Stamp, name: &Name, permits: [u32; 2], tat: Tat) -> ScriptCall {
         let argument = self.put(Argument::new(stamp, 1));
-        let request = argument.settles(stamp.id, keep);
-        let argument = request.number(took.into(), 4);
-        let argument = argument.number(tat.at, 7).number(tat.given, 7);
-        argument.call(iter::once(key(name)), 0)
+        argument.settle(stamp.id, name, permits, [tat.at, tat.given])
     }
 
     /// Makes the call for a caller alone; `None` where another script must decide.

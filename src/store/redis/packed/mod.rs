@@ -6,10 +6,12 @@
 pub(crate) mod ban;
 pub(crate) mod calendar;
 pub(crate) mod gcra;
+mod line;
 pub(crate) mod requests;
+pub(crate) mod row;
 pub(crate) mod verbs;
 
-use std::slice;
+use std::{iter, slice};
 
 use redis::Value;
 
@@ -157,10 +159,21 @@ impl Argument {
         argument.number(permits.into(), 4)
     }
 
-    /// Begins a request that leaves a caller so many permits of the only limiter.
-    fn settles(self, caller: PermitId, keep: u32) -> Self {
+    /// Makes the call that leaves a caller so many of the permits that it took of the only limiter,
+    /// which are found by two numbers of its kind.
+    fn settle(
+        self,
+        caller: PermitId,
+        name: &Name,
+        [took, keep]: [u32; 2],
+        mark: Standing,
+    ) -> ScriptCall {
         let request = self.request(1, Some((caller, 0)), 1, SETTLES);
-        request.charge(0, 0, keep)
+        let argument = request.charge(0, 0, keep).number(took.into(), 4);
+        let argument = mark
+            .iter()
+            .fold(argument, |it, number| it.number(*number, 7));
+        argument.call(iter::once(key(name)), 0)
     }
 
     /// Writes the ban of a charge, whose key and row are at this place.

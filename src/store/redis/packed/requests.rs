@@ -3,21 +3,18 @@
 //! The callers of one limiter that ask for the same are one request. Those of limits with a ban are
 //! a request each, as a refusal may ban those behind it.
 
-use std::iter;
-
 use redis::Value;
 
 use super::{
-    Argument, DECIDE, HAS_BAN, MOST, NO_WINDOW, Numbers, SHADOW, Stamp, Standing, WAITS, ban, byte,
-    calendar, gcra, key,
+    Argument, DECIDE, HAS_BAN, Numbers, SHADOW, Stamp, Standing, WAITS, ban, byte, gcra, key,
+    line::{Caller, Line},
+    row::{Group, Row},
 };
 use crate::{
-    algorithm::answer::{Answer, Verdict},
-    charge::{Charge, Taken},
-    clock::Now,
+    algorithm::answer::Answer,
+    charge::Taken,
     demand::Demand,
     error::Error,
-    limit::StoredLimit,
     list::List,
     store::{
         guard::deny_cache::bans::{Carried, Found},
@@ -28,8 +25,6 @@ use crate::{
     },
 };
 
-/// The only number of a group that an enforced ban refuses.
-const BANNED: i64 = 1 - MOST;
 /// How many grants a state knows: each of callers who asked together for the same.
 pub(crate) const KNOWN: usize = 4;
 /// The most callers of a call, which have one byte for their places.
@@ -40,13 +35,6 @@ pub(crate) fn scripts() -> [&'static Script; 2] {
     [&DECIDE, &gcra::LONE]
 }
 
-/// What a charge counts by.
-#[derive(Clone, Copy, Debug)]
-pub(crate) enum Row {
-    Gcra(gcra::Row),
-    Calendar(calendar::Row),
-}
-
 /// The reply to callers of the same limiters.
 pub(crate) struct Reply {
     /// The time by which it counted, in us
@@ -55,15 +43,6 @@ pub(crate) struct Reply {
     pub(crate) answers: Option<List<Answer>>,
     /// The state of the ban of each limiter.
     pub(crate) found: List<Found>,
-}
-
-/// What the reply says about callers that ask for the same of one limiter.
-pub(super) struct Group {
-    granted: usize,
-    /// The ms until the first of the others has room, if nothing else is taken.
-    wait: i64,
-    /// `None` if a ban refuses them.
-    pub(super) standing: Option<Standing>,
 }
 
 /// What a call carries for callers that ask once, or `again` after a lost connection: then the
@@ -204,7 +183,7 @@ impl Asked<'_> {
     }
 
     fn answered(&self, run: &[Demand], now: i64, counted: Said) -> Reply {
-        let line = Line::new(self.rows, now, &counted);
+        let line = Line::new(self.rows, now, &counted.standings, &counted.callers);
         let mut answers = line.answer_all(run, &counted.callers);
         if self.again {
             // Others may have taken since it was asked first, and what they took lies behind: of
@@ -229,20 +208,6 @@ struct Said {
     standings: List<Option<Standing>>,
     found: List<Found>,
     callers: List<Caller>,
-}
-
-/// What the reply says about one caller.
-#[derive(Clone, Default)]
-struct Caller {
-    is_granted: bool,
-    /// Set if a ban refuses it, so nothing is counted.
-    is_banned: bool,
-    /// Of each limiter: whether it has room. Empty if the reply says nothing of the caller.
-    has_room: List<bool>,
-    /// Of each limiter: the ms until it has, if nothing else is taken.
-    waits: List<i64>,
-    /// Of each limiter: its ban after the caller.
-    found: List<Found>,
 }
 
 impl Said {
@@ -300,199 +265,12 @@ impl Said {
     }
 }
 
-/// What is answered to callers, one after the other.
-struct Line<'a> {
-    rows: &'a [Row],
-    now: Now,
-    /// What is answered to all callers of each limiter, and how it stands; `None` if it counted for
-    /// none of them.
-    answers: List<Option<(Answer, Standing)>>,
-    /// Of each limiter: whether the call has taken from it.
-    is_taken: List<bool>,
-    /// Permits of the callers that wait and are refused, of each limiter.
-    in_line: List<i64>,
-    /// Set once one that waits is refused.
-    is_closed: bool,
-}
-
-impl<'a> Line<'a> {
-    fn new(rows: &'a [Row], micros: i64, counted: &Said) -> Self {
-        let each = rows.iter().zip(&counted.standings);
-        let is_taken = |place: usize| {
-            let mut callers = counted.callers.iter();
-            callers.any(|caller| caller.is_granted && caller.has_room[place])
-        };
-        let answers = each.map(|(row, standing)| {
-            standing.map(|standing| (row.answer(micros, standing), standing))
-        });
-        Self {
-            rows,
-            now: Now::millis(micros / 1000),
-            answers: answers.collect(),
-            is_taken: (0..rows.len()).map(is_taken).collect(),
-            in_line: rows.iter().map(|_| 0).collect(),
-            is_closed: false,
-        }
-    }
-
-    /// Answers callers, of whom the reply says so much. Those behind a refused one that waits, who
-    /// wait as well, are refused like it.
-    fn answer_all(mut self, run: &[Demand], said: &[Caller]) -> List<Answer> {
-        let mut answers = List::new();
-        for (number, demand) in run.iter().enumerate() {
-            let behind = || Caller {
-                is_granted: false,
-                has_room: List::new(),
-                waits: List::new(),
-                ..said.last().cloned().unwrap_or_default()
-            };
-            match said.get(number) {
-                Some(caller) => self.answer(demand, caller, &mut answers),
-                None if self.is_closed && demand.max_wait.is_some() => {
-                    self.answer(demand, &behind(), &mut answers);
-                }
-                None => break,
-            }
-        }
-        answers
-    }
-
-    /// Answers a caller, as `algorithm/call.rs` does.
-    fn answer(&mut self, demand: &Demand, caller: &Caller, answers: &mut List<Answer>) {
-        let waits = demand.max_wait.is_some();
-        let is_above = |row: &Row, charge: &Charge| i64::from(charge.permits) > row.limit().rate;
-        let mut enforced = demand.charges().zip(self.rows);
-        let is_hopeless = enforced.any(|(charge, row)| !charge.shadow && is_above(row, charge));
-        self.is_closed |= waits && !caller.is_granted && !is_hopeless;
-        let has_room = caller.has_room.iter().copied().chain(iter::repeat(false));
-        for (place, (charge, has_room)) in demand.charges().zip(has_room).enumerate() {
-            let row = &self.rows[place];
-            let mut answer = match self.answers[place].filter(|_| !caller.is_banned) {
-                None => Answer::of_banned(Some(row.limit()), None, self.now),
-                Some((answer, _)) if is_above(row, charge) => {
-                    answer.for_caller(Verdict::AboveRate, 0)
-                }
-                Some((answer, _)) if is_hopeless || caller.is_granted && has_room => {
-                    answer.for_caller(Verdict::Granted, 0)
-                }
-                Some((answer, standing)) => {
-                    let mut needs = i64::from(charge.permits);
-                    if waits && !charge.shadow {
-                        // Those that wait before it come first.
-                        self.in_line[place] += needs;
-                        needs = self.in_line[place];
-                    }
-                    // Another limiter, or one that waits before it, may have refused it.
-                    if needs <= answer.remaining {
-                        answer.for_caller(Verdict::Granted, 0)
-                    } else {
-                        let wait = row.wait(&answer, standing, needs);
-                        let said = caller.waits.get(place).filter(|_| !self.is_taken[place]);
-                        let wait = wait.max(said.copied().unwrap_or(0));
-                        answer.for_caller(Verdict::Refused, wait)
-                    }
-                }
-            };
-            let found = caller.found.get(place).filter(|found| found.left > 0);
-            if let Some(found) = found
-                && (charge.shadow || !caller.is_granted)
-            {
-                answer.ban(found.back);
-            }
-            answers.push(answer);
-        }
-    }
-}
-
-impl Row {
-    /// Writes it.
-    pub(super) fn put(&self, argument: Argument) -> Argument {
-        match self {
-            Self::Gcra(row) => row.put(argument),
-            Self::Calendar(row) => row.put(argument),
-        }
-    }
-
-    /// Reads a group; `None` if no window holds the time. The limiter stood so `before`.
-    pub(super) fn group(
-        &self,
-        numbers: &mut Numbers<'_>,
-        callers: usize,
-        before: Option<Standing>,
-    ) -> Result<Option<Group>, Error> {
-        let mut number = numbers.next()?;
-        if number == NO_WINDOW {
-            return Ok(None);
-        }
-        let mut granted = usize::from(number >= 0);
-        if callers > 1 {
-            let said = usize::try_from(number).ok();
-            let said = said.filter(|granted| *granted <= callers);
-            granted = said.ok_or_else(wire::unreadable)?;
-            number = numbers.next()?;
-        }
-        let mut standing = None;
-        if granted > 0 {
-            standing = Some(match self {
-                Self::Gcra(_) => gcra::Row::with_room(number, numbers)?,
-                Self::Calendar(row) => row.with_room(number, numbers)?,
-            });
-            if granted == callers {
-                return Ok(Some(Group {
-                    granted,
-                    wait: 0,
-                    standing,
-                }));
-            }
-            number = numbers.next()?;
-        }
-        if number >= 0 {
-            return Err(wire::unreadable());
-        }
-        if number != BANNED {
-            standing = Some(match self {
-                Self::Gcra(_) => gcra::Row::without_room(numbers)?,
-                Self::Calendar(row) => row.without_room(number, numbers, standing.or(before))?,
-            });
-        }
-        let wait = if number > BANNED { -number } else { 0 };
-        Ok(Some(Group {
-            granted,
-            wait,
-            standing,
-        }))
-    }
-
-    /// Returns the limit, without the length of a window.
-    fn limit(&self) -> StoredLimit {
-        match self {
-            Self::Gcra(row) => row.limit(),
-            Self::Calendar(row) => row.limit(),
-        }
-    }
-
-    /// Returns what is answered to all callers.
-    pub(super) fn answer(&self, micros: i64, standing: Standing) -> Answer {
-        match self {
-            Self::Gcra(row) => row.answer(micros, standing),
-            Self::Calendar(row) => row.answer(micros / 1000, standing),
-        }
-    }
-
-    /// Returns the ms until a caller that needs so many permits has room.
-    fn wait(&self, answer: &Answer, standing: Standing, needs: i64) -> i64 {
-        match self {
-            Self::Gcra(row) => row.wait(answer.now, standing, needs),
-            Self::Calendar(row) => row.wait(answer, standing, needs),
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::store::redis::packed::calendar;
     use crate::{
-        charge::{PermitId, Taken},
+        charge::{Charge, PermitId, Taken},
         compiled_limit::CompiledLimit,
         error::ErrorKind,
         limit::{Limit, LimitSource, calendar::Window},

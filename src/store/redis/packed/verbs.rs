@@ -4,9 +4,7 @@ use std::iter;
 
 use redis::Value;
 
-use super::{
-    ASKS, Argument, BANS, HAS_BAN, Numbers, Stamp, ban, calendar, gcra, key, requests::Row,
-};
+use super::{ASKS, Argument, BANS, HAS_BAN, Numbers, Stamp, ban, calendar, gcra, key, row::Row};
 use crate::{
     charge::Charge,
     clock::Millis,

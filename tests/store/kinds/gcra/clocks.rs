@@ -66,6 +66,20 @@ async fn nor_does_it_outlast_an_interval_of_a_rules_limiter() {
     assert!(ahead(&key) <= 10_000_000, "{}", ahead(&key));
 }
 
+/// Zero means the server's clock to a script.
+#[tokio::test]
+async fn a_clock_that_begins_at_zero_counts() {
+    let clock = ManualClock::new();
+    clock.set(Duration::ZERO);
+    let store = redis_store().client_clock(clock.clone()).build().unwrap();
+    let limiter = Way::Gcra.limited(&store, Limit::new(1, TEN)).await;
+    take(&limiter, 1).await;
+    clock.advance(millis(1));
+    assert!(wait(&limiter, 1).await.unwrap() <= TEN);
+    clock.advance(TEN);
+    take(&limiter, 1).await;
+}
+
 /// A caller's clock proves nothing: one that is slow must not make room for one that is not.
 #[tokio::test]
 async fn a_slow_caller_makes_no_room_for_another() {

@@ -1,0 +1,137 @@
+//! What is answered to callers that ask in one call, by the reply to it.
+
+use std::iter;
+
+use super::{Standing, row::Row};
+use crate::{
+    algorithm::answer::{Answer, Verdict},
+    charge::Charge,
+    clock::Now,
+    demand::Demand,
+    list::List,
+    store::guard::deny_cache::bans::Found,
+};
+
+/// What the reply says about one caller.
+#[derive(Clone, Default)]
+pub(super) struct Caller {
+    pub(super) is_granted: bool,
+    /// Set if a ban refuses it, so nothing is counted.
+    pub(super) is_banned: bool,
+    /// Of each limiter: whether it has room. Empty if the reply says nothing of the caller.
+    pub(super) has_room: List<bool>,
+    /// Of each limiter: the ms until it has, if nothing else is taken.
+    pub(super) waits: List<i64>,
+    /// Of each limiter: its ban after the caller.
+    pub(super) found: List<Found>,
+}
+
+/// What is answered to callers, one after the other.
+pub(super) struct Line<'a> {
+    rows: &'a [Row],
+    now: Now,
+    /// What is answered to all callers of each limiter, and how it stands; `None` if it counted for
+    /// none of them.
+    answers: List<Option<(Answer, Standing)>>,
+    /// Of each limiter: whether the call has taken from it.
+    is_taken: List<bool>,
+    /// Permits of the callers that wait and are refused, of each limiter.
+    in_line: List<i64>,
+    /// Set once one that waits is refused.
+    is_closed: bool,
+}
+
+impl<'a> Line<'a> {
+    /// Begins with how the limiters stand after all of these callers.
+    pub(super) fn new(
+        rows: &'a [Row],
+        micros: i64,
+        standings: &[Option<Standing>],
+        said: &[Caller],
+    ) -> Self {
+        let each = rows.iter().zip(standings);
+        let is_taken = |place: usize| {
+            let mut callers = said.iter();
+            callers.any(|caller| caller.is_granted && caller.has_room[place])
+        };
+        let answers = each.map(|(row, standing)| {
+            standing.map(|standing| (row.answer(micros, standing), standing))
+        });
+        Self {
+            rows,
+            now: Now::millis(micros / 1000),
+            answers: answers.collect(),
+            is_taken: (0..rows.len()).map(is_taken).collect(),
+            in_line: rows.iter().map(|_| 0).collect(),
+            is_closed: false,
+        }
+    }
+
+    /// Answers callers: the first by what the reply says of each. Those behind a refused one that
+    /// waits, who wait as well, are refused like it.
+    pub(super) fn answer_all(mut self, run: &[Demand], said: &[Caller]) -> List<Answer> {
+        let mut answers = List::new();
+        for (number, demand) in run.iter().enumerate() {
+            let behind = || Caller {
+                is_granted: false,
+                has_room: List::new(),
+                waits: List::new(),
+                ..said.last().cloned().unwrap_or_default()
+            };
+            match said.get(number) {
+                Some(caller) => self.answer(demand, caller, &mut answers),
+                None if self.is_closed && demand.max_wait.is_some() => {
+                    self.answer(demand, &behind(), &mut answers);
+                }
+                None => break,
+            }
+        }
+        answers
+    }
+
+    /// Answers a caller, as `algorithm/call.rs` does.
+    fn answer(&mut self, demand: &Demand, caller: &Caller, answers: &mut List<Answer>) {
+        let waits = demand.max_wait.is_some();
+        let is_above = |row: &Row, charge: &Charge| i64::from(charge.permits) > row.limit().rate;
+        let mut enforced = demand.charges().zip(self.rows);
+        let is_hopeless = enforced.any(|(charge, row)| !charge.shadow && is_above(row, charge));
+        self.is_closed |= waits && !caller.is_granted && !is_hopeless;
+        let has_room = caller.has_room.iter().copied().chain(iter::repeat(false));
+        for (place, (charge, has_room)) in demand.charges().zip(has_room).enumerate() {
+            let row = &self.rows[place];
+            let mut answer = match self.answers[place].filter(|_| !caller.is_banned) {
+                None => Answer::of_banned(Some(row.limit()), None, self.now),
+                Some((answer, _)) if is_above(row, charge) => {
+                    answer.for_caller(Verdict::AboveRate, 0)
+                }
+                Some((answer, _)) if is_hopeless || caller.is_granted && has_room => {
+                    answer.for_caller(Verdict::Granted, 0)
+                }
+                Some((answer, standing)) => {
+                    let mut needs = i64::from(charge.permits);
+                    if waits && !charge.shadow {
+                        // Those that wait before it come first.
+                        self.in_line[place] += needs;
+                        needs = self.in_line[place];
+                    }
+                    // Another limiter, or one that waits before it, may have refused it.
+                    if needs <= answer.remaining {
+                        answer.for_caller(Verdict::Granted, 0)
+                    } else {
+                        let wait = row.wait(&answer, standing, needs);
+                        let said = caller.waits.get(place).filter(|_| !self.is_taken[place]);
+                        let wait = wait.max(said.copied().unwrap_or(0));
+                        answer.for_caller(Verdict::Refused, wait)
+                    }
+                }
+            };
+            let found = caller.found.get(place).filter(|found| found.left > 0);
+            if let Some(found) = found
+                && (charge.shadow || !caller.is_granted)
+            {
+                answer.ban(found.back);
+            }
+            answers.push(answer);
+        }
+    }
+}
