@@ -29,7 +29,8 @@ use crate::{
 ///
 /// A store answers it in place: so it also says how the limit stands, and settles what it took. A
 /// caller that leaves before the answer can give back what was taken, as the charge has its id
-/// before it is sent. Without [entries](crate::Algorithm) that takes the mark of the answer: with
+/// before it is sent, while its entry is not merged with others. Without
+/// [entries](crate::Algorithm) that takes the mark of the answer: with
 /// an [`Algorithm::FixedWindow`](crate::Algorithm::FixedWindow) it counts while the window is open,
 /// by the calendar while its window is, with [slots](crate::RateLimiter::slots) while the slot
 /// counts, and with [`Algorithm::Gcra`](crate::Algorithm::Gcra) while its permits lie ahead. Of all

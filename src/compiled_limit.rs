@@ -10,7 +10,7 @@ use std::{
 
 use crate::{
     error::{Error, ErrorKind},
-    limit::{Ban, Counting, LimitSource, StoredLimit},
+    limit::{Ban, Counting, LimitSource, RateType, StoredLimit},
     name::{BuildSpread, Name},
     observe::{ObservedRule, Observers},
     sync::Once,
@@ -102,7 +102,11 @@ impl CompiledLimit {
             fixed_cost: None,
             answer_hash: BuildSpread::new().hash_one((name, hidden)),
             limit: LimitSource::Store,
-            counting: Counting::default(),
+            counting: Counting {
+                // The limiters of rules have names that we make.
+                is_shared: !is_rule,
+                ..Counting::default()
+            },
             lease: None,
             key_is_bounded: false,
             ban: None,
@@ -158,6 +162,11 @@ impl CompiledLimit {
 
     /// Checks that its algorithm can count by this limit.
     pub(crate) fn check(&self, limit: &StoredLimit) -> Result<(), Error> {
+        if limit.rate_type == RateType::PerClient && self.counting.is_own() {
+            let detail = "for all clients together: leave `per_client` out, and name the client in \
+                          the key";
+            return Err(Error::new(ErrorKind::Limit).detail(detail));
+        }
         let checked = self.counting.algorithm.check(limit.rate, limit.interval);
         checked.map_err(|error| Error::new(ErrorKind::Limit).caused_by(error))
     }
@@ -190,10 +199,10 @@ pub(crate) struct Limiter {
 }
 
 impl Limiter {
-    /// Returns whether both have one name and one algorithm. Two algorithms cannot share a name.
+    /// Returns whether both have one name, algorithm and format. Others cannot share a name.
     pub(crate) fn is_same(&self, other: &Self) -> bool {
-        let [this, that] = [self, other].map(|limiter| limiter.of.counting.algorithm);
-        self.name == other.name && this == that
+        let key = |limiter: &Self| (limiter.of.counting.algorithm, limiter.of.counting.is_own());
+        self.name == other.name && key(self) == key(other)
     }
 }
 
@@ -226,7 +235,7 @@ mod tests {
         };
         let plain = CompiledLimit::new("orders", false);
         let limiter = named(plain.by(limit));
-        assert_eq!(limiter, named(CompiledLimit::unnamed("other").by(limit)));
+        assert_eq!(limiter, named(CompiledLimit::new("other", false).by(limit)));
         assert_ne!(limiter, named(Arc::clone(&plain)));
         let counting = Counting {
             algorithm: Algorithm::FixedWindow,

@@ -100,7 +100,7 @@ impl Demand {
         self.first().id.0
     }
 
-    /// Gives it an id that no other acquire has: one for all limiters, as each has its own log.
+    /// Gives it an id that no other acquire has: one for all limiters, as each has its own state.
     pub(crate) fn identify(&mut self, id: PermitId) {
         self.charges.iter_mut().for_each(|charge| charge.id = id);
     }

@@ -154,16 +154,18 @@ impl Limit {
         Self::new(permits, Duration::from_secs(86_400))
     }
 
-    /// Gives each client id the whole limit, instead of all of them together.
+    /// Gives each client id the whole limit, instead of all of them together: where it is in
+    /// Redisson's format, which alone has such limits.
     pub const fn per_client(mut self) -> Self {
         self.rate_type = RateType::PerClient;
         self
     }
 
-    /// Lets an unused limiter expire in Redis after this time.
+    /// Lets an unused limiter in Redisson's format expire in Redis after this time.
     ///
     /// Default: limiters that rules create from a request's key expire after two intervals, and
-    /// after at least 60 seconds; all others stay until they are deleted.
+    /// after at least 60 seconds; all others stay until they are deleted. A limiter in our own
+    /// format has no such time: its key is gone when nothing of it is in use.
     ///
     /// # Errors
     ///
@@ -210,8 +212,14 @@ impl Limit {
     }
 
     /// Checks that `owner` counts a limit by the calendar by that alone, and no other limit so; and
-    /// one by GCRA without what only Redisson's format has.
-    pub(crate) fn check_counting(&self, owner: &str, by: Algorithm) -> Result<(), ConfigError> {
+    /// one in our own format without what only Redisson's has.
+    pub(crate) fn check_counting(
+        &self,
+        owner: &str,
+        by: Algorithm,
+        is_own: bool,
+    ) -> Result<(), ConfigError> {
+        let is_own = is_own || by.is_always_own();
         let is_plain = by == Algorithm::SlidingLog && self.rate_type == RateType::Overall;
         match self.calendar {
             Some(_) if !is_plain => {
@@ -222,13 +230,13 @@ impl Limit {
                 bail!(Limit: "{owner:?} cannot count {self} by the \
                 calendar: only days, weeks and months go by it, as in `Limit::monthly(10_000)`")
             }
-            None if by == Algorithm::Gcra && self.is_per_client() => {
-                bail!(Limit: "{owner:?} counts {self} by GCRA, for all clients together: leave \
-                `per_client` out, and name the client in the key")
+            None if is_own && self.is_per_client() => {
+                bail!(Limit: "{owner:?} counts {self} for all clients together: leave \
+                `per_client` out, and name the client in the key, or count in Redisson's format")
             }
-            None if by == Algorithm::Gcra && self.keep_alive.is_some() => {
-                bail!(Limit: "{owner:?} counts {self} by GCRA, which keeps no key beyond its use: \
-                leave `keep_alive` out")
+            None if is_own && self.keep_alive.is_some() => {
+                bail!(Limit: "{owner:?} counts {self} in a key that is gone after its use: leave \
+                `keep_alive` out, or count in Redisson's format")
             }
             _ => Ok(()),
         }
@@ -449,7 +457,7 @@ mod tests {
             (Algorithm::Gcra, true),
             (Algorithm::Calendar, false),
         ] {
-            let checked = daily.check_counting("login", algorithm);
+            let checked = daily.check_counting("login", algorithm, false);
             assert_eq!(checked.is_ok(), is_taken, "{algorithm:?}");
         }
     }

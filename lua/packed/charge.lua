@@ -4,7 +4,7 @@
 --     ahead), I4 permits
 --   of a request that settles: I4 permits that it took, I7 mark, I7 given: see settle.lua
 --   with a ban: B key, B row, I4 strikes carried, I6 age of these, ms: see ban.lua
---   ahead: I4 permits, I6 lead, ms: what is fetched has the place after the callers
+--   ahead: I4 permits, I6 lead, ms: what is fetched has the id after those of the callers
 
 its_ban, ahead, given, has_fetched, takes = nil, nil, is_found and 1 or nil, nil, may_take
 key, number, flags, permits, cursor = unpack('<BBBI4', arg, cursor)

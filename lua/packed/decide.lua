@@ -7,18 +7,22 @@
 --       a lone call, of one caller of key 1 by row 1, of a log or a window:
 --         c8 id, I6 now, B 0, the row, I4 permits
 --       any other:
---         c8 id, I6 now, B rows, B flags (1: tell the time), the rows, the requests
---       id    drawn when the call is sent. A caller is an id and a place: callers have places one
---             after the other through the call, from 0 on
+--         c8 id, I6 now, B rows, B flags (1: tell the time; 2: tell how many numbers each request
+--         has), the rows, B ids, c8 for each, the requests
+--       ids   of the callers, one after the other through the call: `id` is that of the first. A
+--             log knows each caller by its own, other kinds each of a request by that of its first
+--             and by its place among them, from 0 on
 --       now   ms; 0: the server's clock
 --       rows  see row.lua
 --       request  B callers, B charges, B flags, the charges. Instead of B callers also: B 0, c8 id,
 --             B place, of one caller that was sent before; always if it settles
 --             flags 1: it waits, so a refusal is no strike; 2: it only asks; 4: it settles what
---             the caller took; 8: it bans. Those of 2 and 8 have no place of the call
+--             the caller took; 8: it bans. Of those sent before, and those of 2 to 8, the call has
+--             no ids
 --       charge   B key, B row, B flags, I4 permits, and what the flags say: see charge.lua
 -- Reply one integer for a lone call that is granted and has one number, but of a calendar; or an
---       array: the time in us, if it is asked for, and for each request
+--       array: the time in us, if it is asked for, and for each request, behind the number of its
+--       numbers, if these are asked for
 --         nil                if a state is foreign
 --         2 - MOST           if a row of a calendar has no window for now
 --         of several callers   how many are granted; a group with room, if any are; one without, if
@@ -74,7 +78,7 @@ if own then
   micros = server
 end
 
-local is_lone, is_absent = row_count == 0, false
+local is_lone, is_absent, ids_at, counts, begun, begun_at = row_count == 0, false, 0, false, 0, 0
 local at, place, callers, charges, key, number, flags, asks = length + 1, 0, 1, 1, 1, 1, 0, 0
 local size, answer, reply, row, rows, ladder, tried, refused = 0
 -- Of the row: see row.lua. Of the request: see charge.lua and resolve.lua.
@@ -92,7 +96,9 @@ if not is_lone then
   -- Some with room for a few, as a table that grows costs more.
   row_number, at, rows, logs, lives = 0, 17, { nil }, {}, {}
   reply, texts, offsets = { nil, nil, nil, nil }, { nil, nil, nil, nil }, { nil, nil, nil, nil }
-  if byte(arg, 16) % 2 == 1 then
+  local tells = byte(arg, 16)
+  counts = tells > 1
+  if tells % 2 == 1 then
     reply[1], size = micros, 1
   end
   for number = 1, row_count do
@@ -100,6 +106,9 @@ if not is_lone then
     rows[number] = at
     at = at + (of == 1 and 2 + 13 * limits or of == 4 and 23 or of == 5 and 44 or 14)
   end
+  -- The ids begin with that of the second caller.
+  ids_at = at - 7
+  at = at + 1 + 8 * byte(arg, at)
 elseif row_number == 0 then
   permits = unpack('<I4', arg, length - 3)
 end
@@ -111,8 +120,11 @@ repeat
   local pages, cursor, is_dry, may_take, has_room, is_found, is_banned, fetches, has_fetched
   local needs_rare, its_ban, ahead, lead, was, mark, mark_given, size_before, is_undone
   -- As its first eight bytes are the id, the argument can be packed for it.
-  of = arg
-  of_place = place
+  of = place == 0 and arg or sub(arg, ids_at + 8 * place, ids_at + 8 * place + 7)
+  of_place = 0
+  if counts and begun_at ~= at then
+    begun, begun_at, size = size + 1, at, size + 1
+  end
   if not is_lone then
     callers, charges, asks, key, number, flags, permits = unpack('<BBBBBBI4', arg, at)
     if flags < 2 and asks < 2 and callers > 0 and (charges == 1 or at ~= tried) then
@@ -123,7 +135,7 @@ repeat
       end
     else
       pages, cursor, is_dry, has_room, wait, judged = {}, at + 3, true, true, 0, {}
-      of = sub(arg, 1, 8)
+      of = sub(of, 1, 8)
       is_sent_again = callers == 0
       if is_sent_again then
         of, of_place, charges, asks, cursor = unpack('<c8BBB', arg, at + 1)
@@ -207,12 +219,16 @@ repeat
   until charge > charges
   if pages then
     at = cursor
+    place = place + (fetches or 0) + ((is_sent_again or asks > 1) and 0 or callers)
     if judged[1] and failure == nil then
       judge(asks > 1 or is_found or is_banned, has_room)
     end
   elseif not is_undone then
     at = at + 3 + 7 * charges
     place = place + callers
+  end
+  if counts and not is_undone then
+    reply[begun] = size - begun
   end
 until at > length
 
@@ -229,19 +245,26 @@ for key = 1, #KEYS do
     if log then
       --- @include log_write.lua
     end
+    -- Where no memory is left, a refusal stands and counts for no ban.
+    local is_ban = bans and bans[key]
+    local write, done = is_ban and try or call, nil
     if not life then
-      call('SETRANGE', name, offset == 27 and '27' or format('%d', offset), text)
+      done = write('SETRANGE', name, offset == 27 and '27' or format('%d', offset), text)
     elseif life <= 0 then
       call('UNLINK', name)
     else
       -- A caller's clock may stand still for a while.
       life = format('%d', floor(life) + (own and 0 or 60000))
       if not is_absent then
-        call('SET', name, text, 'PX', life)
+        done = write('SET', name, text, 'PX', life)
       elseif not call('SET', name, text, 'PX', life, 'NX') then
         -- It has an empty string.
         answer, reply, size = nil, { false }, 1
       end
+    end
+    if is_ban and type(done) == 'table' and done.err and not string.find(done.err, 'OOM', 1, true)
+    then
+      error(done.err, 0)
     end
   end
 end

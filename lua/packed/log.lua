@@ -2,7 +2,7 @@
 -- that live are in use. A fragment of decide.lua.
 --
 --   records, oldest first, 22 bytes each, one for each grant
---     c8 id, B place, B callers, I6 permits of all of them, I6 time, ms
+--     c8 id, B place, B callers: 1; 0 for a slot, 255 for a debt, I6 permits, I6 time, ms
 --   ahead, as the records: permits that a process fetched ahead of their time
 --   windows, 30 bytes each, one for each limit, the longest first
 --     I6 interval, I7 rate, I7 used, I4 start, I6 seen
@@ -10,9 +10,9 @@
 --   B number of ahead, B number of windows, B kind, B magic
 --
 -- Several limits share the records: each has a window, which begins at the offset `start`, with
--- the first record that may live by its interval. `used` is the sum from there on, `seen` the time
--- of the last grant by it. A request counts by the windows of its own limits, and moves their
--- starts if it takes anything.
+-- the first record that may live by its interval and has permits. `used` is the sum from there on,
+-- `seen` the time of the last grant by it. A request counts by the windows of its own limits, and
+-- moves their starts if it takes anything.
 --
 -- In memory, `log` is the list of the numbers of a log: the time of its last record; for each
 -- window, from the place `w` on, interval, rate, used, start, seen; ends; the last four bytes as
@@ -47,10 +47,11 @@ repeat
   end
   local expired, used, start, oldest = now - its_interval, log[w + 2], log[w + 3], nil
   if start < stop then
+    local first
     if start >= from then
-      oldest = unpack('<I6', page, start - from + 17)
+      first, oldest = unpack('<I6I6', page, start - from + 11)
     end
-    if not oldest or oldest <= expired then
+    if not oldest or oldest <= expired or first == 0 then
       local gone
       start, oldest, gone = walk(name, 22, tail, page, from, stop, start, expired, MOST)
       used = gone < used and used - gone or 0
@@ -102,9 +103,14 @@ if taken > 0 then
   elseif lents then
     lents[key] = nil
   end
-  -- What is charged by a settlement is a record of 255 callers: see settle.lua.
-  tail = tail .. pack('<c8BBI6I6', of, of_place, given and 255 or granted, taken, time_of_grant)
-  log[1], log[last] = time_of_grant, log[last] + 22
+  if granted > 1 then
+    --- @include records.lua
+  else
+    -- What is charged by a settlement is a record of 255 callers: see settle.lua.
+    text = pack('<c8BBI6I6', of, of_place, given and 255 or 1, taken, time_of_grant)
+  end
+  tail = tail .. text
+  log[1], log[last] = time_of_grant, log[last] + #text
   for w = 2, last - 7, 5 do
     local used = log[w + 2] + taken
     log[w + 2] = used < MOST and used or MOST
@@ -112,7 +118,7 @@ if taken > 0 then
   text, offset, newest = tail, 0, time_of_grant
 end
 if granted < callers then
-  newest = lent and max(newest, select(3, rare.ahead(0))) or newest
+  newest = lent and max(newest, (select(3, rare.ahead(0)))) or newest
   told, third = -wait_here, max(newest + interval - now, 0)
 end
 if taken > 0 and has_ahead then
@@ -120,6 +126,8 @@ if taken > 0 and has_ahead then
   given, takes, is_again, has_fetched = granted, false, true, false
 elseif has_fetched == false and ahead and granted == callers and left >= ahead
   and not (lent and #lent == 1408) then
-  lents[key] = (lent or '') .. pack('<c8BBI6I6', of, of_place + callers, 1, ahead, now + lead)
+  local next = place + (is_sent_again and 0 or callers)
+  local id = next == 0 and arg or sub(arg, ids_at + 8 * next, ids_at + 8 * next + 7)
+  lents[key] = (lent or '') .. pack('<c8BBI6I6', id, 0, 1, ahead, now + lead)
   leads[key], is_again, has_fetched = max(leads[key] or 0, lead), true, true
 end

@@ -2,12 +2,14 @@
 -- written yet.
 --
 -- Mostly these are written over what stands behind the old ones, with a new such part behind them.
--- What no longer lives goes when the expiry is put off: then the whole is written.
+-- What no longer lives goes when the expiry is put off, and what was given back when that is much:
+-- then the whole is written.
 
 local last, lent, lead = #log - 1, lents and lents[key] or '', leads and leads[key] or 0
-local is_long = log[last + 1] - log[5] > 4400 * (last + 2)
+local most = 4400 * (last + 2)
+local is_long = log[last + 1] - log[5] > most
 offset = log[last + 1] - #text
-if is_long or log[last - 1] < server_ms + log[2] + lead then
+if is_long or log[last + 1] > 2 * most or log[last - 1] < server_ms + log[2] + lead then
   -- Windows go by which nothing was granted for their interval. One stays if clocks disagree.
   for w = last - 6, 2, -5 do
     if log[w + 4] <= now - log[w] and last > 8 then

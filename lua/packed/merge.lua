@@ -1,39 +1,40 @@
--- Merges records of a log that has too many, the oldest first. A fragment of log_write.lua.
+-- Merges records of a log that has too many, but for the newest, whose callers may settle them. A
+-- fragment of log_write.lua.
 --
 -- Neighbours that live by the same shortest interval are merged if they lie within a thousandth of
 -- it, at the time of the last: so a merged record, a slot, expires late by as much at most. It has
--- no id, and 0 callers.
+-- no id, and 0 callers. Those that were given back whole are dropped.
 
--- The open group: where it begins, the times of its first and its last record, how far they may
--- lie apart, and its permits.
-local parts, begin, first, newest, width, sum = {}, 1, nil, 0, nil, 0
+-- The open group: where its only record is, the times of its first and its last record, how far
+-- they may lie apart, how many there are, and their permits.
+local parts, begin, first, newest, width, number, sum = {}, 1, nil, 0, nil, 0, 0
+local kept = max(#text - 22 * 500, 0)
 
--- Ends the open group before a place of the text.
-local function close(behind)
-  parts[#parts + 1] = behind - begin == 22 and sub(text, begin, behind - 1)
-    or string.rep('\0', 10) .. pack('<I6I6', sum, newest)
+local function close()
+  if number > 0 then
+    parts[#parts + 1] = number == 1 and sub(text, begin, begin + 21)
+      or string.rep('\0', 10) .. pack('<I6I6', sum, newest)
+  end
 end
 
-for at = 1, #text, 22 do
+for at = 1, kept, 22 do
   local permits, time = unpack('<I6I6', text, at + 10)
   -- What no longer lives is dropped.
-  if time > now - log[2] then
+  if permits > 0 and time > now - log[2] then
     local w = last - 6
     while time <= now - log[w] do
       w = w - 5
     end
     local its_width = ceil(log[w] / 1000)
     if its_width ~= width or time >= first + width or sum + permits > LATEST then
-      if first then
-        close(at)
-      end
-      begin, first, width, sum = at, time, its_width, 0
+      close()
+      begin, first, width, number, sum = at, time, its_width, 0, 0
     end
-    newest, sum = time, sum + permits
+    newest, number, sum = time, number + 1, sum + permits
   end
 end
-close(#text + 1)
-text = table.concat(parts)
+close()
+text = table.concat(parts) .. sub(text, kept + 1)
 for w = 2, last - 6, 5 do
   log[w + 3] = walk(name, 22, text, '', MOST, #text, 0, now - log[w], MOST)
   log[w + 2] = min(select(3, walk(name, 22, text, '', MOST, #text, log[w + 3], LATEST, MOST)), MOST)

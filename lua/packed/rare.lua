@@ -49,14 +49,14 @@ function rare.set_back()
 end
 
 -- Returns the first time of what is ahead and is later than `expired`, the sum of that, the last
--- time of all, and where the first one is.
-function rare.ahead(expired)
+-- time of all, and where the first one is: without those that were given back whole, or `all`.
+function rare.ahead(expired, all)
   local first, sum, last, place = nil, 0, 0, nil
   for at = 1, lent and #lent or 0, 22 do
     local permits, time = unpack('<I6I6', lent, at + 10)
     if time > expired then
       sum, last = sum + permits, max(last, time)
-      if not first or time < first then
+      if (permits > 0 or all) and (not first or time < first) then
         first, place = time, at
       end
     end
@@ -139,11 +139,11 @@ end
 
 -- Makes records of what was fetched ahead and whose time has come, in the order of the times.
 function rare.join_ahead()
-  local first, sum, last, place = rare.ahead(-1)
+  local first, sum, last, place = rare.ahead(-1, true)
   while first and first <= now do
     rare.append(sub(lent, place, place + 21))
     lent = sub(lent, 1, place - 1) .. sub(lent, place + 22)
-    first, sum, last, place = rare.ahead(-1)
+    first, sum, last, place = rare.ahead(-1, true)
   end
   lent = lent ~= '' and lent or nil
   lents[key] = lent
@@ -182,9 +182,12 @@ function rare.places(text, size, settles)
   return found
 end
 
--- Returns where the state has a grant of the caller; nil if it has none.
+-- Returns where the state has a grant of the caller; nil if it has none, or a window that is over.
 function rare.find()
   local is_log = of_kind == 1
+  if (of_kind == 3 or of_kind == 5) and now >= of_ends then
+    return nil
+  end
   local text = is_log and rest_of(name, tail, log[#log], 0) .. (lent or '') or sub(page, -42, -3)
   return rare.places(text, is_log and 22 or 10)[1]
 end

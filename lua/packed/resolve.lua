@@ -8,5 +8,3 @@ else
   may_take = asks > 3 and asks < 8 or asks < 2 and has_room and not is_banned and not is_found
   is_dry, charge, cursor = false, 0, at
 end
--- A resent request has the places of the first one, and one that takes nothing needs none.
-place = (is_sent_again or asks > 1) and place or place + callers + (fetches or 0)

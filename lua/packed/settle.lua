@@ -1,67 +1,53 @@
 -- Makes the function that settles what a caller took: it lets the caller have so many permits, and
 -- frees or charges the difference. A fragment of prepare.lua.
 --
--- In a log, the grant is found by the id and the place of its caller. What is charged is a record
--- of its own, of 255 callers, which means that caller alone: so a settlement that is sent
--- twice changes nothing. In other states a grant is not found: there the call says what the caller
--- took, and how the state was after the grant. For GCRA, `mark` and `given` are tat and given back;
--- for a window, `mark` is its label.
+-- In a log, the grant is found by the id of its caller. What is charged is a record of its own, of
+-- 255 callers, which means that caller alone: so a settlement that is sent twice changes nothing.
+-- In other states a grant is not found: there the call says what the caller took, and how the state
+-- was after the grant. For GCRA, `mark` and `given` are tat and given back; for a window, `mark` is
+-- its label. The greatest `mark` releases as many permits of any callers.
 
--- Returns the first place of the record at a place of a text, its callers, and how many permits
--- each of them has.
-local function read(text, at)
-  local first, callers, permits = unpack('<BBI6', text, at + 8)
-  callers = callers < 255 and callers or 1
-  return first, callers, floor(permits / callers)
+-- Returns the places of all records that live, the newest first.
+local function living(text)
+  local found = {}
+  for at = #text - 21, log[5] + 1, -22 do
+    found[#found + 1] = unpack('<I6', text, at + 16) > now - log[2] and at or nil
+  end
+  return found
 end
 
--- Gives the caller of the record at a place of the text so many permits, in a record of its own.
-local function change(text, at, permits)
-  local first, callers, each = read(text, at)
-  local before, behind = of_place - first, first + callers - of_place - 1
-  local parts, time, number = {}, sub(text, at + 16, at + 21), byte(text, at + 9)
-  local function add(first, callers, permits)
-    if callers > 0 then
-      parts[#parts + 1] = pack('<c8BBI6', of, first, callers, permits) .. time
-    end
-  end
-  add(first, before, before * each)
-  add(of_place, number < 255 and 1 or 255, permits)
-  add(of_place + 1, behind, behind * each)
-  for w = 2, #log - 7, 5 do
-    -- What is ahead is in no sum.
-    if log[w + 3] > at then
-      log[w + 3] = log[w + 3] + 22 * #parts - 22
-    elseif at < log[#log] then
-      log[w + 2] = min(max(log[w + 2] + permits - each, 0), MOST)
-    end
-  end
-  log[#log] = log[#log] + 22 * #parts - 22
-  return sub(text, 1, at - 1) .. table.concat(parts) .. sub(text, at + 22)
-end
-
-local function settle_log(permits, was)
+local function settle_log(permits, was, mark)
   local text, kept = rest_of(name, tail, log[#log], 0) .. (lent or ''), log[#log] - #tail
-  local has, added, charged, first, callers, each = nil, nil, 0, nil, nil, nil
-  local places = rare.places(text, 22, true)
+  local has, added, charged, releases = nil, nil, 0, mark == MOST
+  local places = releases and living(text) or rare.places(text, 22, true)
   for _, at in ipairs(places) do
-    first, callers, each = read(text, at)
-    if byte(text, at + 9) == 255 then
-      added, charged = at, each
+    local number, each = unpack('<BI6', text, at + 9)
+    if number == 255 and not releases then
+      -- One that was given back is as none: windows may begin behind it.
+      added, charged = each > 0 and at or added, charged + each
     else
       has = (has or 0) + each
     end
   end
   local rest, owed = max((has or 0) - permits, 0), max(permits - (has or was), 0)
+  if releases then
+    rest, owed = min(has or 0, was), 0
+  end
   local freed = rest + charged - owed
+  -- The newest give first; what is released at large are the oldest.
   for number = #places, 1, -1 do
-    -- The newest give first.
     local at = places[number]
-    first, callers, each = read(text, at)
+    local each = unpack('<I6', text, at + 10)
     local gives = at == added and charged - owed or min(each, rest)
     if gives ~= 0 then
-      text, kept = change(text, at, each - gives), min(kept, at - 1)
-      rest = at == added and rest or rest - gives
+      for w = 2, #log - 7, 5 do
+        -- What is ahead is in no sum.
+        if log[w + 3] < at and at < log[#log] then
+          log[w + 2] = min(max(log[w + 2] - gives, 0), MOST)
+        end
+      end
+      text = sub(text, 1, at + 9) .. pack('<I6', each - gives) .. sub(text, at + 16)
+      kept, rest = min(kept, at - 1), at == added and rest or rest - gives
     end
   end
   tail, lent = sub(text, kept + 1, log[#log]), sub(text, log[#log] + 1)
@@ -98,10 +84,10 @@ end
 -- as a grant by the row. What was taken in another window of a calendar counts no more.
 function settle(permits, was, mark, given)
   if of_kind == kind and kind == 1 then
-    return settle_log(permits, was)
+    return settle_log(permits, was, mark)
   elseif of_kind == kind and kind == 2 then
     return settle_gcra(permits - was, mark, given)
-  elseif of_kind == kind and of_label == mark and now < of_ends then
+  elseif of_kind == kind and (of_label == mark or mark == MOST) and now < of_ends then
     local used = min(max(of_used + permits - was, 0), MOST)
     if used ~= of_used then
       texts[key], offsets[key] = sub(page, 1, 12) .. pack('<I7', used) .. sub(page, 20), 0

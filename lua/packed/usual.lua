@@ -4,6 +4,7 @@
 
 local expired, its_interval, its_rate, used, start, seen, ends, form = now - interval
 local bytes, part, newest, stop, oldest, held, from = #page, page, 0, 0, nil, nil, nil
+local time_of_grant = now
 if bytes > 61 then
   newest, its_interval, its_rate, used, start, seen, ends, form =
     unpack('<I6I6I7I7I4I6I6I4', page, bytes - 45)
@@ -24,16 +25,17 @@ elseif is_usual then
   end
   repeat
     held, oldest = unpack('<I6I6', part, start - from + 11)
-    if oldest > expired then
+    if oldest > expired and held > 0 then
       break
     end
     used, start = used - held, start + 22
-  until start + 22 > from + #part
-  is_usual = oldest > expired
+  until start == stop or start + 22 > from + #part
+  is_usual = start < stop and oldest > expired and held > 0
 end
 if is_usual then
   local taken, room, records = callers * permits, rate - (used > 0 and used or 0), nil
-  if taken > 0 and taken <= room and stop - start < 43979 then
+  local behind = stop + 22 * callers
+  if taken > 0 and taken <= room and behind - start <= 44000 and behind <= 88000 then
     log = nil
     granted = callers
     left = takes and room - taken or room
@@ -44,8 +46,14 @@ if is_usual then
       records = oldest and call('GETRANGE', name, format('%d', start), format('%d', stop - 1)) or ''
       life, offset, start = ends - server_ms, 0, 0
     end
-    text = takes and pack('<c8BBI6I6I6I7I7I4I6I6I4', of, of_place, callers, taken, now, interval,
-      rate, rate - left, start, now, ends, LOG + 256)
+    if takes and callers > 1 then
+      --- @include records.lua
+      text = text .. pack('<I6I7I7I4I6I6I4', interval, rate, rate - left, start, now, ends,
+        LOG + 256)
+    elseif takes then
+      text = pack('<c8BBI6I6I6I7I7I4I6I6I4', of, 0, 1, taken, now, interval, rate, rate - left,
+        start, now, ends, LOG + 256)
+    end
     text = life and records .. text or text
   elseif oldest and room < permits and permits <= rate and permits <= room + held then
     told, left, third = expired - oldest, room, newest - expired

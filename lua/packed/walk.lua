@@ -5,8 +5,9 @@
 local FIVE = '<I6xxxxxxxxxxxxxxxxI6xxxxxxxxxxxxxxxxI6xxxxxxxxxxxxxxxxI6xxxxxxxxxxxxxxxxI6I6'
 
 -- Walks over what has so many bytes each, from an offset on, as long as the times are at most
--- `latest` and the sum is less than `enough`. `page` is a part of the string, from `from` on.
--- Returns the offset of the first one behind, its time, and the sum without it.
+-- `latest`, or the permits were all given back, and the sum is less than `enough`. `page` is a part
+-- of the string, from `from` on. Returns the offset of the first one behind, its time, and the sum
+-- without it.
 function walk(name, size, tail, page, from, stop, offset, latest, enough)
   local sum, kept, numbers = 0, stop - #tail, size == 22 and '<I6I6' or '<I4I6'
   local is_far = size == 22
@@ -21,7 +22,7 @@ function walk(name, size, tail, page, from, stop, offset, latest, enough)
     local at, behind = offset - from + 11, offset < kept and min(kept, from + #page) or stop
     local left = behind - offset
     local permits, time = unpack(numbers, page, at)
-    if time > latest or sum + permits >= enough then
+    if time > latest and permits > 0 or sum + permits >= enough then
       return offset, time, sum
     end
     sum, offset, at, left = sum + permits, offset + size, at + size, left - size

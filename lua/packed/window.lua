@@ -10,6 +10,10 @@
 -- still find it.
 
 local label, ends, its_interval, used = open_label, open_ends, open_interval, 0
+-- The grants of a window that is over cannot be sent again.
+if not fits or (kind == 3 and now >= of_ends or kind == 5 and of_label < label) then
+  ids = nil
+end
 if kind == 3 then
   ends, its_interval = min(now + interval, LATEST), interval
   if fits and now < of_ends then

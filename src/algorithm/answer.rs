@@ -100,10 +100,10 @@ impl Answer {
                 Taken::Slot(slots.end(self.now.score(), interval))
             }),
             // All permits are free one tick after the window's last.
-            Algorithm::FixedWindow => {
+            Algorithm::FixedWindow => self.taken.or_else(|| {
                 let last = self.now.tick.saturating_add(self.reset).saturating_sub(1);
                 Some(Taken::Window(last))
-            }
+            }),
             Algorithm::Gcra | Algorithm::Calendar => self.taken,
         }
     }

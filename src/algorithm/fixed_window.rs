@@ -1,6 +1,7 @@
 //! The algorithm fixed window: decides in Rust as `lua/fixed_window` does in Redis.
 //!
-//! A window is open through the millisecond of its end, because Redis keeps a key until then.
+//! In Redisson's format a window is open through the millisecond of its end, because Redis keeps a
+//! key until then.
 
 use super::{
     answer::Answer,
@@ -29,10 +30,23 @@ pub(crate) struct Window {
     pub(crate) end: Option<i64>,
 }
 
-/// Returns the last tick of a window of so many milliseconds that begins now: it is open through
-/// the millisecond of its end.
+/// Returns the last tick of a window of so many milliseconds that begins now, and lasts one more in
+/// Redisson's format.
 fn last_tick(now: Now, interval: i64) -> i64 {
     now.score() + now.ticks(interval.saturating_add(1)) - 1
+}
+
+impl CallContext {
+    /// Returns how long a window lasts beyond its interval, in ticks.
+    fn lingers(&self) -> i64 {
+        if self.is_own { 0 } else { self.now.ticks(1) }
+    }
+
+    /// Returns the last tick of a window that begins now.
+    fn last_tick(&self) -> i64 {
+        let now = self.now;
+        now.score() + now.ticks(self.limit.interval) + self.lingers() - 1
+    }
 }
 
 impl Counter for FixedWindow {
@@ -51,7 +65,7 @@ impl Counter for FixedWindow {
         let (value, now) = (answer.remaining, call.now);
         let StoredLimit { rate, interval, .. } = call.limit;
         let open = self.0.and_then(|window| window.end);
-        let end = open.unwrap_or_else(|| last_tick(now, interval));
+        let end = open.unwrap_or_else(|| call.last_tick());
         // A call that takes nothing opens no window.
         if open.is_some() || value < rate {
             self.0 = Some(Window {
@@ -60,7 +74,7 @@ impl Counter for FixedWindow {
             });
         }
         // A window later for each further rate.
-        let next = now.ticks(interval + 1);
+        let next = now.ticks(interval) + call.lingers();
         for needs in needs {
             let rounds = needs.rounds.saturating_mul(next);
             needs.wait = (end + 1 - now.tick).saturating_add(rounds);
@@ -98,7 +112,7 @@ impl Counter for FixedWindow {
     fn charge(&mut self, call: &CallContext, permits: u32) -> i64 {
         let new = Window {
             value: call.limit.rate,
-            end: Some(last_tick(call.now, call.limit.interval)),
+            end: Some(call.last_tick()),
         };
         let open = self.open(&call.limit, call.now).copied();
         let window = self.0.insert(open.unwrap_or(new));

@@ -171,6 +171,8 @@ pub(crate) struct CallContext {
     pub(crate) id: PermitId,
     /// Of GCRA: the microseconds from permit to permit, computed once for a call.
     pub(super) emission: i64,
+    /// Set where the limiter is in our own format.
+    pub(super) is_own: bool,
 }
 
 impl CallContext {
@@ -183,6 +185,7 @@ impl CallContext {
             now,
             id,
             emission: 0,
+            is_own: false,
         }
     }
 
@@ -236,6 +239,7 @@ impl CallContext {
             now,
             id: first.id,
             emission: 0,
+            is_own: first.of().counting.is_own(),
         };
         Ok((call, changed))
     }
@@ -389,6 +393,7 @@ impl<A: Counter + ?Sized> LimiterState<A> {
         let given = receipt.limit().given().map(Limit::stored);
         let limit = self.limit.or(given).ok_or(ErrorKind::NotInitialized)?;
         let mut call = CallContext::of_verb(limit, now, receipt.id.for_more());
+        call.is_own = counting.is_own();
         self.state.check(&mut call)?;
         self.limit = Some(limit);
         Ok(-self.state.charge(&call, more))

@@ -21,6 +21,12 @@ use crate::{
 /// left are wanted exactly.
 const PAGE: i64 = 100;
 
+/// The most entries of a log in our own format: beyond that, those within a thousandth of the
+/// interval become one, which expires with the last of them.
+const MOST_ENTRIES: usize = 2000;
+/// So many of the newest stay single, as their callers may give them back.
+const SINGLE: usize = 500;
+
 /// The permits of one limiter that are in use: the value and the log.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct SlidingLog {
@@ -45,6 +51,9 @@ impl Counter for SlidingLog {
     #[inline(always)]
     fn begin(&mut self, call: &CallContext, wanted: i64) -> i64 {
         let StoredLimit { rate, interval, .. } = call.limit;
+        if call.is_own && self.log.len() > MOST_ENTRIES {
+            self.log.merge(call.interval() / 1000, SINGLE);
+        }
         if let Some(before) = &call.rewritten {
             // O(1): the value may fall below zero.
             let kept = self.value.filter(|_| interval == before.interval);
@@ -392,6 +401,7 @@ mod tests {
             now: Now::millis(6_000),
             id: ID,
             emission: 0,
+            is_own: false,
         };
         let left = limiter.state.begin(&call, 1);
         assert_eq!(left, 4);

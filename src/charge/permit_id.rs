@@ -5,7 +5,8 @@ use std::{
     hash::{Hash, Hasher},
 };
 
-/// Identifies one acquire, before it is sent: its entry in the log carries these bytes.
+/// Identifies one acquire, before it is sent: its entry in a log carries these bytes, or in our own
+/// format [eight](Self::short) made of them.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct PermitId(pub(crate) [u8; 16]);
 
@@ -19,6 +20,15 @@ impl Hash for PermitId {
 }
 
 impl PermitId {
+    /// Returns eight bytes of it, in which ids differ that differ in any of theirs alone.
+    pub(crate) fn short(self) -> [u8; 8] {
+        let mut short = [0; 8];
+        for (at, byte) in self.0.iter().enumerate() {
+            short[at % 8] ^= byte;
+        }
+        short
+    }
+
     /// The id before a store has given one.
     pub(crate) const NONE: Self = Self([0; 16]);
 

@@ -8,13 +8,13 @@ use crate::error::{ConfigError, bail, config_error};
 /// The algorithm that counts the permits in use.
 ///
 /// The algorithm belongs to a limiter's name, and not to its limit: all users of a name must agree
-/// on it, in every process, Rust or Java. Redis does not store which one it is. If they
-/// disagree, or while a fleet changes from one to the other, the next call repairs the limiter.
-/// That may keep permits in use for up to an interval, or grant a quota once more.
+/// on it, in every process, Rust or Java. If they disagree, or while a fleet changes from one to
+/// the other, the next call converts what is in use. That may keep permits in use for up to an
+/// interval, or grant a quota once more.
 ///
-/// Only a sliding log has an entry for each grant. By GCRA and by the calendar the last four grants
-/// are known. By a fixed window and in slots a repeated call cannot be recognised: so it is sent
-/// once, and permits of an unacknowledged call cannot be released.
+/// Only a sliding log has an entry for each grant. The others know their last four grants. In
+/// Redisson's format, a fixed window and slots know none: there a call is sent once, as it cannot
+/// be recognised when it is repeated, and permits of an unacknowledged call cannot be released.
 ///
 /// [`Rule::algorithm`](crate::Rule::algorithm),
 /// [`RateLimiterBuilder::algorithm`](crate::RateLimiterBuilder::algorithm) and
@@ -38,28 +38,33 @@ use crate::error::{ConfigError, bail, config_error};
 #[non_exhaustive]
 pub enum Algorithm {
     /// One entry for each grant of the last interval, as in Redisson since 3.13.3. Exact: no
-    /// interval, wherever it begins, has more grants than the limit. Memory grows with the grants
-    /// of an interval, and so does the cost of the worst call, unless they are merged in
-    /// [slots](crate::RateLimiter::slots).
+    /// interval, wherever it begins, has more grants than the limit.
+    ///
+    /// Beyond some 2000 entries, a log merges all but the newest 500: those within a thousandth of
+    /// the interval become one, which expires with the last of them. So a wait is up to a
+    /// thousandth of the interval late then, and never early, and a merged grant cannot be given
+    /// back. In Redisson's format nothing is merged but in [slots](crate::RateLimiter::slots):
+    /// memory grows with the grants of an interval, and so does the cost of the worst call.
     ///
     /// A [`MemoryStore`](crate::MemoryStore) is exact for any interval, measured on its clock. A
-    /// [`RedisStore`](crate::RedisStore) is exact to the millisecond: Redisson's format has whole
-    /// milliseconds, so no time span of the interval minus a millisecond has more.
+    /// [`RedisStore`](crate::RedisStore) is exact to the millisecond: it has whole milliseconds, so
+    /// no time span of the interval minus a millisecond has more.
     #[default]
     SlidingLog,
     /// One number that is reset when an interval is over, as in Redisson 3.7.1 to 3.13.2. The
     /// cheapest limiter: constant memory and time at any rate.
     ///
     /// A window begins with the first grant after the last one has ended, so each
-    /// limiter has its own, which lasts one millisecond longer than the interval: Redis still keeps
-    /// the key in it. The server's clock counts, also with
+    /// limiter has its own. In Redisson's format it lasts one millisecond longer than the interval,
+    /// as Redis still keeps the key in it. The server's clock counts, also with
     /// [`client_clock`](crate::RedisStoreBuilder::client_clock).
     ///
     /// Worst case: twice the limit within one interval, around the end of a window.
-    /// Grants have no entries. So an acquire is never sent twice: a call whose connection is lost
-    /// is an error, and the permits it may have taken are in use until the window ends, and so are
-    /// those of a call dropped in flight. A [`Grant`](crate::Grant) is released within its window,
-    /// once; after that it has no effect.
+    /// Grants have no entries. A limiter knows its last four, by which it recognises a call that is
+    /// sent again because its connection was lost; in Redisson's format it knows none, and such a
+    /// call is an error. Permits that an unanswered call has taken are in use until the window
+    /// ends, and so are those of a call dropped in flight. A [`Grant`](crate::Grant) is released
+    /// within its window, once; after that it has no effect.
     FixedWindow,
     /// A token bucket, stored as one small number, the theoretical arrival time: permits return one
     /// by one, and the whole limit may be taken at once after a pause. For very large rates and
@@ -157,9 +162,8 @@ impl Algorithm {
         }
     }
 
-    /// Returns whether its limiters are in our own format, so that their limit is in the code
-    /// alone.
-    pub(crate) fn is_own(self) -> bool {
+    /// Returns whether Java knows no such limiters, so that all are in our own format.
+    pub(crate) fn is_always_own(self) -> bool {
         match self {
             Self::Gcra | Self::Calendar => true,
             Self::SlidingLog | Self::FixedWindow => false,
@@ -198,6 +202,8 @@ pub(crate) struct Counting {
     pub(crate) slots: Option<Slots>,
     /// Set with [`Algorithm::Calendar`] alone.
     pub(crate) calendar: Option<Calendar>,
+    /// Set if its limiters are in Redisson's format, which Java shares, where the algorithm has it.
+    pub(crate) is_shared: bool,
 }
 
 impl Counting {
@@ -209,8 +215,15 @@ impl Counting {
                 algorithm: Algorithm::Calendar,
                 slots: None,
                 calendar,
+                ..self
             },
         }
+    }
+
+    /// Returns whether its limiters are in our own format, so that their limit is in the code
+    /// alone.
+    pub(crate) fn is_own(&self) -> bool {
+        !self.is_shared || self.algorithm.is_always_own()
     }
 
     /// Returns the slots, which only a log has.

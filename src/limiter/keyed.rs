@@ -77,7 +77,9 @@ impl RateLimiterBuilder {
     /// Returns an error of kind
     ///
     /// - [`Name`](crate::ConfigErrorKind::Name) if the name has other characters;
-    /// - [`Limit`](crate::ConfigErrorKind::Limit) if the algorithm cannot count by the limit;
+    /// - [`Limit`](crate::ConfigErrorKind::Limit) if the algorithm cannot count by the limit, or if
+    ///   that is [per client](Limit::per_client) or has a [`keep_alive`](Limit::keep_alive), which
+    ///   only Redisson's format has;
     /// - [`Rule`](crate::ConfigErrorKind::Rule) if a number of the ban is out of range, or if a
     ///   store of your own cannot count so;
     /// - [`Duplicate`](crate::ConfigErrorKind::Duplicate) if a rule or another limit of this name
@@ -89,7 +91,7 @@ impl RateLimiterBuilder {
         let fixed = (self.limit.permits(), self.limit.interval());
         let of = CompiledLimit {
             limit: LimitSource::Code(self.limit.for_request_key()),
-            counting: self.checked()?,
+            counting: self.checked(about.in_redisson)?,
             observers: about.observers.clone(),
             kept: ObservedRule::new(Some(fixed), None).into(),
             ban: self.ban,
@@ -105,7 +107,7 @@ impl RateLimiterBuilder {
         let all = limiter_of(&naming, ALL, &of.into());
         let any = RateLimiter {
             _holder: Some(holder.into()),
-            ..RateLimiter::of_rule(store, all)
+            ..RateLimiter::with(store, all)
         };
         Ok(Keyed { naming, any })
     }
@@ -135,10 +137,12 @@ impl RateLimiterBuilder {
         Ok(self.keyed(store)?.any)
     }
 
-    /// Returns how its limit is counted, after a check of the settings.
-    fn checked(&self) -> Result<Counting, ConfigError> {
+    /// Returns how its limit is counted in a store that keeps all limiters `in_redisson`'s format or
+    /// not, after a check of the settings.
+    fn checked(&self, in_redisson: bool) -> Result<Counting, ConfigError> {
         let name = &self.name;
-        self.limit.check_counting(name, self.algorithm)?;
+        self.limit
+            .check_counting(name, self.algorithm, !in_redisson)?;
         let limit = self.limit.stored();
         self.algorithm.check(limit.rate, limit.interval)?;
         if let Some(ban) = &self.ban {
@@ -146,6 +150,7 @@ impl RateLimiterBuilder {
         }
         let counting = Counting {
             algorithm: self.algorithm,
+            is_shared: in_redisson,
             ..Counting::default()
         };
         Ok(counting.of(Some(&self.limit)))

@@ -16,7 +16,7 @@ use crate::{
     compiled_limit::{CompiledLimit, Limiter},
     decision::{Charges, Decision, Grant, RefusalKind},
     demand::{Demand, MaxWait},
-    error::{ConfigError, Error, ErrorKind},
+    error::{ConfigError, Error, ErrorKind, bail},
     limit::{Algorithm, Limit, LimitSource, Slots, check_lease},
     name::Name,
     observe::{Origin, StateChange},
@@ -83,12 +83,47 @@ impl RateLimiter {
         };
         Ok(Self {
             rule: None,
-            ..Self::of_rule(store, limiter)
+            ..Self::with(store, limiter)
         })
     }
 
+    /// Returns the limiter that a rule, or a [`Keyed`](crate::Keyed), has made under this name in
+    /// our own format: for tools that know names alone, as [keys](crate::docs::keys) has them.
+    ///
+    /// Its limit is in the code of the rule. So it can be deleted and banned, has a time to live,
+    /// and settles grants; all that needs the limit is an error of kind
+    /// [`Limit`](ErrorKind::Limit). Where the rule is at hand,
+    /// [`RateLimitLayer::limiter`](crate::RateLimitLayer::limiter) and
+    /// [`Keyed::of`](crate::Keyed::of) return it with its limit.
+    ///
+    /// # Errors
+    ///
+    /// As [`new`](Self::new).
+    ///
+    /// # Example
+    ///
+    /// ```
+    /// use tower_ratelimit::{Limit, MemoryStore, RateLimiter};
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let store = MemoryStore::new();
+    /// let mails = Limit::per_hour(20).named("mails").keyed(&store)?;
+    /// mails.of("ann").try_acquire().await?;
+    ///
+    /// let of_ann = RateLimiter::of_rule(&store, "memory:{ann}:mails")?;
+    /// assert!(of_ann.delete().await?);
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn of_rule(store: &impl Store, name: &str) -> Result<Self, ConfigError> {
+        let mut limiter = Self::new(store, name)?;
+        limiter.settings().counting.is_shared = false;
+        Ok(limiter)
+    }
+
     /// Returns this limiter of a rule, which counts by the rule's limit and bans by its terms.
-    pub(crate) fn of_rule(store: Arc<dyn AnyStore>, limiter: Limiter) -> Self {
+    pub(crate) fn with(store: Arc<dyn AnyStore>, limiter: Limiter) -> Self {
         let mut of_rule = Self {
             rule: Some(Arc::clone(&limiter.of.name)),
             limiter,
@@ -159,7 +194,8 @@ impl RateLimiter {
     /// # Errors
     ///
     /// Returns an error of kind [`Limit`](crate::ConfigErrorKind::Limit) if there are fewer than 10
-    /// or more than 10 000, or if the limit is in the code and no log counts it.
+    /// or more than 10 000, or if the limit is in the code and no log counts it, or one in our own
+    /// format, which merges grants by itself.
     ///
     /// # Example
     ///
@@ -179,8 +215,12 @@ impl RateLimiter {
         let may_have_log = match self.given() {
             Some(_) => algorithm.has_log(),
             // Another algorithm may still be chosen.
-            None => !algorithm.is_own(),
+            None => !algorithm.is_always_own(),
         };
+        if self.given().is_some() && may_have_log && self.is_own() {
+            bail!(Limit: "{:?} needs no slots, as its log merges grants by itself: leave `slots` \
+                out, or count in Redisson's format", self.name());
+        }
         let interval = self.given().map(Limit::interval);
         let slots = Slots::try_new(slots, self.name(), may_have_log, interval.into_iter())?;
         self.settings().counting.slots = Some(slots);
@@ -400,7 +440,7 @@ impl RateLimiter {
 
     /// Returns whether no store has its limit.
     fn is_own(&self) -> bool {
-        self.limiter.of.counting.algorithm.is_own()
+        self.limiter.of.counting.is_own()
     }
 
     /// Checks that its limit is known here, if no store has it.
@@ -488,7 +528,7 @@ fn granted(decision: Decision) -> Result<Grant, Error> {
 fn in_code() -> Error {
     let detail = "it is in the code alone: `Limit::named(..).algorithm(..)` with `.single(&store)` \
                   or `.keyed(&store)` makes its limiters, `RateLimitLayer::limiter` returns those \
-                  of a rule, and `delete` forgets what is used";
+                  of a rule, `limiters_of` those of a request, and `delete` forgets what is used";
     Error::new(ErrorKind::Limit).detail(detail)
 }
 

@@ -13,9 +13,9 @@ impl RateLimiter {
     ///
     /// Returns at once; a store in Redis learns of it in the background. Giving back twice has no
     /// further effect. Grants of other limiters have no effect here, and neither have those of an
-    /// [`Algorithm::FixedWindow`](crate::Algorithm::FixedWindow) that has ended, or of a slot that
-    /// has expired. With [`Algorithm::Gcra`](crate::Algorithm::Gcra), what still lies ahead is
-    /// given back.
+    /// [`Algorithm::FixedWindow`](crate::Algorithm::FixedWindow) that has ended, of a slot that has
+    /// expired, or of a log that has [merged](crate::Algorithm::SlidingLog) them with others. With
+    /// [`Algorithm::Gcra`](crate::Algorithm::Gcra), what still lies ahead is given back.
     pub fn give_back(&self, grant: &Grant) {
         self.settle(grant, 0);
     }

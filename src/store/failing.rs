@@ -15,15 +15,10 @@ use crate::{
     demand::Demand,
     error::{Error, ErrorKind},
     list::List,
-    observe::Observers,
 };
 
 /// Returns a store whose calls all fail like this.
-pub(super) fn failing(
-    kind: ErrorKind,
-    clock: Arc<dyn Clock>,
-    observers: Observers,
-) -> Arc<dyn AnyStore> {
+pub(super) fn failing(kind: ErrorKind, clock: Arc<dyn Clock>, about: About) -> Arc<dyn AnyStore> {
     let guards = Guards {
         // It fails at once.
         deadline: Duration::MAX,
@@ -31,7 +26,7 @@ pub(super) fn failing(
         traffic: Arc::new(NodeTraffic::new(1, |_| 0, Arc::new(SteadyClock::new()))),
         own_clock: Some(clock),
     };
-    remote(guards, About::in_memory(observers), |_, _| Failing(kind))
+    remote(guards, about, |_, _| Failing(kind))
 }
 
 struct Failing(ErrorKind);

@@ -168,6 +168,8 @@ pub(crate) struct About {
     /// Set if the store has only the sliding log: no other algorithm, no slots, and no limits per
     /// client.
     pub(crate) counts_by_log_alone: bool,
+    /// Set if the limiters of rules are in Redisson's format.
+    pub(crate) in_redisson: bool,
     pub(crate) rule_names: RuleNames,
     pub(crate) observers: Observers,
 }
@@ -180,7 +182,11 @@ impl About {
     /// Returns an error of kind [`Rule`](crate::ConfigErrorKind::Rule) if it has the sliding log
     /// and nothing else.
     pub(crate) fn check(&self, owner: &str, of: &CompiledLimit) -> Result<(), ConfigError> {
-        let is_plain = of.counting == Counting::default()
+        let log = Counting {
+            is_shared: of.counting.is_shared,
+            ..Counting::default()
+        };
+        let is_plain = of.counting == log
             && !of.limit.given().is_some_and(Limit::is_per_client)
             && of.ban.is_none();
         if self.counts_by_log_alone && !is_plain {
@@ -190,10 +196,11 @@ impl About {
         Ok(())
     }
 
-    fn in_memory(observers: Observers) -> Self {
+    fn in_memory(observers: Observers, in_redisson: bool) -> Self {
         Self {
             prefix: "memory".into(),
             observers,
+            in_redisson,
             ..Self::default()
         }
     }

@@ -42,7 +42,7 @@ use crate::{
     demand::Demand,
     error::Error,
     name::Name,
-    observe::{Observers, StateChange},
+    observe::StateChange,
     sync::OnDrop,
 };
 #[cfg(feature = "_guards")]
@@ -109,13 +109,12 @@ const ANSWERS_WITHIN: Duration = Duration::from_millis(100);
 /// Puts the queue around a store in memory, which is made with its listeners.
 pub(crate) fn memory<S: Decide>(
     clock: Arc<dyn Clock>,
-    observers: Observers,
+    about: About,
     store: impl FnOnce(Listeners) -> S,
 ) -> (Arc<S>, Arc<dyn AnyStore>) {
     let queues = Arc::new(Queues::default());
     let listeners = Listeners::new([Box::new(Arc::clone(&queues)) as Box<dyn Listener>]);
     let store = Arc::new(store(listeners.clone()));
-    let about = About::in_memory(observers);
     let in_flight = InFlight::new(ANSWERS_WITHIN, Arc::new(SteadyClock::new()), |_| 0);
     let stack = InMemory {
         outermost: Outermost::new(listeners, about),

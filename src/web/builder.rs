@@ -318,8 +318,8 @@ impl RateLimitLayerBuilder {
     /// Sets whether the permits left are counted for admitted requests. Default: true.
     ///
     /// With `false`, [`LimitState::remaining`](crate::LimitState::remaining) is `None` for them,
-    /// [`LimitState::reset_after`](crate::LimitState::reset_after) is the interval, and Redis has
-    /// less work. The fields of [`headers`](Self::headers) then report the limit but not how much
+    /// [`LimitState::reset_after`](crate::LimitState::reset_after) may be the interval, and Redis
+    /// has less work for limiters in Redisson's format. The fields of [`headers`](Self::headers) then report the limit but not how much
     /// of it is left.
     pub fn count_remaining(mut self, remaining: bool) -> Self {
         self.defaults.remaining = remaining;

@@ -127,10 +127,11 @@ impl RateLimitLayer {
     ///
     /// Of a [shared](crate::Rule::shared) rule, the limit is the stored one, and the first permits
     /// that are taken store that of [`or_init`](crate::Rule::or_init). If a closure
-    /// [chooses](crate::limit_by) the limit, it is the one stored last, as there is no request, and
-    /// none by [`Algorithm::Gcra`](crate::Algorithm::Gcra); that of a request is in
-    /// [`limiters_of`](Self::limiters_of). A reload does not reach a limiter that was returned
-    /// before: ask for it again.
+    /// [chooses](crate::limit_by) the limit, there is none without a request: what needs it is an
+    /// error of kind [`Limit`](crate::ErrorKind::Limit), except in a store that keeps limits in
+    /// [Redisson's format](crate::RedisStoreBuilder::redisson), where it is the one stored last.
+    /// [`limiters_of`](Self::limiters_of) returns those of a request. A reload does not reach a
+    /// limiter that was returned before: ask for it again.
     ///
     /// # Errors
     ///
@@ -175,7 +176,7 @@ impl RateLimitLayer {
     }
 
     fn reach(&self, limiter: Limiter) -> RateLimiter {
-        RateLimiter::of_rule(Arc::clone(&self.shared.store), limiter)
+        RateLimiter::with(Arc::clone(&self.shared.store), limiter)
     }
 }
 

@@ -56,7 +56,7 @@ async fn a_scrape_is_read() {
         "counter ratelimit_requests_total result=deny source=store",
         "counter ratelimit_rule_requests_total result=deny rule=patient",
         "counter ratelimit_rule_requests_total result=missing_key rule=key",
-        "histogram ratelimit_store_seconds_bucket le=0.0005 operation=sliding_log/acquire result=ok",
+        "histogram ratelimit_store_seconds_bucket le=0.0005 operation=packed/decide result=ok",
     ] {
         assert!(
             printed.lines().any(|line| line == series),

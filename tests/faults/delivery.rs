@@ -166,11 +166,9 @@ async fn a_lost_reply_and_a_broken_shadow_rule_free_nothing() {
 #[tokio::test]
 async fn a_shared_call_whose_reply_was_lost_costs_no_caller_with_an_error() {
     let scene = Scene::new();
-    let limiters = [
-        scene.limiter().await,
-        scene.limiter().await,
-        scene.limiter().await,
-    ];
+    let orders = Limit::per_hour(10).named("orders").keyed(&scene.store);
+    let orders = orders.unwrap();
+    let limiters = ["a", "b", "c"].map(|key| orders.of(key));
     let [first, second, third] = &limiters;
     let ask = || async {
         tokio::join!(

@@ -203,6 +203,31 @@ async fn a_user_who_may_call_no_script_is_rejected() {
     assert_eq!(ask(&deny).await, BY_REDIS);
 }
 
+/// A script that may not call one command may have written for the first limiters of a list.
+#[tokio::test]
+async fn a_list_that_was_written_in_part_is_not_granted_when_it_is_asked_again() {
+    let server = RedisServer::start();
+    allow(&server, &enough());
+    let store = store(&server).build().unwrap();
+    let each = LIMIT.by(FromHeader::new("x-key")).named("each");
+    let all = Limit::per_hour(500).by(Constant("all")).named("all");
+    let rules = [each, all].map(|rule| rule.on_failure(FailurePolicy::Deny));
+    let layer = layer_of(&store, rules);
+    let ask = |key: usize| {
+        let request = Request::builder().header("x-key", key);
+        let (layer, request) = (layer.clone(), request.body(()).unwrap());
+        async move { decide(&layer, request).await.is_allowed() }
+    };
+    assert!(ask(0).await);
+    // The state of `all` is written over in part, and those of new keys whole, before it.
+    allow(&server, &enough().replace("+setrange ", ""));
+    let asked: JoinSet<_> = (1..=64).map(ask).collect();
+    assert_eq!(asked.join_all().await, [false; 64]);
+    allow(&server, &enough());
+    let asked: JoinSet<_> = (101..=164).map(ask).collect();
+    assert_eq!(asked.join_all().await, [true; 64]);
+}
+
 #[tokio::test]
 async fn a_wrong_password_is_rejected() {
     let server = RedisServer::start();

@@ -13,7 +13,9 @@ use crate::{
     error::{Error, ErrorKind},
     limit::{Algorithm, Ban, Limit, LimitSource, Slots, calendar::Window},
     name::Name,
-    store::redis::packed::{Stamp, calendar, gcra, requests::Asked, row::Row},
+    store::redis::packed::{
+        Stamp, calendar, call::Joined, gcra, log, requests::Asked, row::Row, window,
+    },
 };
 
 /// Numbers at which arithmetic ends are made likely, and small ones, which mean something.
@@ -237,7 +239,7 @@ proptest! {
         }
     }
 
-    /// Of GCRA and of the calendar, with and without bans.
+    /// Of every kind, with and without bans.
     #[test]
     fn our_own_format_reads_no_other_reply(
         reply in any_reply(),
@@ -258,12 +260,27 @@ proptest! {
         let window = |label| Window { label, start: 0, end: 9000 * label };
         let by_calendar = calendar::Row { rate: 5, windows: [window(1), window(2)] };
         let pace = Pace::of(5, 60_000).unwrap();
-        for row in [Row::Gcra(gcra::Row(pace)), Row::Calendar(by_calendar)] {
+        let (rate, interval) = (5, 60_000);
+        for row in [
+            Row::Gcra(gcra::Row(pace)),
+            Row::Calendar(by_calendar),
+            Row::Log(log::Row { rate, interval }),
+            Row::Window(window::Row { rate, interval }),
+        ] {
             let stamp = Stamp { id: PermitId::NONE, now: None };
             let asked = Asked { stamp, rows: &[row], carried: &[], again };
             if let (Row::Gcra(_), Ok(Some(read))) = (row, asked.read_lone(&reply, &run[..1])) {
                 let answers = read.answers.unwrap();
                 let is_grant = matches!(&reply, Value::BulkString(bytes) if bytes.len() == 24);
+                prop_assert_eq!(run[0].decision(&answers).is_allowed(), is_grant);
+            }
+            if let (Row::Log(_), Ok(Some(read))) = (row, asked.read_lone(&reply, &run[..1])) {
+                let is_grant = match &reply {
+                    Value::Int(number) => *number >= 0,
+                    Value::Array(numbers) => matches!(numbers[0], Value::Int(0..)),
+                    _ => panic!("{reply:?}"),
+                };
+                let answers = read.answers.unwrap();
                 prop_assert_eq!(run[0].decision(&answers).is_allowed(), is_grant);
             }
             match asked.read(&reply, &run) {
@@ -276,6 +293,43 @@ proptest! {
                 }
                 Err(error) => prop_assert!(is_of_replies(&error), "{:?}", error),
             }
+        }
+    }
+
+    /// Each call gets numbers of the reply, behind its time, and no two the same.
+    #[test]
+    fn a_joint_reply_is_parted_among_its_calls(
+        reply in any_reply(),
+        callers in prop::collection::vec(1_usize..4, 1..6),
+    ) {
+        let limit = LimitSource::Code(Limit::per_minute(5));
+        let demand = acquire(Algorithm::SlidingLog, None, 1);
+        let row = Row::Log(log::Row { rate: 5, interval: 60_000 });
+        let stamp = Stamp { id: PermitId::NONE, now: None };
+        let asked = Asked { stamp, rows: &[row], carried: &[], again: false };
+        let mut joined = Joined::default();
+        for callers in &callers {
+            let run = vec![Demand::of([demand.first().clone().by(limit)], false); *callers];
+            joined.add(asked.call(&run));
+        }
+        let replies = joined.replies(reply.clone());
+        if callers.len() == 1 {
+            prop_assert_eq!(replies, vec![Some(reply)]);
+            return Ok(());
+        }
+        prop_assert!(replies.is_empty() || replies.len() == callers.len());
+        let each = replies.iter().flatten().map(|reply| match reply {
+            Value::Array(numbers) => numbers,
+            other => panic!("{other:?}"),
+        });
+        let (mut count, mut times) = (1, Vec::new());
+        for numbers in each {
+            count += numbers.len();
+            times.push(&numbers[0]);
+        }
+        if let Value::Array(numbers) = &reply {
+            prop_assert!(count <= numbers.len().max(1) + times.len());
+            prop_assert!(times.iter().all(|time| *time == &numbers[0]));
         }
     }
 

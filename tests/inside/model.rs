@@ -16,6 +16,7 @@ mod lists;
 mod log;
 mod lone;
 mod members;
+mod own;
 mod pair;
 mod rows;
 mod slots;

@@ -250,8 +250,6 @@ async fn what_it_cannot_count_is_an_error() {
     for rule in [
         rule().algorithm(Algorithm::Gcra),
         rule().algorithm(Algorithm::FixedWindow),
-        rule().slots(10),
-        per_client.by(Constant("all")).named("r"),
     ] {
         let layer = RateLimitLayer::builder(&store).otherwise(rule);
         let error = layer.build().unwrap_err();
@@ -265,10 +263,13 @@ async fn what_it_cannot_count_is_an_error() {
     for keyed in [
         Limit::per_hour(2).named("k").algorithm(Algorithm::Gcra),
         Limit::per_hour(2).named("k").ban(ban),
-        per_client.named("k"),
     ] {
         let said = "rule \"k\" needs what a store of your own does not have";
         mistake(keyed.keyed(&store), ConfigErrorKind::Rule, said);
+    }
+    for rule in [rule().slots(10), per_client.by(Constant("all")).named("r")] {
+        let layer = RateLimitLayer::builder(&store).otherwise(rule);
+        mistake(layer.build(), ConfigErrorKind::Limit, "");
     }
     let keyed = Limit::per_hour(2).named("k").keyed(&store).unwrap();
     keyed

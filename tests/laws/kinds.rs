@@ -5,16 +5,18 @@ use crate::scene::*;
 use super::world::{Grant, nanos};
 
 /// Few slots, and many.
-pub(crate) const WAYS: [Way; 5] = [
+pub(crate) const WAYS: [Way; 7] = [
     Way::Log,
     Way::Slots(10),
     Way::Slots(100),
     Way::Window,
+    Way::OwnLog,
+    Way::OwnWindow,
     Way::Gcra,
 ];
 
 /// Those that count by the clock of their caller in Redis, too.
-pub(crate) const BY_A_CLOCK: [Way; 2] = [Way::Log, Way::Gcra];
+pub(crate) const BY_A_CLOCK: [Way; 3] = [Way::Log, Way::OwnLog, Way::Gcra];
 
 impl Way {
     /// Returns the limiter of this name and limit. No slot is shorter than a millisecond.
@@ -31,7 +33,7 @@ impl Way {
     pub(crate) fn whole(self, limit: Limit) -> Duration {
         let interval = limit.interval();
         match self {
-            Self::Log => interval,
+            Self::Log | Self::OwnLog | Self::OwnWindow => interval,
             Self::Slots(_) => interval + (interval / 10).max(millis(1)),
             Self::Window => interval + millis(1),
             Self::Gcra => emission(limit) * u32::try_from(limit.permits()).expect("a few"),
@@ -42,8 +44,10 @@ impl Way {
     pub(crate) fn holds(self, grants: &[Grant], limit: Limit) -> bool {
         let (rate, full) = (limit.permits(), fullest(grants, limit.interval()));
         match self {
-            Self::Log | Self::Slots(_) => full <= rate,
-            Self::Window => windows(grants, limit).all(|sum| sum <= rate) && full <= 2 * rate,
+            Self::Log | Self::OwnLog | Self::Slots(_) => full <= rate,
+            Self::Window | Self::OwnWindow => {
+                windows(grants, self.whole(limit)).all(|sum| sum <= rate) && full <= 2 * rate
+            }
             Self::Gcra => is_paced(grants, limit),
         }
     }
@@ -52,8 +56,12 @@ impl Way {
     /// in whole milliseconds.
     pub(crate) fn fits(self, grants: &[Grant], limit: Limit) -> bool {
         match self {
-            Self::Log | Self::Slots(_) => fullest(grants, limit.interval()) <= limit.permits(),
-            Self::Window => windows(grants, limit).last() <= Some(limit.permits()),
+            Self::Log | Self::OwnLog | Self::Slots(_) => {
+                fullest(grants, limit.interval()) <= limit.permits()
+            }
+            Self::Window | Self::OwnWindow => {
+                windows(grants, self.whole(limit)).last() <= Some(limit.permits())
+            }
             Self::Gcra => {
                 let next = grants.iter().fold(Duration::ZERO, |arrival, grant| {
                     arrival.max(grant.at) + emission(limit) * grant.permits
@@ -77,10 +85,10 @@ pub(crate) fn fullest(grants: &[Grant], interval: Duration) -> u64 {
     fullest.unwrap_or(0).unsigned_abs()
 }
 
-/// Returns the permits granted in each fixed window. It begins with its first grant, and lasts for
-/// the interval and a millisecond from the microsecond that this is rounded up to.
-fn windows(grants: &[Grant], limit: Limit) -> impl Iterator<Item = u64> {
-    let lasts = (limit.interval() + millis(1)).as_micros();
+/// Returns the permits granted in each fixed window, which begins with its first grant, at the
+/// microsecond that this is rounded up to, and lasts so long.
+fn windows(grants: &[Grant], lasts: Duration) -> impl Iterator<Item = u64> {
+    let lasts = lasts.as_micros();
     let mut windows: Vec<(u128, u64)> = Vec::new();
     for grant in grants {
         match windows.last_mut() {

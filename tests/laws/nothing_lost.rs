@@ -80,7 +80,7 @@ fn law<S: Store>(
                     lose(&limiter, what);
                     // Without a limit nothing is decided: its owner sets it again, unless it is in
                     // the code.
-                    if kind != Way::Gcra {
+                    if !Way::OWN.contains(&kind) {
                         limiter.try_set_rate(limit).await.unwrap();
                     }
                 }

@@ -2,6 +2,7 @@
 //! counts what the others lose: nothing.
 
 use crate::scene::*;
+use crate::support::{OwnLog, state_key};
 use std::{collections::HashMap, future::poll_fn};
 
 use tokio::runtime::{self, Runtime};
@@ -10,9 +11,11 @@ use tower_ratelimit::Error;
 use super::{
     guards::PATIENT,
     lanes::LANES,
+    observed::CROWD as NAME,
     proxy::Spoil,
     refusing::{allow, of_user},
     stage::{EXACT, FREE, Scene, aside},
+    watch::time_of,
 };
 
 /// As many as go together in one call.
@@ -22,30 +25,26 @@ pub const HOURLY: Limit = Limit::per_hour(1000);
 
 pub type Asking = Pin<Box<dyn Future<Output = Result<Decision, Error>> + Send>>;
 
-/// Limiters on a handle of the load, and the permits that each has granted.
+/// Limiters on a handle of the load, in our own format, whose calls go together; and the permits
+/// that each has granted.
 pub struct Crowd {
     pub limiters: Vec<RateLimiter>,
     granted: Vec<usize>,
 }
 
 impl Crowd {
-    async fn new(scene: &Scene, name: impl Fn(usize) -> &'static str, count: usize) -> Self {
-        let mut limiters = Vec::new();
-        for place in 0..count {
-            let limiter = RateLimiter::new(&scene.load.handles[0], &unique(name(place))).unwrap();
-            limiter.set_rate(HOURLY).await.unwrap();
-            limiters.push(limiter);
-        }
+    fn new(scene: &Scene, key: impl Fn(usize) -> &'static str, count: usize) -> Self {
+        let keyed = HOURLY.named(NAME).keyed(&scene.load.handles[0]).unwrap();
         Self {
-            limiters,
+            limiters: (0..count).map(|it| keyed.of(unique(key(it)))).collect(),
             granted: vec![0; count],
         }
     }
 
     /// One caller more than a batch has: the first is sent alone, and the others as one batch, of
     /// which one is spoilt.
-    pub async fn of_a_batch(scene: &mut Scene, name: impl Fn(usize) -> &'static str) -> Self {
-        let mut crowd = Self::new(scene, name, 1 + CROWD).await;
+    pub async fn of_a_batch(scene: &mut Scene, key: impl Fn(usize) -> &'static str) -> Self {
+        let mut crowd = Self::new(scene, key, 1 + CROWD);
         pause(scene).await;
         // The server learns the scripts.
         crowd.lose_nothing(scene, &[]).await;
@@ -75,7 +74,7 @@ impl Crowd {
         scene.server.resume();
         for (place, answer) in asking.into_iter().enumerate() {
             let answer = answer.await.unwrap();
-            scene.load.observed.less(&answer);
+            scene.load.observed.less_of_crowd(&answer);
             match spoilt.iter().find(|(spoilt, _)| *spoilt == place) {
                 Some((_, kind)) => assert_eq!(answer.unwrap_err().kind(), *kind, "{place}"),
                 None => {
@@ -98,8 +97,19 @@ pub fn granted_by_store(answer: &Result<Decision, Error>) -> usize {
 }
 
 pub fn in_use(scene: &Scene, limiter: &RateLimiter) -> usize {
-    let log = format!("{{{}}}:permits", limiter.name());
-    scene.server.entries(&log).len()
+    in_use_at(scene, &state_key(limiter.name()))
+}
+
+/// Returns the permits in use of the log that is at a key.
+pub fn in_use_at(scene: &Scene, key: &str) -> usize {
+    match scene.server.command(&["GET", key]) {
+        Reply::Nil => 0,
+        state => {
+            let log = OwnLog::of(&state.into_bytes()).expect("a log");
+            let interval = HOURLY.interval().as_millis() as i64;
+            log.in_use(time_of(&scene.server), interval) as usize
+        }
+    }
 }
 
 /// Pauses the load, and waits for what is given back.
@@ -147,12 +157,14 @@ async fn row_27_a_key_that_is_forbidden() {
     allow(&server, ">secret", "~*", "");
     let mut scene =
         Scene::begin_on("row 27, forbidden", server, PATIENT, |url| of_user(&url)).await;
-    let name = |place| match place {
+    let key = |place| match place {
         SPOILT => "forbidden",
-        _ => "matrix",
+        _ => "crowd",
     };
-    let mut crowd = Crowd::of_a_batch(&mut scene, name).await;
-    allow(&scene.server, ">secret", "~matrix* ~{matrix*", "");
+    let mut crowd = Crowd::of_a_batch(&mut scene, key).await;
+    // By their hash tags; and those in Redisson's format.
+    let all_but_one = "~matrix*:{[^f]* ~matrix*-orders ~matrix*-queue ~{matrix*";
+    allow(&scene.server, ">secret", all_but_one, "");
     // Each of the others is asked alone; what is refused counts for no call.
     let (spoilt, alone) = ([(SPOILT, ErrorKind::Rejected)], CROWD as u64);
     lose_nothing_in_rounds(&mut scene, &mut crowd, &spoilt, alone..=alone).await;
@@ -165,30 +177,36 @@ async fn row_27_a_key_that_is_forbidden() {
 
 /// The script finds what is wrong with each of them.
 #[tokio::test]
-async fn row_27_keys_of_another_type_and_a_text_for_a_number() {
+async fn row_27_keys_of_another_type_and_foreign_states() {
     let mut scene = Scene::begin_with("row 27, types", &[], PATIENT).await;
     let mut crowd = Crowd::of_a_batch(&mut scene, |_| "spoilt").await;
-    let [hash, value, log, absent] = [20, 30, 40, 50];
-    let name = |place: usize| crowd.limiters[place].name().to_owned();
-    scene.server.cli(&["SET", &name(hash), "no hash"]);
-    let number = format!("{{{}}}:value", name(value));
-    scene.server.cli(&["SET", &number, "no number"]);
-    let entries = format!("{{{}}}:permits", name(log));
-    scene.server.cli(&["SET", &entries, "no log"]);
-    scene.server.cli(&["DEL", &name(absent)]);
-    // A value that is no number is counted again, from the log.
-    let spoilt = [
-        (hash, ErrorKind::ForeignState),
-        (log, ErrorKind::ForeignState),
-        (absent, ErrorKind::NotInitialized),
-    ];
-    // Two whose decision ends in an error are asked alone, and may be given back.
-    lose_nothing_in_rounds(&mut scene, &mut crowd, &spoilt, 4..=6).await;
-    assert_ne!(scene.server.cli(&["GET", &number]), "no number");
-    for place in [hash, log, absent] {
-        let limiter = &crowd.limiters[place];
-        scene.server.cli(&["DEL", limiter.name(), &entries]);
-        limiter.set_rate(HOURLY).await.unwrap();
+    let [set, cut, later, absent] = [20, 30, 40, 50];
+    let key = |place: usize| state_key(crowd.limiters[place].name());
+    let del = |key: &str| assert_eq!(scene.server.cli(&["DEL", key]), "1");
+    del(&key(set));
+    scene.server.cli(&["SADD", &key(set), "a member"]);
+    let edit = |edit: &str, place| {
+        let edit = format!("local state = redis.call('GET', KEYS[1]) {edit}");
+        scene.server.cli(&["EVAL", &edit, "1", &key(place)]);
+    };
+    edit("redis.call('SET', KEYS[1], string.sub(state, 1, -6))", cut);
+    edit(
+        "redis.call('SETRANGE', KEYS[1], #state - 2, '\\33\\183')",
+        later,
+    );
+    // One that is absent has all permits.
+    del(&key(absent));
+    crowd.granted[absent] = 0;
+    let foreign = [set, cut, later].map(|place| (place, ErrorKind::ForeignState));
+    let before = foreign.map(|(place, _)| scene.server.cli(&["DUMP", &key(place)]));
+    // The reply to all says which are foreign.
+    let together = 2;
+    lose_nothing_in_rounds(&mut scene, &mut crowd, &foreign, together..=together).await;
+    let key = |place: usize| state_key(crowd.limiters[place].name());
+    let after = foreign.map(|(place, _)| scene.server.cli(&["DUMP", &key(place)]));
+    assert_eq!(before, after, "they stay as they are");
+    for (place, _) in foreign {
+        scene.server.cli(&["DEL", &key(place)]);
         crowd.granted[place] = 0;
     }
     crowd.lose_nothing(&mut scene, &[]).await;
@@ -234,7 +252,7 @@ async fn row_29_a_connection_that_is_cut_in_the_midst_of_a_batch() {
     const LIMITERS: usize = 16;
     const ROUNDS: usize = 24;
     let mut scene = Scene::begin_with("row 29", &[], PATIENT).await;
-    let mut crowd = Crowd::new(&scene, |_| "cut", LIMITERS).await;
+    let mut crowd = Crowd::new(&scene, |_| "cut", LIMITERS);
     for round in 0..ROUNDS {
         cut_amid(&scene, &mut crowd, round).await;
         // What callers took that left a shared call may be given back after the others' answers.
@@ -286,13 +304,13 @@ async fn cut_amid(scene: &Scene, crowd: &mut Crowd, round: usize) {
         match task.await {
             Ok(answer) => {
                 crowd.granted[caller % limiters] += granted_by_store(&answer);
-                scene.load.observed.less(&answer);
+                scene.load.observed.less_of_crowd(&answer);
             }
             // A caller that was aborted had no answer yet.
             Err(aborted) => {
                 assert!(aborted.is_cancelled() && leaves(caller));
                 if has_begun.load(Ordering::SeqCst) {
-                    scene.load.observed.less_left();
+                    scene.load.observed.less_left_of_crowd();
                 }
             }
         }
@@ -356,7 +374,7 @@ async fn row_30_a_burst_over_a_few_keys() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn row_31_a_runtime_that_is_not_driven() {
     let mut scene = Scene::begin_with("row 31", &[], PATIENT).await;
-    let mut crowd = Crowd::new(&scene, |_| "driven", CROWD).await;
+    let mut crowd = Crowd::new(&scene, |_| "driven", CROWD);
     let mut builder = runtime::Builder::new_current_thread();
     let runtime = builder.enable_all().build().unwrap();
     let (idle, busy) = crowd.limiters.split_at(CROWD / 2);
@@ -365,12 +383,12 @@ async fn row_31_a_runtime_that_is_not_driven() {
     let answers: Vec<_> = busy.iter().map(|it| tokio::spawn(asking(it))).collect();
     for (place, answer) in answers.into_iter().enumerate() {
         let answer = answer.await.unwrap();
-        scene.load.observed.less(&answer);
+        scene.load.observed.less_of_crowd(&answer);
         crowd.granted[CROWD / 2 + place] += granted_by_store(&answer);
     }
     scene.load.decided(5).await;
     drop(left);
-    (0..CROWD / 2).for_each(|_| scene.load.observed.less_left());
+    (0..CROWD / 2).for_each(|_| scene.load.observed.less_left_of_crowd());
     runtime.shutdown_background();
     // What was dropped is given back.
     crowd.keeps_what_was_granted(&scene).await;

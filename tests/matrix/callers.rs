@@ -7,6 +7,7 @@ use tower_ratelimit::Error;
 use super::{
     batches::HOURLY,
     guards::{BUDGET, LEASE},
+    observed::CROWD,
     stage::{EXACT, FROM_ZERO, Scene, set},
 };
 
@@ -56,17 +57,45 @@ async fn row_23_callers_that_go_away_at_every_await_point() {
     scene.proxy.delay_every_reply(Duration::from_millis(3));
     let store = scene.load.handles[0].clone();
 
-    let limiter = RateLimiter::new(&store, &unique("dropped")).unwrap();
-    set(&limiter, HOURLY).await;
+    let shared = RateLimiter::new(&store, &unique("dropped")).unwrap();
+    set(&shared, HOURLY).await;
+    let own = HOURLY.named(CROWD).single(&store).unwrap();
+    let mut left = Vec::new();
+    for limiter in [&shared, &own] {
+        left.push(HOURLY.permits() - leave(&scene, limiter, limiter.name() == own.name()).await);
+    }
+    hang_up(&store).await;
+
+    scene.proxy.delay_every_reply(Duration::ZERO);
+    for (limiter, left) in [&shared, &own].into_iter().zip(left) {
+        until("what was dropped is given back", async || {
+            let available = limiter.available_permits().await;
+            available.is_ok_and(|available| available == left)
+        })
+        .await;
+    }
+    drop((shared, own, store));
+    scene.healed().await;
+    scene.judge(EXACT).await;
+}
+
+/// Asks this limiter in each way there is, and drops the callers at each await point. Returns the
+/// permits granted to those that stayed.
+async fn leave(scene: &Scene, limiter: &RateLimiter, is_own: bool) -> u64 {
+    let store = scene.load.handles[0].clone();
     let mut granted = 0;
     let mut dropped = 0;
     let observed = scene.load.observed.clone();
     // O8: also for each that left, except the three that were never polled.
     let report = |left: usize, decisions: &[Result<Decision, Error>]| {
-        (3..left).for_each(|_| observed.less_left());
-        decisions
-            .iter()
-            .for_each(|decision| observed.less(decision));
+        (3..left).for_each(|_| match is_own {
+            true => observed.less_left_of_crowd(),
+            false => observed.less_left(),
+        });
+        decisions.iter().for_each(|decision| match is_own {
+            true => observed.less_of_crowd(decision),
+            false => observed.less(decision),
+        });
         let allowed = decisions.iter().flatten().filter(|it| it.is_allowed());
         allowed.count()
     };
@@ -88,20 +117,9 @@ async fn row_23_callers_that_go_away_at_every_await_point() {
         dropped += dropped_everywhere(|| store.ping()).await.0;
         dropped += dropped_everywhere(|| store.close()).await.0;
     }
-    hang_up(&store).await;
     println!("row 23: {dropped} futures dropped, {granted} permits granted to others");
     assert!(dropped > 30 && granted > 0);
-
-    scene.proxy.delay_every_reply(Duration::ZERO);
-    let left = HOURLY.permits() - granted as u64;
-    until("what was dropped is given back", async || {
-        let available = limiter.available_permits().await;
-        available.is_ok_and(|available| available == left)
-    })
-    .await;
-    drop((limiter, store));
-    scene.healed().await;
-    scene.judge(EXACT).await;
+    granted as u64
 }
 
 /// Requests that are dropped while they are decided; whatever they took, the window forgets it.

@@ -16,16 +16,38 @@ use super::{
 async fn set_back(scene: &Scene, by: i64) {
     const SHIFT: &str = "local log = redis.call('ZRANGE', KEYS[1], 0, -1, 'WITHSCORES') \
         for at = 1, #log, 2 do redis.call('ZADD', KEYS[1], log[at + 1] + ARGV[1], log[at]) end return #log";
-    until("something is in use", async || {
+    for own in [false, true] {
         let limiters = scene.load.limiters.iter();
-        let shifted = limiters.filter(|it| !it.is_calendar()).map(|limiter| {
-            let shift = ["EVAL", SHIFT, "1", &limiter.log(), &by.to_string()];
-            scene.server.cli(&shift).parse::<usize>().unwrap()
-        });
-        shifted.sum::<usize>() > 0
-    })
-    .await;
+        let logs: Vec<_> = limiters
+            .filter(|it| !it.is_calendar() && it.is_own() == own)
+            .map(|limiter| limiter.log())
+            .collect();
+        until("something is in use", async || {
+            let shift = if own { SHIFT_OWN } else { SHIFT };
+            let shifted = logs.iter().map(|log| {
+                let shift = ["EVAL", shift, "1", log, &by.to_string()];
+                scene.server.cli(&shift).parse::<usize>().unwrap()
+            });
+            shifted.sum::<usize>() > 0
+        })
+        .await;
+    }
 }
+
+/// The same for a log in our own format: the times of its records, when each limit was last granted
+/// by, and when it ends.
+const SHIFT_OWN: &str = "local state = redis.call('GET', KEYS[1]) \
+    if not state then return 0 end \
+    local function shift(at) \
+      local time = struct.pack('<I6', struct.unpack('<I6', state, at) + ARGV[1]) \
+      state = string.sub(state, 1, at - 1) .. time .. string.sub(state, at + 6) \
+    end \
+    local first = #state - 9 - 30 * string.byte(state, -3) \
+    for at = 17, first - 1, 22 do shift(at) end \
+    for at = first + 24, #state - 10, 30 do shift(at) end \
+    shift(#state - 9) \
+    redis.call('SET', KEYS[1], state, 'KEEPTTL') \
+    return (first - 1) / 22";
 
 /// No wait becomes longer than the score offset allows, the fourth oracle, and all permits are free
 /// as soon: what is ahead is set back at once.

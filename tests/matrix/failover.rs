@@ -58,8 +58,8 @@ impl Watched {
             wait_until("the replica is the master", || role(replica, "master"));
             let watch = Watch::open(replica, &self.stage.ledger);
             let mut ledger = self.stage.ledger.lock().unwrap();
-            for (log, score, member) in kept_by(replica, &self.stage.load.limiters) {
-                ledger.granted(&log, score, &member);
+            for kept in kept_by(replica, &self.stage.load.limiters) {
+                ledger.read(&kept);
             }
             drop(ledger);
             self.stage.watches.push(watch);

@@ -208,16 +208,40 @@ impl Limiter {
         LANES[self.lane].how == How::Calendar
     }
 
-    /// Returns what counts the grants: a log, or the state of a calendar.
-    pub fn log(&self) -> String {
-        if self.is_calendar() {
-            return state_key(&self.name);
-        }
-        companion(&self.name, "permits")
+    /// Returns whether its limit is in the code, and its state one string in our own format. The
+    /// others are in Redisson's.
+    pub fn is_own(&self) -> bool {
+        !matches!(LANES[self.lane].how, How::Limiter | How::Waiter)
     }
 
+    /// Returns whether it is a sliding log in our own format.
+    pub fn is_own_log(&self) -> bool {
+        self.is_own() && !self.is_calendar()
+    }
+
+    /// Returns what counts the grants: a log, or the state of a calendar.
+    pub fn log(&self) -> String {
+        match self.is_own() {
+            true => state_key(&self.name),
+            false => companion(&self.name, "permits"),
+        }
+    }
+
+    /// The permits left, of a limiter in Redisson's format.
     pub fn value(&self) -> String {
         companion(&self.name, "value")
+    }
+
+    /// Returns the limiter, through a store that has the prefix of the load.
+    pub fn open(&self, store: &RedisStore) -> RateLimiter {
+        if !self.is_own_log() {
+            return RateLimiter::new(store, &self.name).unwrap();
+        }
+        let (_, rule) = self.name.rsplit_once(':').expect("the name of a rule");
+        let keyed = self.allowed.limit().named(rule).keyed(store).unwrap();
+        let limiter = keyed.of(identity(self.user));
+        assert_eq!(limiter.name(), self.name);
+        limiter
     }
 }
 

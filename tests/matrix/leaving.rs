@@ -4,7 +4,7 @@ use crate::scene::*;
 use tower_ratelimit::Error;
 
 use super::{
-    batches::{Asking, CROWD, Crowd, HOURLY, asking, granted_by_store, in_use, pause},
+    batches::{Asking, CROWD, Crowd, HOURLY, asking, granted_by_store, in_use, in_use_at, pause},
     guards::PATIENT,
     stage::{FREE, Scene},
 };
@@ -33,18 +33,17 @@ async fn row_32_callers_that_leave_a_batch_at_every_step() {
     let prefix = prefix.to_owned();
     for step in [Step::Queued, Step::Sent, Step::Replied, Step::Granted] {
         for place in 0..3 {
-            for limiter in &crowd.limiters {
-                limiter.set_rate(HOURLY).await.unwrap();
-            }
+            let limiters = crowd.limiters.iter();
+            let before: Vec<_> = limiters.map(|it| in_use(&scene, it)).collect();
             let callers = crowd.limiters.iter().map(asking).map(Some).collect();
             let leaves = |caller: usize| caller > 0 && caller % 3 == place;
             let answers = some_leave(&mut scene, step, callers, leaves).await;
             for (caller, answer) in answers.iter().enumerate() {
                 match answer {
-                    Some(answer) => scene.load.observed.less(answer),
-                    None => scene.load.observed.less_left(),
+                    Some(answer) => scene.load.observed.less_of_crowd(answer),
+                    None => scene.load.observed.less_left_of_crowd(),
                 }
-                let granted = answer.as_ref().map_or(0, granted_by_store);
+                let granted = before[caller] + answer.as_ref().map_or(0, granted_by_store);
                 let limiter = &crowd.limiters[caller];
                 until(&format!("{step:?}: {caller} has {granted}"), async || {
                     in_use(&scene, limiter) == granted
@@ -71,8 +70,7 @@ async fn row_32_callers_that_leave_a_batch_at_every_step() {
                 Some(answer) => granted_by_store(answer),
                 None => usize::from(step != Step::Queued),
             };
-            let log = format!("{prefix}:{{{caller}}}:{name}:permits");
-            let in_use = scene.server.entries(&log).len();
+            let in_use = in_use_at(&scene, &format!("{prefix}:{{{caller}}}:{name}~"));
             assert_eq!(in_use, charged, "{step:?}: {caller}");
         }
     }

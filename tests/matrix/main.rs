@@ -13,6 +13,7 @@
     reason = "clippy.toml reaches `#[test]` fns only; measured times are printed"
 )]
 
+mod after;
 mod answer;
 mod bans;
 mod batches;

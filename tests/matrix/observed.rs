@@ -15,6 +15,9 @@ use tower_ratelimit::{
 /// By the first rule, none for an exact name; the result; and the source.
 pub type Counts = BTreeMap<(Option<String>, &'static str, &'static str), u64>;
 
+/// The name of the limit of a row's own callers that go together.
+pub const CROWD: &str = "crowd";
+
 /// Counts the decisions that observers see.
 #[derive(Debug, Default)]
 pub struct Observed(Mutex<Counts>);
@@ -34,28 +37,43 @@ impl Observed {
     /// Returns what it has seen of the lanes, and of all that have no rule.
     pub fn of_lanes(&self) -> Counts {
         let mut counts = self.0.lock().unwrap().clone();
-        let lanes: Vec<_> = LANES.iter().filter_map(|lane| rule(lane, 0)).collect();
+        let mut lanes: Vec<_> = LANES.iter().filter_map(|lane| rule(lane, 0)).collect();
+        lanes.push(CROWD.to_owned());
         counts.retain(|(rule, ..), _| rule.as_ref().is_none_or(|rule| lanes.contains(rule)));
         counts
     }
 
-    /// Takes out the answer to what a row has asked besides.
+    /// Takes out the answer to what a row has asked of an exact name besides.
     pub fn less(&self, answer: &Result<Decision, Error>) {
+        self.less_of(None, answer);
+    }
+
+    /// Takes out what a row has asked of its crowd.
+    pub fn less_of_crowd(&self, answer: &Result<Decision, Error>) {
+        self.less_of(Some(CROWD), answer);
+    }
+
+    fn less_of(&self, rule: Option<&str>, answer: &Result<Decision, Error>) {
         match answer {
-            Ok(it @ Decision::Allow(_)) => self.less_one("allow", it.source().as_str()),
-            Ok(it @ Decision::Deny(_)) => self.less_one("deny", it.source().as_str()),
-            Err(_) => self.less_one("unavailable", "none"),
+            Ok(it @ Decision::Allow(_)) => self.less_one(rule, "allow", it.source().as_str()),
+            Ok(it @ Decision::Deny(_)) => self.less_one(rule, "deny", it.source().as_str()),
+            Err(_) => self.less_one(rule, "unavailable", "none"),
         }
     }
 
     /// Takes out a caller of the row's own that left.
     pub fn less_left(&self) {
-        self.less_one("cancelled", "none");
+        self.less_one(None, "cancelled", "none");
     }
 
-    fn less_one(&self, result: &'static str, source: &'static str) {
+    /// Takes out a caller of a row's crowd that left.
+    pub fn less_left_of_crowd(&self) {
+        self.less_one(Some(CROWD), "cancelled", "none");
+    }
+
+    fn less_one(&self, rule: Option<&str>, result: &'static str, source: &'static str) {
         let mut counts = self.0.lock().unwrap();
-        let key = (None, result, source);
+        let key = (rule.map(str::to_owned), result, source);
         let count = counts.get_mut(&key);
         *count.unwrap_or_else(|| panic!("O8: {result} by {source} was not observed")) -= 1;
         counts.retain(|_, count| *count > 0);

@@ -150,6 +150,11 @@ pub fn bytes_of(word: &str) -> Vec<u8> {
     bytes
 }
 
+/// Returns a word as MONITOR may show these bytes.
+pub fn escaped(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("\\x{byte:02x}")).collect()
+}
+
 #[test]
 fn a_line_of_monitor_is_read() {
     let line = r#"+1795260027.787762 [0 127.0.0.1:40714] "EVAL" "a\\\" " "\x00\xff]\r\n\t\a\b""#;

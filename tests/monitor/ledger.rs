@@ -5,7 +5,7 @@
 use std::collections::BTreeMap;
 
 use super::feed::{Seen, bytes_of};
-use crate::support::{label_and_used, number_of, permits_of, windows};
+use crate::support::{OwnLog, label_and_used, number_of, own_log::Record, permits_of, windows};
 
 /// One grant, as it stands in a log.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -25,7 +25,7 @@ type Labels = BTreeMap<(u64, u32), (i64, i64)>;
 /// The grants of each log.
 #[derive(Debug, Default)]
 pub struct Ledger {
-    /// By the key of the log, then by the member
+    /// By the key of the log, then by the member; in our own format, by a record's id
     logs: BTreeMap<String, BTreeMap<Vec<u8>, Vec<Entry>>>,
     /// By the key of the calendar
     calendars: BTreeMap<String, Labels>,
@@ -37,6 +37,10 @@ pub struct Ledger {
     resets: BTreeMap<String, u32>,
     /// Logs with this in their names are not looked at
     left_out: Option<&'static str>,
+    /// The first mistake in the books of a whole state of our own format
+    mistake: Option<String>,
+    /// The first grant that was found twice in such a state
+    twice: Option<String>,
 }
 
 impl Ledger {
@@ -53,15 +57,14 @@ impl Ledger {
             // A refusal, which bans.
             (true, ["ZADD", strikes, ..]) if strikes.ends_with(":strikes") => {}
             (true, ["SET", key, state, ..]) if key.ends_with('~') => {
-                let (label, used) = label_and_used(&bytes_of(state));
-                self.labels.insert((*key).to_owned(), label);
-                self.used(key, label, used);
+                self.written(key, 0, &bytes_of(state));
             }
-            // What is used, and behind it what does not matter here.
-            (true, ["SETRANGE", key, "12", bytes]) if key.ends_with('~') => {
-                let used = number_of(&bytes_of(bytes)[..7]).cast_signed();
-                self.used(key, self.labels[*key], used);
+            (true, ["SETRANGE", key, offset, bytes]) if key.ends_with('~') => {
+                let offset = offset.parse().expect("an offset");
+                self.written(key, offset, &bytes_of(bytes));
             }
+            // The one key of such a limiter has all of it.
+            (false, ["DEL", key]) if key.ends_with('~') => self.reset(key),
             (true, ["ZADD", log, "NX", entries @ ..]) => {
                 for entry in entries.chunks(2) {
                     let score: f64 = entry[0].parse().expect("a score");
@@ -82,9 +85,59 @@ impl Ledger {
         }
     }
 
+    /// Records what is written into a state of our own format. States of other kinds are not
+    /// looked at: they do not show each grant.
+    fn written(&mut self, key: &str, offset: usize, bytes: &[u8]) {
+        if let Some(log) = OwnLog::of(bytes) {
+            if offset == 0 {
+                let (mistake, twice) = (log.mistake(), log.twice());
+                let mistake = mistake.map(|it| format!("{key}: {it}"));
+                let twice = twice.map(|it| format!("{key}: {it:?} of {log:?}"));
+                self.mistake = self.mistake.take().or(mistake);
+                self.twice = self.twice.take().or(twice);
+            }
+            for record in log.records.iter().filter(|it| !it.is_merged()) {
+                self.recorded(key, record);
+            }
+        } else if offset == 0 && bytes.ends_with(&[21, 183]) {
+            let (label, used) = label_and_used(bytes);
+            self.labels.insert(key.to_owned(), label);
+            self.used(key, label, used);
+        } else if let (12, Some(label)) = (offset, self.labels.get(key)) {
+            // What is used, and behind it what does not matter here.
+            self.used(key, *label, number_of(&bytes[..7]).cast_signed());
+        }
+    }
+
+    /// Records what a log has of one grant by now. Its first time stands: what sets it back, or
+    /// moves permits that were ahead into the log, must keep them in use for as long.
+    fn recorded(&mut self, log: &str, record: &Record) {
+        let (permits, score) = (record.permits, record.time);
+        let is_left_out = self.left_out.is_some_and(|part| log.contains(part));
+        if is_left_out {
+            return;
+        }
+        let epoch = self.epoch_of(log);
+        let log = self.logs.entry(log.to_owned()).or_default();
+        let entries = log.entry(record.id.clone()).or_default();
+        match entries.last_mut().filter(|last| last.epoch == epoch) {
+            // One that was given back and is there again was executed again.
+            Some(last) if !last.given_back || permits == 0 => {
+                (last.permits, last.given_back) = (permits, permits == 0);
+            }
+            _ => entries.push(Entry {
+                score,
+                permits,
+                given_back: permits == 0,
+                epoch,
+            }),
+        }
+    }
+
     fn used(&mut self, key: &str, label: u64, used: i64) {
+        let epoch = self.epoch_of(key);
         let labels = self.calendars.entry(key.to_owned()).or_default();
-        let known = labels.entry((label, self.epoch)).or_default();
+        let known = labels.entry((label, epoch)).or_default();
         *known = (used, known.1.max(used));
     }
 
@@ -183,6 +236,15 @@ impl Ledger {
         self.logs.keys().map(|log| self.kept(log)).sum()
     }
 
+    /// # Panics
+    ///
+    /// If the books of a state were wrong when it was written, or a grant was in it twice, which
+    /// `may` be.
+    pub fn check_books(&self, may: bool) {
+        assert_eq!(self.mistake, None, "O7: books");
+        assert!(may || self.twice.is_none(), "O7: twice: {:?}", self.twice);
+    }
+
     /// Returns how many entries were given back.
     pub fn given_back(&self) -> usize {
         let entries = self.logs.values().flat_map(BTreeMap::values).flatten();
@@ -193,6 +255,7 @@ impl Ledger {
 /// The checks themselves can fail.
 mod tests {
     use super::*;
+    use crate::feed::escaped;
 
     fn member(id: u8, permits: u8) -> String {
         let mut member = String::from("\\x10");
@@ -200,10 +263,6 @@ mod tests {
             member += &format!("\\x{id:02x}");
         }
         member + &format!("\\x{permits:02x}\\x00\\x00\\x00")
-    }
-
-    fn escaped(bytes: &[u8]) -> String {
-        bytes.iter().map(|byte| format!("\\x{byte:02x}")).collect()
     }
 
     fn script(words: &[&str]) -> Seen {
@@ -253,6 +312,140 @@ mod tests {
         begins(&mut ledger, 20_261_102, 5);
         assert_eq!(ledger.fullest_window("n~", 100), 9);
         assert_eq!(ledger.kept("n~"), 19);
+    }
+
+    /// Returns a record of a log of our own: of one caller, of a slot (0), or what a settlement
+    /// charged (255).
+    fn record(id: u8, callers: u8, permits: u64, time: u64) -> String {
+        let [permits, time] = [permits, time].map(|it| escaped(&it.to_le_bytes()[..6]));
+        escaped(&[id; 8]) + &escaped(&[0, callers]) + &permits + &time
+    }
+
+    /// Writes records at an offset, of which this many are ahead, before the log's end. A whole
+    /// state has one window, of so many permits; what is behind the records matters nowhere else.
+    fn writes(ledger: &mut Ledger, offset: &str, records: &[String], ahead: u8) {
+        writes_as(ledger, offset, records, ahead, None);
+    }
+
+    fn writes_as(
+        ledger: &mut Ledger,
+        offset: &str,
+        records: &[String],
+        ahead: u8,
+        used: Option<u8>,
+    ) {
+        let windows = u8::from(used.is_some());
+        let mut window = vec![0; 30 * usize::from(windows)];
+        if let Some(used) = used {
+            window[13] = used;
+        }
+        let end = [&window, &[0; 6][..], &[ahead, windows, 17, 183]].concat();
+        let bytes = records.concat() + &escaped(&end);
+        ledger.read(&match offset {
+            "" => script(&["SET", "n~", &bytes, "PX", "9"]),
+            _ => script(&["SETRANGE", "n~", offset, &bytes]),
+        });
+    }
+
+    #[test]
+    fn an_own_log_that_is_too_full_is_found() {
+        let mut ledger = Ledger::default();
+        writes(&mut ledger, "", &[record(1, 1, 2, 100)], 0);
+        writes(&mut ledger, "22", &[record(2, 1, 3, 150)], 0);
+        assert_eq!(ledger.fullest_window("n~", 100), 5);
+        assert_eq!(ledger.fullest_window("n~", 50), 3);
+        // A slot, of grants that are known.
+        let whole = [
+            record(0, 0, 2, 100),
+            record(2, 1, 3, 150),
+            record(3, 1, 1, 210),
+        ];
+        writes(&mut ledger, "", &whole, 0);
+        assert_eq!(ledger.fullest_window("n~", 100), 5, "the first has expired");
+        assert_eq!(ledger.kept("n~"), 6);
+        writes(&mut ledger, "0", &[record(2, 1, 3, 50)], 0);
+        assert_eq!(
+            ledger.fullest_window("n~", 100),
+            5,
+            "no grant is earlier than it was"
+        );
+        for lost in ["DEL n~", "FLUSHALL"] {
+            ledger.read(&Seen {
+                micros: 0,
+                by_script: false,
+                words: lost.split(' ').map(str::to_owned).collect(),
+            });
+            writes(&mut ledger, "", &[record(4, 1, 3, 220)], 0);
+            assert_eq!(ledger.fullest_window("n~", 100), 5, "{lost}");
+        }
+        assert_eq!(ledger.fullest_window_of_all("n~", 100), 10);
+    }
+
+    #[test]
+    fn what_is_settled_in_an_own_log_counts_as_settled() {
+        let mut ledger = Ledger::default();
+        writes(
+            &mut ledger,
+            "",
+            &[record(1, 1, 2, 100), record(2, 1, 2, 101)],
+            0,
+        );
+        writes(&mut ledger, "22", &[record(2, 1, 1, 101)], 0);
+        assert_eq!(ledger.kept("n~"), 3, "one is given back");
+        writes(
+            &mut ledger,
+            "0",
+            &[record(1, 1, 0, 100), record(2, 1, 1, 101)],
+            0,
+        );
+        assert_eq!((ledger.kept("n~"), ledger.given_back()), (1, 1));
+        writes(&mut ledger, "44", &[record(2, 255, 5, 120)], 0);
+        assert_eq!(ledger.kept("n~"), 6, "more is charged");
+        writes(&mut ledger, "44", &[record(2, 255, 0, 120)], 0);
+        assert_eq!((ledger.kept("n~"), ledger.given_back()), (1, 2));
+        writes(&mut ledger, "", &[record(1, 1, 2, 900)], 0);
+        assert_eq!(ledger.kept("n~"), 3, "executed after it was given back");
+        assert_eq!(ledger.fullest_window("n~", 10), 2);
+    }
+
+    #[test]
+    fn books_that_are_wrong_are_found() {
+        let records = [
+            record(1, 1, 2, 100),
+            record(2, 1, 3, 101),
+            record(3, 1, 7, 140),
+        ];
+        let books = |records: &[String], used| {
+            let mut ledger = Ledger::default();
+            writes_as(&mut ledger, "", records, 1, used);
+            (ledger.mistake, ledger.twice)
+        };
+        let fine = books(&records, Some(5));
+        assert_eq!(fine, (None, None), "what is ahead is in no window");
+        let mistake = books(&records, Some(4)).0.unwrap();
+        assert!(mistake.starts_with("n~: not the 5 permits"), "{mistake}");
+        let twice = [&records[..], &records[1..2]].concat();
+        assert!(books(&twice, None).1.is_some());
+    }
+
+    #[test]
+    fn permits_ahead_of_an_own_log_are_one_grant() {
+        let mut ledger = Ledger::default();
+        writes(
+            &mut ledger,
+            "",
+            &[record(1, 1, 2, 100), record(2, 1, 7, 140)],
+            1,
+        );
+        assert_eq!(ledger.fullest_window("n~", 100), 9);
+        let joined = [record(2, 1, 7, 145), record(3, 1, 1, 145)];
+        writes(&mut ledger, "22", &joined, 0);
+        assert_eq!(ledger.kept("n~"), 10);
+        assert_eq!(
+            ledger.fullest_window("n~", 5),
+            7,
+            "from the time they were fetched for"
+        );
     }
 
     #[test]

@@ -180,8 +180,7 @@ fn a_settlement_frees_or_charges_what_it_says_and_sent_twice_changes_nothing() {
             play.world.us += pass * limits[0].interval / 4;
             if pass % 2 == 0 || ids.is_empty() {
                 let granted = play.ask(&row, callers, permits).0;
-                let first = play.last();
-                ids.extend((0..granted).map(|place| (first.plus(place), permits)));
+                ids.extend((0..granted).map(|place| (play.caller(&row, place), permits)));
                 continue;
             }
             let place = (pass as usize + which) % ids.len();
@@ -205,9 +204,10 @@ fn a_call_sent_again_takes_nothing_and_is_granted_as_before() {
         for (pass, _, callers, permits) in steps {
             play.world.us += pass * interval;
             let granted_now = play.ask(&row[0], callers, permits).0;
-            let (first, keys) = (play.last(), play.world.keys.clone());
-            for place in 0..granted_now {
-                let request = again(first.plus(place), 0, charge(1, permits));
+            let keys = play.world.keys.clone();
+            let ids: Vec<_> = (0..granted_now).map(|place| play.caller(&row[0], place)).collect();
+            for id in ids {
+                let request = again(id, 0, charge(1, permits));
                 prop_assert_eq!(granted(&play.one(row, request)), 1);
                 prop_assert_eq!(&play.world.keys, &keys);
             }

@@ -212,25 +212,23 @@ impl Maker {
             command,
             is_lone: random.percent(35),
             tells: random.percent(20),
+            counts: random.percent(20),
             ..Call::default()
         };
         let (mut keys, mut rows) = ((0..2 * NAMES).collect(), self.versions[version].clone());
         if call.is_lone {
             let (number, permits) = (random.place(NAMES), permits(random));
+            let request = Request::of(1, 0, vec![charge(number, permits)]);
+            self.note(&call, 0, &request, &rows);
             (keys, rows) = (vec![number], vec![rows.swap_remove(number)]);
-            self.note(
-                command,
-                0,
-                &Request::of(1, 0, vec![charge(number, permits)]),
-            );
-            call.tells = false;
+            (call.tells, call.counts) = (false, false);
             call.requests = vec![Request::of(1, 0, vec![charge(0, permits)])];
         } else {
             let mut places = 0;
             for _ in 0..random.of(&[1, 1, 1, 2, 2, 3, 5]) {
                 let request = self.request(&rows);
                 if places + request.places() <= 250 {
-                    self.note(command, places, &request);
+                    self.note(&call, places, &request, &rows);
                     places += request.places();
                     call.requests.push(request);
                 }
@@ -245,10 +243,15 @@ impl Maker {
     }
 
     /// Remembers the callers of a request, which may come again.
-    fn note(&mut self, command: [u8; 8], place: i64, request: &Request) {
+    fn note(&mut self, call: &Call, place: i64, request: &Request, rows: &[Sketch]) {
         let asks = request.has(ASKS | BANS);
+        let row = &rows[usize::from(request.charges[0].row) - 1];
+        let has_log = matches!(row, Sketch::Row(Row::Log(_)));
         for caller in 0..i64::from(if asks { 0 } else { request.callers }) {
-            let fresh = Id { command, place: 0 }.plus(place + caller);
+            let fresh = match has_log {
+                true => call.id(place + caller),
+                false => call.id(place).plus(caller),
+            };
             let id = request.resent.unwrap_or(fresh);
             self.sent.push((id, request.clone()));
         }
@@ -302,7 +305,7 @@ impl Maker {
                 let permits = random.of(&[0, 0, 0, was / 2, was - 1, was, was + 1, 2 * was]);
                 let number = usize::from(charge.key) - 1;
                 *charge = self::charge(number, permits.min(u32::MAX.into()));
-                let mark = random.of(&[0, 0, 0, 1, -1, 5000, -5000, 1_000_000]);
+                let mark = random.of(&[0, 0, 0, 1, -1, 5000, -5000, 1_000_000, MOST]);
                 let given = random.of(&[0, 0, 0, 1000, 100_000]);
                 charge.settled = Some(Settled { was, mark, given });
             }

@@ -76,6 +76,18 @@ impl Play {
         Id { command, place: 0 }
     }
 
+    /// Returns the id of a caller of the last call, which had one request by this row.
+    pub fn caller(&self, row: &Row, place: i64) -> Id {
+        let call = Call {
+            command: self.last().command,
+            ..Call::default()
+        };
+        match row {
+            Row::Log(_) => call.id(place),
+            _ => self.last().plus(place),
+        }
+    }
+
     pub fn one(&mut self, rows: &[Row], request: Request) -> Outcome {
         self.call(rows, &[request]).remove(0)
     }

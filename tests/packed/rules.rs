@@ -197,7 +197,13 @@ fn rule_1_8_the_newest_grants_are_single_and_the_others_a_thousandth_late() {
         let step = Step::Preload(0, number, Limit { interval, rate }, false);
         play.world.play(&step).unwrap();
         assert_eq!(play.take(&row, 1), 1);
-        assert!(play.log().records.len() <= if number < 2000 { 2000 } else { 1001 });
+        let records = play.log().records;
+        assert!(records.len() <= if number < 2000 { 2000 } else { 1501 });
+        let newest = records.iter().rev().take(500);
+        assert!(newest.clone().all(|record| record.callers.number == 1));
+        let id = records.last().unwrap().callers.id;
+        assert_eq!(play.settle(&row, id, 0, WAS), 1);
+        assert_eq!(play.take(&row, 1), 1);
         let wait = wait(play.ask(&row, 1, rate).1).unwrap();
         assert!((interval..=interval + 60).contains(&wait), "{wait}");
         play.pass(wait);
@@ -245,16 +251,19 @@ fn rule_1_11_only_what_is_fetched_ahead_returns_late() {
 }
 
 #[test]
-fn rule_2_1_callers_have_places_through_the_call() {
+fn rule_2_1_each_caller_of_a_call_has_an_id() {
     let mut play = both();
     let row = [log(&[(9, 1000)])];
     play.call(
         &row,
         &[of(2, 0, &[charge(1, 1)]), of(3, 0, &[charge(1, 1)])],
     );
-    let (first, next) = (play.last(), 1000);
-    for (place, left) in (0..6).zip([4, 4, 4, 4, 4, 3]) {
-        let outcome = play.one(&row, again(first.plus(place), 0, charge(1, 1)));
+    let (ids, next) = (
+        [0, 1, 2, 3, 4, 5].map(|place| play.caller(&row[0], place)),
+        1000,
+    );
+    for (id, left) in ids.into_iter().zip([4, 4, 4, 4, 4, 3]) {
+        let outcome = play.one(&row, again(id, 0, charge(1, 1)));
         assert_eq!(group(&outcome, 0).room, Some(Standing::Left { left, next }));
     }
 }
@@ -265,9 +274,9 @@ fn rule_2_2_who_comes_again_learns_what_it_got() {
     for row in kinds(5, 1000) {
         play.world.clear();
         assert_eq!(play.take(&row, 9), 5);
-        let first = play.last();
-        let resent = (0..9).map(|place| again(first.plus(place), 0, charge(1, 1)));
-        let outcomes = play.call(&[row], &resent.collect::<Vec<_>>());
+        let resent = (0..9).map(|place| again(play.caller(&row, place), 0, charge(1, 1)));
+        let resent: Vec<_> = resent.collect();
+        let outcomes = play.call(&[row], &resent);
         let each: Vec<_> = outcomes.iter().map(granted).collect();
         assert_eq!(each, [1, 1, 1, 1, 1, 0, 0, 0, 0]);
     }
@@ -278,12 +287,12 @@ fn rule_2_3_settling_sets_the_permits_of_a_caller() {
     let mut play = both();
     let row = log(&[(9, 1000)]);
     play.ask(&row, 3, 3);
-    let id = play.last().plus(1);
+    let (id, other) = (play.caller(&row, 1), play.caller(&row, 6));
     let freed = [1, 1, 3, 3, 0, 0].map(|permits| play.settle(&row, id, permits, WAS));
     assert_eq!(freed, [2, 0, -2, 0, 3, 0]);
     assert_eq!(play.take(&row, 9), 3);
     // One that is gone: what it has is what it had.
-    let freed = [0, 5, 5, 4, 0].map(|permits| play.settle(&row, id.plus(5), permits, WAS));
+    let freed = [0, 5, 5, 4, 0].map(|permits| play.settle(&row, other, permits, WAS));
     assert_eq!(freed, [0, -2, 0, 1, 1]);
     play.world.clear();
     assert_eq!(
@@ -449,4 +458,24 @@ fn every_number_of_a_reply_is_below_2_to_the_53() {
             );
         }
     }
+}
+
+#[test]
+fn permits_that_were_given_back_fill_no_log() {
+    let mut play = both();
+    let row = log(&[(5, 86_400_000)]);
+    for _ in 0..4100 {
+        assert_eq!(play.take(&row, 1), 1);
+        let id = play.last();
+        assert_eq!(play.settle(&row, id, 0, WAS), 1);
+        play.pass(2000);
+    }
+    assert!(play.log().records.len() < 200);
+    // Nor is one the next that is free.
+    assert_eq!(play.take(&row, 1), 1);
+    let next = 86_400_000;
+    let room = play.ask(&row, 1, 6).1;
+    assert_eq!(room.room, None);
+    let (_, group) = play.ask(&row, 1, 1);
+    assert_eq!(group.room, Some(Standing::Left { left: 3, next }));
 }

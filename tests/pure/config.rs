@@ -40,7 +40,7 @@ fn file() -> RulesFile {
 }
 
 fn layer(rules: Rules) -> RateLimitLayer {
-    let store = MemoryStore::new();
+    let store = MemoryStore::new().redisson();
     let builder = RateLimitLayer::builder(&store).rules(rules);
     builder.build().unwrap()
 }
@@ -100,6 +100,7 @@ async fn slots_are_those_of_the_file() {
         "[rules.feed]\nrate = \"5/1s\"\nby = \"peer\"\nslots = 10\n[otherwise]\nrules = [\"feed\"]";
     let (store, clock) = MemoryStore::manual();
     clock.set(Duration::from_millis(1_704_153_600_001));
+    let store = store.redisson();
     let builder = RateLimitLayer::builder(&store).rules(RulesFile::new().parse(rules).unwrap());
     let answer = send(&builder.build().unwrap(), request("GET", "/", &[])).await;
     let decision = answer.extensions().get::<Decision>().unwrap();
@@ -154,7 +155,7 @@ async fn every_field_does_what_it_says() {
 /// them.
 #[tokio::test]
 async fn a_file_counts_where_code_counts() {
-    let store = MemoryStore::new();
+    let store = MemoryStore::new().redisson();
     let secret = Secret::new("k1", [7; 32]).unwrap();
     let user = FromExtension::by(|user: &User| user.0);
     let token = FromHeader::new("x-api-key").digest(&secret);

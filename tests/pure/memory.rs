@@ -39,7 +39,9 @@ struct World {
 impl World {
     fn of(places: usize) -> Self {
         let clock = ManualClock::new();
-        let store = MemoryStore::new().clock(clock.clone()).max_limiters(places);
+        // So that rules count in each way.
+        let store = MemoryStore::new().redisson();
+        let store = store.clock(clock.clone()).max_limiters(places);
         Self { store, clock }
     }
 

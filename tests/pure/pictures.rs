@@ -74,7 +74,7 @@ fn granted(name: &str, algorithm: Algorithm, slots: Option<u32>) -> Vec<u64> {
     if let Some(slots) = slots {
         rule = rule.slots(slots);
     }
-    let limiter = RateLimitLayer::new(&store, rule).limiter(name, ["all"]);
+    let limiter = RateLimitLayer::new(&store.redisson(), rule).limiter(name, ["all"]);
     let limiter = limiter.unwrap();
     let runtime = tokio::runtime::Builder::new_current_thread().build();
     runtime.unwrap().block_on(async {

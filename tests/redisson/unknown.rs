@@ -1,4 +1,5 @@
-//! What Redisson knows nothing of, in the keys beside its own: bans, and limits by the calendar.
+//! What Redisson knows nothing of, in the keys beside its own: bans, and limits by the calendar. And
+//! the limiters of rules, which it knows where a store keeps them in its format.
 
 use tower_ratelimit::Ban;
 
@@ -163,5 +164,38 @@ async fn java_knows_no_calendar() {
         let layer = RateLimitLayer::builder(&both.store).otherwise(shared.named("quota"));
         let said = "rule \"quota\" cannot share a limit by the calendar";
         mistake(layer.build(), ConfigErrorKind::Limit, said);
+    }
+}
+
+/// As the page on names has it, for a store that says so; of another, Java finds nothing.
+#[tokio::test]
+async fn java_spends_the_limiters_of_rules_in_its_format() {
+    for version in versions() {
+        println!("Redisson {version}");
+        let mut both = Both::new(&version);
+        let store = patient(both.server.url()).deny_cache(Duration::ZERO);
+        let store = store.redisson().build().unwrap();
+        let rule = || {
+            let limit = Limit::per_hour(5).by(FromHeader::new("x-key"));
+            limit.named("api")
+        };
+        let [shared, own] = [&store, &both.store].map(|store| layer_of(store, rule()));
+        let left = async |layer: &RateLimitLayer| {
+            let request = Request::builder().header("x-key", "ann").body(()).unwrap();
+            let grant = granted(decide(layer, request).await);
+            grant.limits().next().unwrap().remaining()
+        };
+        "ratelimit:{ann}:api".clone_into(&mut both.name);
+        assert_eq!(left(&own).await, Some(4));
+        both.keys(&["~"]);
+        assert_eq!(left(&shared).await, Some(4));
+        both.keys(&["", "value", "permits", "~"]);
+        both.java("available", 0, "4");
+        both.java("tryAcquire", 3, "true");
+        assert_eq!(left(&shared).await, Some(0));
+        both.java("tryAcquire", 1, "false");
+        assert_eq!(left(&own).await, Some(3));
+        both.java("delete", 0, "true");
+        both.keys(&["~"]);
     }
 }

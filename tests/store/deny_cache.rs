@@ -31,9 +31,9 @@ async fn it_is_for_a_minute_at_most_and_can_be_switched_off() {
     }
 }
 
-/// A refused call may write another limit: then the same question has another answer.
+/// A limit goes with its request: what is known of one says nothing about another.
 #[tokio::test]
-async fn a_refusal_that_changes_the_limit_drops_those_before_it() {
+async fn requests_of_one_key_are_refused_by_their_own_limits() {
     let clock = ManualClock::new();
     let store = shared_by_clock(&clock).prefix(&unique("plan"));
     let store = store.build().unwrap();
@@ -52,10 +52,13 @@ async fn a_refusal_that_changes_the_limit_drops_those_before_it() {
     assert_eq!(ask(1, 1).await, (true, Source::Store));
     assert_eq!(ask(1, 1).await, (false, Source::Store));
     assert_eq!(ask(1, 1).await, (false, Source::Cache));
-    // One of five is taken, so there is no room for this. It is the limit from now on, for at least
-    // a minute.
+    // One of five is taken, so there is no room for this.
     assert_eq!(ask(5, 5).await, (false, Source::Store));
-    assert_eq!(ask(1, 1).await, (true, Source::Store));
+    assert!(!ask(1, 1).await.0);
+    assert_eq!(ask(5, 4).await, (true, Source::Store));
+    assert!(!ask(1, 1).await.0);
+    assert!(!ask(5, 1).await.0);
+    assert_eq!(ask(6, 1).await, (true, Source::Store));
 }
 
 /// Another process, as one of Java, changes or deletes a limit. What this one knew of its requests

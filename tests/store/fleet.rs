@@ -117,8 +117,11 @@ fn patient(url: &str) -> RedisStore {
 async fn worker(url: &str, name: &str, how: How, limit: Limit) -> i64 {
     let store = patient(url);
     let limiter = RateLimiter::new(&store, name).unwrap();
+    // As the record of the server's commands reads Redisson's format.
     let rule = limit.by(Constant("all")).named(name);
-    let layer = RateLimitLayer::new(&store, rule);
+    let in_redisson = RedisStore::builder(url).redisson();
+    let in_redisson = patiently(in_redisson).build().unwrap();
+    let layer = RateLimitLayer::new(&in_redisson, rule);
     let end = Instant::now() + RUN;
     let mut tasks = JoinSet::new();
     for task in 0..TASKS_PER_PROCESS {

@@ -34,15 +34,11 @@ async fn left_by_rule(layer: &RateLimitLayer, key: &str) -> Option<u64> {
 }
 
 async fn a_key_is_counted_as_by_a_rule_of_its_name(store: impl Settles, _: ManualClock) {
-    for way in [Way::Log, Way::Window, Way::Gcra] {
+    for way in Way::OWN {
         let (name, limit) = (unique("mails"), Limit::new(5, HOUR));
         let rule = way.rule(Rule::new(&name, limit, FromHeader::new("x-key")));
         let layer = layer_of(&store, rule);
-        let mails = match way {
-            Way::Log | Way::Slots(_) => limit.named(&name),
-            Way::Window => limit.named(&name).algorithm(Algorithm::FixedWindow),
-            Way::Gcra => limit.named(&name).algorithm(Algorithm::Gcra),
-        };
+        let mails = limit.named(&name).algorithm(way.algorithm());
         let mails = mails.keyed(&store).unwrap();
         let ann = mails.of("a:n{n}");
         assert_eq!(ann.name(), layer.limiter(&name, ["a:n{n}"]).unwrap().name());

@@ -58,9 +58,9 @@ async fn a_layers_decision_is_one_command() {
         many.by(Constant("all")).named("all"),
     ];
     for (what, keys, rules) in [
-        ("a log", 3, vec![user()]),
+        ("a log", 1, vec![user()]),
         ("GCRA", 1, vec![user().algorithm(Algorithm::Gcra)]),
-        ("a list", 9, list),
+        ("a list", 3, list),
     ] {
         let server = RedisServer::start();
         let mut feed = Feed::open(&server);
@@ -123,13 +123,16 @@ async fn metrics_make_redis_do_no_more() {
             true => store.observe(Arc::new(Metrics::new())),
             false => store.summary(None),
         };
+        let in_redisson = store.clone().redisson().build().unwrap();
         let store = store.build().unwrap();
         let mut feed = Feed::open(&server);
-        for (place, way) in Way::ALL.into_iter().enumerate() {
+        let own = Way::OWN.into_iter().map(|way| (way, &store));
+        let stored = Way::STORED.into_iter().map(|way| (way, &in_redisson));
+        for (place, (way, store)) in own.chain(stored).enumerate() {
             for counted in [true, false] {
                 let rule = LIMIT.by(FromHeader::new("x-user"));
                 let rule = way.rule(rule.named(&format!("{counted}-{place}")));
-                let layer = RateLimitLayer::builder(&store).otherwise(rule);
+                let layer = RateLimitLayer::builder(store).otherwise(rule);
                 let layer = layer.count_remaining(counted).build().unwrap();
                 for user in ["ann", "ann", "bob", "ann", "ann", "ann"] {
                     let _ = ask(&layer, user).await;

@@ -100,7 +100,8 @@ fn histories(cases: u32, by_rule: bool) {
 /// Plays a history, and looks into Redis after each step.
 async fn play(clock: &ManualClock, by_rule: bool, (rate, interval, per_client, steps): Input) {
     let prefix = unique("raw");
-    let store = store(clock).prefix(&prefix).build().unwrap();
+    let store = store(clock).prefix(&prefix).redisson();
+    let store = store.build().unwrap();
     let (name, life, lives) = match (by_rule, steps.len() % 2) {
         (true, _) => (
             format!("{prefix}:{{caf%C3%A9%20%7B}}:api"),

@@ -76,7 +76,7 @@ impl Record {
         let logs: Vec<_> = logs
             .map(|log| String::from_utf8(log).expect("a name of these tests"))
             .collect();
-        // See lua/sliding_log/acquire.lua, acquire_several.lua and acquire_list.lua.
+        // See lua/sliding_log/acquire.lua and acquire_list.lua.
         let members: Vec<Vec<&[u8]>> = if in_texts && limiters == 1 {
             argv[1].chunks(21).map(|member| vec![member]).collect()
         } else if in_texts {

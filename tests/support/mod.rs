@@ -14,6 +14,7 @@
 )]
 
 pub mod cluster;
+pub mod own_log;
 pub mod ports;
 pub mod random;
 pub mod redis_server;
@@ -23,6 +24,7 @@ pub mod sentinel;
 pub mod worker;
 
 pub use cluster::Cluster;
+pub use own_log::OwnLog;
 pub use redis_server::RedisServer;
 pub use resp::Reply;
 pub use sentinel::Sentinel;

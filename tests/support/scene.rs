@@ -290,20 +290,31 @@ pub async fn wait(limiter: &RateLimiter, permits: u32) -> Option<Duration> {
     }
 }
 
-/// A way to count.
+/// A way to count, in Redisson's format or in our own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Way {
     Log,
     /// A log with so many slots in each interval.
     Slots(u32),
     Window,
+    OwnLog,
+    OwnWindow,
     Gcra,
 }
 
 impl Way {
-    pub const ALL: [Self; 4] = [Self::Log, Self::Slots(10), Self::Window, Self::Gcra];
+    pub const ALL: [Self; 6] = [
+        Self::Log,
+        Self::Slots(10),
+        Self::Window,
+        Self::OwnLog,
+        Self::OwnWindow,
+        Self::Gcra,
+    ];
     /// Those whose limit a store has; of the others it is in the code alone.
     pub const STORED: [Self; 3] = [Self::Log, Self::Slots(10), Self::Window];
+    /// Those of rules, and of whatever has its limit in the code.
+    pub const OWN: [Self; 3] = [Self::OwnLog, Self::OwnWindow, Self::Gcra];
 
     /// Returns a new limiter of this limit.
     pub async fn limited(self, store: &impl Store, limit: Limit) -> RateLimiter {
@@ -313,8 +324,8 @@ impl Way {
     /// Returns the limiter of this limit and this name, which has no limit yet. Where the limit is
     /// in the code, the name is a part of its own.
     pub async fn named(self, store: &impl Store, name: &str, limit: Limit) -> RateLimiter {
-        if self == Self::Gcra {
-            let limit = limit.named(name).algorithm(Algorithm::Gcra);
+        if Self::OWN.contains(&self) {
+            let limit = limit.named(name).algorithm(self.algorithm());
             return limit.keyed(store).unwrap().of(name);
         }
         let limiter = self.limiter(RateLimiter::new(store, name).unwrap());
@@ -322,21 +333,26 @@ impl Way {
         limiter
     }
 
-    pub fn limiter(self, limiter: RateLimiter) -> RateLimiter {
+    pub fn algorithm(self) -> Algorithm {
         match self {
-            Self::Log => limiter,
-            Self::Slots(slots) => limiter.slots(slots).unwrap(),
-            Self::Window => limiter.algorithm(Algorithm::FixedWindow),
-            Self::Gcra => limiter.algorithm(Algorithm::Gcra),
+            Self::Log | Self::Slots(_) | Self::OwnLog => Algorithm::SlidingLog,
+            Self::Window | Self::OwnWindow => Algorithm::FixedWindow,
+            Self::Gcra => Algorithm::Gcra,
         }
     }
 
+    pub fn limiter(self, limiter: RateLimiter) -> RateLimiter {
+        match self {
+            Self::Slots(slots) => limiter.slots(slots).unwrap(),
+            _ => limiter.algorithm(self.algorithm()),
+        }
+    }
+
+    /// Returns the rule counted so; in slots, if its store keeps all in Redisson's format.
     pub fn rule(self, rule: Rule) -> Rule {
         match self {
-            Self::Log => rule,
             Self::Slots(slots) => rule.slots(slots),
-            Self::Window => rule.algorithm(Algorithm::FixedWindow),
-            Self::Gcra => rule.algorithm(Algorithm::Gcra),
+            _ => rule.algorithm(self.algorithm()),
         }
     }
 }

@@ -116,9 +116,10 @@ fn compiled(scenario: &Scenario) -> Arc<CompiledLimit> {
             algorithm: scenario.algorithm,
             slots,
             calendar: None,
+            is_shared: slots.is_some(),
         },
         lease: scenario.lease,
-        ..CompiledLimit::of("fleet", false, false)
+        ..CompiledLimit::of("fleet", true, false)
     })
 }
 

@@ -151,9 +151,7 @@ impl Network {
     pub(super) fn call(&mut self, number: usize, call: Call) {
         self.activity += 1;
         let counting = call.run[0].first().of().counting;
-        let together = counting.algorithm == Algorithm::SlidingLog
-            && counting.slots().is_none()
-            && self.nodes.len() == 1;
+        let together = counting.is_own() && self.nodes.len() == 1;
         let link = &mut self.links[number];
         if together && (link.in_flight > 0 || !link.queue.is_empty()) {
             link.queue.push_back(call);

@@ -188,12 +188,8 @@ pub(crate) fn memory(
     set: fn(RateLimitLayerBuilder) -> RateLimitLayerBuilder,
 ) -> Asker {
     let store = MemoryStore::new().max_limiters(2 * keys);
-    // No limiter is forgotten, however slow the machine is; by GCRA not for two minutes.
-    let kept = match algorithm {
-        Algorithm::Gcra => limit,
-        _ => limit.keep_alive(Duration::from_secs(86_400)).unwrap(),
-    };
-    let rule = kept.by(by_user()).algorithm(algorithm);
+    // No limiter is forgotten for two minutes.
+    let rule = limit.by(by_user()).algorithm(algorithm);
     let layer = set(RateLimitLayer::builder(&store).otherwise(rule));
     asker(
         layer.build().unwrap().layer(nothing()),

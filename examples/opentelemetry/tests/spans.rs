@@ -102,7 +102,7 @@ async fn a_call_to_redis_is_a_child_of_its_request() {
         &[
             ("db.system.name", "redis".into()),
             ("db.namespace", "2".into()),
-            ("db.operation.name", "sliding_log/acquire".into()),
+            ("db.operation.name", "packed/decide".into()),
             ("server.address", "127.0.0.1".into()),
             ("server.port", i64::from(server.address().port()).into()),
             ("ratelimit.callers", 1.into()),

@@ -138,6 +138,37 @@ impl Log {
         }
     }
 
+    pub(super) fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    /// Merges neighbours of less than a `width` of scores to the time of the last of them, but for
+    /// so many of the newest.
+    pub(super) fn merge(&mut self, width: i64, newest: usize) {
+        let mut first = None;
+        let mut merged: VecDeque<Entry> = VecDeque::new();
+        let newest = self.0.split_off(self.0.len().saturating_sub(newest));
+        for entry in self.0.drain(..) {
+            let is_near = first.is_some_and(|first| entry.score < width + first);
+            if is_near
+                && let Some(slot) = merged.back_mut()
+                && let Some(permits) = slot.permits.checked_add(entry.permits)
+            {
+                *slot = Entry {
+                    permits,
+                    score: entry.score,
+                    // What is merged can no longer be given back.
+                    id: PermitId::NONE,
+                };
+            } else {
+                first = Some(entry.score);
+                merged.push_back(entry);
+            }
+        }
+        merged.extend(newest);
+        self.0 = merged;
+    }
+
     /// Sets back to `latest` the scores that are later, which a wrong clock has written. Returns
     /// how many.
     pub(super) fn set_back(&mut self, latest: i64) -> i64 {

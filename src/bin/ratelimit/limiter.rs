@@ -38,8 +38,9 @@ pub(crate) enum Command {
     },
     /// Set the limit of a limiter, and go on counting what is in use.
     ///
-    /// A rule with a limit of its own sets that again at the next request: change the rule there.
-    /// By GCRA and by the calendar the limit is in the code alone, and none can be set.
+    /// It is for limiters that Java shares. Those of a rule have their limit in the code alone,
+    /// except in a service that keeps them in Redisson's format, and that sets its own again at the
+    /// next request: change the rule there.
     SetRate {
         #[command(flatten)]
         change: Change,
@@ -173,11 +174,18 @@ impl One {
 }
 
 impl Change {
-    /// Returns the limiter, also one that Redis does not have.
-    fn limiter(&self) -> Result<RateLimiter, Stop> {
+    /// Returns the limiter. One that Redis does not have is that of a rule, if its name is of one.
+    async fn limiter(&self) -> Result<RateLimiter, Stop> {
         let store = self.one.connection.open()?;
         let name = self.one.which.name(&store)?;
-        Ok(RateLimiter::new(&store, &name)?.by_tool())
+        let seen = store.look_at(&name).await?;
+        let is_there = |life: &TimeToLive| *life != TimeToLive::Missing;
+        let is_known = seen.is_own || seen.time_to_live.iter().any(is_there);
+        let limiter = match is_known || !self.one.connection.makes(&name) {
+            true => as_counted(&store, &seen)?,
+            false => RateLimiter::of_rule(&store, &name)?,
+        };
+        Ok(limiter.by_tool())
     }
 
     /// Returns the limiter as its permits are counted, and what Redis has of it.
@@ -241,7 +249,7 @@ impl Change {
 
     /// Bans a caller for a time, or ends its ban.
     async fn ban(&self, lasting: Option<Duration>) -> Result<(), Stop> {
-        let limiter = self.limiter()?;
+        let limiter = self.limiter().await?;
         let name = limiter.name();
         self.confirm(&match lasting {
             Some(time) => format!("ban {name:?} for {time:?}"),
@@ -278,8 +286,11 @@ async fn verify(connection: &Connection, format: &Format) -> Result<bool, Stop> 
 
 /// Returns the limiter as its permits seem to be counted.
 fn as_counted(store: &RedisStore, seen: &Diagnosis) -> Result<RateLimiter, Stop> {
-    let limiter = RateLimiter::new(store, seen.name())?.by_tool();
-    Ok(limiter.algorithm(seen.algorithm))
+    let limiter = match seen.is_own {
+        true => RateLimiter::of_rule(store, seen.name())?,
+        false => RateLimiter::new(store, seen.name())?,
+    };
+    Ok(limiter.by_tool().algorithm(seen.algorithm))
 }
 
 /// Returns findings as JSON.

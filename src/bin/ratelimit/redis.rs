@@ -70,6 +70,14 @@ impl Connection {
     }
 }
 
+impl Connection {
+    /// Returns whether a rule makes names like this one.
+    pub(crate) fn makes(&self, name: &str) -> bool {
+        let rest = name.strip_prefix(&self.prefix);
+        rest.is_some_and(|rest| rest.starts_with(":{"))
+    }
+}
+
 fn read(file: &PathBuf) -> Result<String, Stop> {
     let refuse = |error| format!("{} cannot be read: {error}", file.display());
     let text = fs::read_to_string(file).map_err(refuse)?;

@@ -153,6 +153,7 @@ impl Stage {
         clock.set(Duration::ZERO);
         // No bound, and so no estimates: each caller is counted exactly.
         let store = MemoryStore::new()
+            .redisson()
             .max_limiters(usize::MAX)
             .clock(clock.clone());
         let recorder = Arc::new(Recorder::default());

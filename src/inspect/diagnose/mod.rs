@@ -174,6 +174,7 @@ impl Look<'_> {
             get.arg(packed::ban::key(name));
             let ban: Option<Vec<u8>> = self.reply(&get).await?;
             if let Some(ban) = ban.as_deref().and_then(packed::ban::State::of) {
+                report.is_own = true;
                 (until, report.strikes) = (ban.until, ban.strikes);
             }
         }
@@ -187,10 +188,15 @@ impl Look<'_> {
         let Some(bytes) = bytes else {
             return Ok(());
         };
+        report.is_own = true;
         report.time_to_live[1] = self.time_to_live(&key).await?;
         report.keys.0[1] = key;
-        if let Some(state) = packed::gcra::state(&bytes) {
+        if let Some(state) = packed::log::State::of(&bytes) {
+            report.read_log(&state, now);
+        } else if let Some(state) = packed::gcra::state(&bytes) {
             report.read_gcra(&state, now);
+        } else if let Some(state) = packed::window::State::of(&bytes) {
+            report.read_window(&state, now);
         } else if let Some(state) = packed::calendar::State::of(&bytes) {
             report.algorithm = Algorithm::Calendar;
             report.value = Some(format!("{} {}", state.label, state.used));
@@ -382,14 +388,49 @@ impl Diagnosis {
         }
     }
 
-    /// Reads the limit and the permits left of a GCRA limiter.
-    fn read_gcra(&mut self, state: &State, now: i64) {
-        self.algorithm = Algorithm::Gcra;
+    /// Reads the limit of a limiter in our own format.
+    fn read_limit(&mut self, algorithm: Algorithm, rate: i64, interval: i64) {
+        self.algorithm = algorithm;
         self.fields = vec![
-            ("rate", state.rate.to_string()),
-            ("interval", state.interval.to_string()),
+            ("rate", rate.to_string()),
+            ("interval", interval.to_string()),
             ("type", u8::from(false).to_string()),
         ];
+    }
+
+    /// Reads a log in our own format. Of several limits, the one with the longest interval counts.
+    fn read_log(&mut self, state: &packed::log::State, now: i64) {
+        let (interval, rate) = state.limits.first().copied().unwrap_or_default();
+        self.read_limit(Algorithm::SlidingLog, rate, interval);
+        let live = |(time, _): &&(i64, i64)| *time > now - interval;
+        let lately = |(time, _): &&(i64, i64)| *time > now - 1000;
+        let sum = |records: &mut dyn Iterator<Item = &(i64, i64)>| {
+            at_least_zero(records.fold(0_i64, |sum, (_, permits)| sum.saturating_add(*permits)))
+        };
+        let records = &state.records;
+        self.entries = records.len() as u64;
+        self.expired_entries = self.entries - records.iter().filter(live).count() as u64;
+        self.live_permits = sum(&mut records.iter().filter(live));
+        self.granted_lately = sum(&mut records.iter().filter(live).filter(lately));
+        let first = records.iter().filter(live).map(|(time, _)| time).min();
+        let free = |time: &i64| Duration::from_millis(at_least_zero(time + interval - now));
+        self.next_free = first.map(free);
+        let left = rate.saturating_sub_unsigned(self.live_permits);
+        self.value = Some(left.to_string());
+    }
+
+    /// Reads a window in our own format.
+    fn read_window(&mut self, state: &packed::window::State, now: i64) {
+        self.read_limit(Algorithm::FixedWindow, state.rate, state.interval);
+        let used = if now < state.ends { state.used } else { 0 };
+        self.value = Some(state.rate.saturating_sub(used).to_string());
+        let ends = Duration::from_millis(at_least_zero(state.ends - now));
+        self.next_free = (used > 0).then_some(ends);
+    }
+
+    /// Reads the limit and the permits left of a GCRA limiter.
+    fn read_gcra(&mut self, state: &State, now: i64) {
+        self.read_limit(Algorithm::Gcra, state.rate, state.interval);
         let mut limiter = LimiterState {
             limit: Some(StoredLimit {
                 rate: state.rate,

@@ -35,6 +35,9 @@ pub struct Diagnosis {
     /// date on which the window began and the permits used in it, as in `20261101 37`, whose key
     /// stands in the place of the value's
     pub value: Option<String>,
+    /// Set if it is in our own format, as that of a rule: see
+    /// [`RateLimiter::of_rule`](crate::RateLimiter::of_rule)
+    pub is_own: bool,
     /// Set if nothing moved while it was read. Always set for a log of at most 1000 entries
     pub settled: bool,
     /// Entries in the log: grants, including those that have expired and were not swept yet

@@ -13,7 +13,7 @@ use self::shared::{MOST_LIMITERS, Shared};
 #[cfg(feature = "test-util")]
 use super::failing;
 use super::{
-    AnyStore,
+    About, AnyStore,
     sealed::{Handle, Sealed},
     stack,
 };
@@ -85,7 +85,12 @@ impl MemoryStore {
     #[must_use]
     pub fn new() -> Self {
         let clock = Arc::new(SteadyClock::new());
-        Self::build(MOST_LIMITERS, clock, Observers::default(), None)
+        Self::build(
+            MOST_LIMITERS,
+            clock,
+            About::in_memory(Observers::default(), false),
+            None,
+        )
     }
 
     /// Sets the maximum number of limiters. Default: 100 000. At least 1. Beyond it, limiters are
@@ -95,7 +100,7 @@ impl MemoryStore {
     #[must_use]
     pub fn max_limiters(self, max: usize) -> Self {
         let clock = Arc::clone(&self.shared.clock);
-        Self::build(max.max(1), clock, self.observers(), self.failing)
+        Self::build(max.max(1), clock, self.about(), self.failing)
     }
 
     /// Sets the clock that it counts by. Default: the system's, steadied.
@@ -104,7 +109,30 @@ impl MemoryStore {
     #[must_use]
     pub fn clock(self, clock: impl Clock) -> Self {
         let clock = Arc::new(clock);
-        Self::build(self.shared.max, clock, self.observers(), self.failing)
+        Self::build(self.shared.max, clock, self.about(), self.failing)
+    }
+
+    /// Has what a [`RedisStore`](crate::RedisStore) has that was built with
+    /// [`redisson`](crate::RedisStoreBuilder::redisson): rules may set what only Redisson's format
+    /// has. Default: as any other store in Redis.
+    ///
+    /// Returns a new, empty store.
+    ///
+    /// # Example
+    ///
+    /// ```
+    /// use tower_ratelimit::{Limit, MemoryStore, RateLimitLayer, Rule, key::PeerIp};
+    ///
+    /// let store = MemoryStore::new().redisson();
+    /// let feed = Rule::new("feed", Limit::per_minute(100_000), PeerIp).slots(1000);
+    /// let layer = RateLimitLayer::builder(&store).otherwise(feed).build()?;
+    /// # Ok::<_, tower_ratelimit::ConfigError>(())
+    /// ```
+    #[must_use]
+    pub fn redisson(self) -> Self {
+        let clock = Arc::clone(&self.shared.clock);
+        let about = About::in_memory(self.about().observers, true);
+        Self::build(self.shared.max, clock, about, self.failing)
     }
 
     /// Adds an observer, which receives all decisions and changes of the store. Default: none.
@@ -116,9 +144,14 @@ impl MemoryStore {
     /// See [`Observer`].
     #[must_use]
     pub fn observe(self, observer: Arc<dyn Observer>) -> Self {
-        let observers = self.observers().and(observer);
+        let About {
+            observers,
+            in_redisson,
+            ..
+        } = self.about();
         let clock = Arc::clone(&self.shared.clock);
-        Self::build(self.shared.max, clock, observers, self.failing)
+        let about = About::in_memory(observers.and(observer), in_redisson);
+        Self::build(self.shared.max, clock, about, self.failing)
     }
 
     /// Returns how many limiters it holds.
@@ -145,31 +178,29 @@ impl MemoryStore {
         self.shared.untracked.decided()
     }
 
-    fn observers(&self) -> Observers {
-        self.stack.about().observers.clone()
+    /// Returns what a new store like this one is.
+    fn about(&self) -> About {
+        let about = self.stack.about();
+        About::in_memory(about.observers.clone(), about.in_redisson)
     }
 
     /// Returns a new store whose calls all fail like this.
     #[cfg(feature = "test-util")]
     pub(crate) fn with_failing(self, kind: ErrorKind) -> Self {
         let clock = Arc::clone(&self.shared.clock);
-        Self::build(self.shared.max, clock, self.observers(), Some(kind))
+        Self::build(self.shared.max, clock, self.about(), Some(kind))
     }
 
-    fn build(
-        max: usize,
-        clock: Arc<dyn Clock>,
-        observers: Observers,
-        failing: Option<ErrorKind>,
-    ) -> Self {
-        let (shared, stack) = stack::memory(Arc::clone(&clock), observers, |listeners| {
+    fn build(max: usize, clock: Arc<dyn Clock>, about: About, failing: Option<ErrorKind>) -> Self {
+        let (shared, stack) = stack::memory(Arc::clone(&clock), about, |listeners| {
             Shared::new(max, clock, listeners)
         });
         #[cfg(feature = "test-util")]
         let stack = match failing {
             Some(kind) => {
-                let observers = stack.about().observers.clone();
-                failing::failing(kind, Arc::clone(&shared.clock), observers)
+                let about = stack.about();
+                let about = About::in_memory(about.observers.clone(), about.in_redisson);
+                failing::failing(kind, Arc::clone(&shared.clock), about)
             }
             None => stack,
         };

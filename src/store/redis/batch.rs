@@ -1,24 +1,22 @@
-//! Joins calls in batches: calls that come while another is in flight are sent as one command,
-//! which costs Redis and this process less.
+//! Joins calls of limiters in our own format: those that come while another is in flight are sent
+//! as one command, which costs Redis and this process less.
 //!
 //! This is the second of two queues, and joins calls of different limiters. The first,
 //! `guard/queue/runs.rs`, has joined all callers of a limiter in one call.
 //!
 //! If no call is in flight, a call is sent at once, in its caller's future. Others stand in a queue
-//! for their runtime and script, and a task sends as many as have come: see
-//! `lua/sliding_log/acquire_batch.lua`, and `lua/ban/acquire_batch.lua` for limits with bans. Each
-//! limiter is decided as by a call of its own, and an error affects only its own limiter: a call
-//! that the batch cannot answer is sent once more, alone. That is safe because a batch has only
-//! calls that may be sent twice.
+//! for their runtime, and a task sends as many as have come. Each request is decided as by a call
+//! of its own, and a state that is foreign fails its own request alone. A call that the joint
+//! command cannot answer is sent once more, alone: that is safe because its limiters know by ids
+//! what they granted just now.
 //!
-//! The keys of a batch are in different hash slots, so a Redis Cluster has no batches.
+//! Their keys are in different hash slots, so on a Redis Cluster each call is sent alone.
 
 use std::{
     collections::{HashMap, VecDeque},
     future::poll_fn,
     mem,
     pin::pin,
-    ptr,
     sync::{
         Arc, Mutex,
         atomic::{
@@ -38,11 +36,12 @@ use tokio::{
 use super::{
     classify::Class,
     node,
-    transport::connection::Connection,
-    wire::{
-        self,
-        script::{Script, ScriptCall},
+    packed::{
+        call::{Call, Joined},
+        requests::{Asked, KNOWN, may_ask_again},
     },
+    transport::connection::Connection,
+    wire::{self, script::ScriptCall},
 };
 use crate::{
     clock::moment,
@@ -71,8 +70,8 @@ pub(crate) struct Batches {
     /// Keep decisions away from failing servers. Verbs and receipts are sent past them, because no
     /// request waits for these.
     pub(super) breakers: Breakers,
-    /// By script and by runtime, so that a runtime that is not driven delays only its own callers.
-    queues: Mutex<HashMap<QueueKey, Queue>>,
+    /// By runtime, so that one that is not driven delays only its own callers.
+    queues: Mutex<HashMap<Id, Queue>>,
     /// The number of the next member. It is drawn with the queues locked, so that each queue is
     /// sorted by it.
     next_number: AtomicU64,
@@ -82,22 +81,6 @@ pub(crate) struct Batches {
     pub(super) no_cross_slot: AtomicBool,
 }
 
-/// The runtime of a queue, and the address of its script.
-type QueueKey = (Id, usize);
-
-/// The runtime whose task sends the calls of a queue, and the script that carries them out.
-#[derive(Clone)]
-struct QueueOf {
-    runtime: Handle,
-    script: &'static Script,
-}
-
-impl QueueOf {
-    fn key(&self) -> QueueKey {
-        (self.runtime.id(), ptr::from_ref(self.script).addr())
-    }
-}
-
 #[derive(Default)]
 struct Queue {
     /// The calls in flight, also that of a task which is about to take its own.
@@ -105,7 +88,7 @@ struct Queue {
     /// Set if there is such a task.
     is_sending: bool,
     /// In the order of arrival.
-    members: VecDeque<(Member, ScriptCall)>,
+    members: VecDeque<(Member, Call)>,
 }
 
 struct Member {
@@ -124,7 +107,7 @@ pub(super) struct Failure {
     pub(super) unacknowledged: bool,
     /// Set if its connection is of no more use.
     pub(super) connection_lost: bool,
-    /// Set if every call would fail so.
+    /// Set if every call would fail so, or none of them may be asked again.
     fails_for_all: bool,
 }
 
@@ -152,11 +135,12 @@ impl Batches {
         }
     }
 
-    /// Sends the call of these callers, alone or in a batch.
+    /// Sends the call of these callers of limiters in our own format: alone, by the script for a
+    /// lone caller if `tries_lone` and there is one, or joined with others. Returns the reply, and
+    /// whether it is that of such a script.
     ///
-    /// The reply is nil if the batch did not answer this call, but may have carried it out. Then
-    /// the caller sends the call `again`: alone, with the same ids. If that fails, the call is
-    /// still unacknowledged.
+    /// The reply is nil if the joint command did not answer this call, and may have carried it out or
+    /// not. Then the caller asks again, alone. If that fails, the call is still unacknowledged.
     ///
     /// # Errors
     ///
@@ -165,28 +149,53 @@ impl Batches {
     /// # Cancel safety
     ///
     /// Dropping it leaves the call unsent, or carried out or not.
-    pub(super) async fn send(
+    pub(super) async fn send_own(
         self: &Arc<Self>,
+        asked: &Asked<'_>,
+        run: &[Demand],
+        tries_lone: bool,
+    ) -> Result<(Value, bool), Failure> {
+        // Held until the call has ended.
+        let mut _claim = None;
+        if !asked.again
+            && let Some(runtime) = self.runtime_of(asked, run)
+        {
+            _claim = self.claim(&runtime);
+            if _claim.is_none() {
+                let mut place = self.enqueue(&runtime, run, asked.call(run));
+                let reply = (&mut place.reply).await.unwrap_or(Ok(Value::Nil));
+                return Ok((reply?, false));
+            }
+        }
+        let lone = tries_lone.then(|| asked.lone(run)).flatten();
+        let is_lone = lone.is_some();
+        let mut call = lone.unwrap_or_else(|| asked.call(run).command());
+        // Asked again, each caller is a grant of its own, and a state may know only so many.
+        call.once = !asked.again || run.len() > KNOWN;
+        Ok((self.send(call, run, asked.again).await?, is_lone))
+    }
+
+    /// Sends the call of these callers, alone. They may have sent it before, and ask `again`.
+    ///
+    /// # Errors
+    ///
+    /// As [`send_own`](Self::send_own).
+    ///
+    /// # Cancel safety
+    ///
+    /// As [`send_own`](Self::send_own).
+    pub(super) async fn send(
+        &self,
         call: ScriptCall,
-        first: &Demand,
         run: &[Demand],
         again: bool,
     ) -> Result<Value, Failure> {
-        let limiter = &first.first().limiter;
-        // Those that wait for permits have time.
-        let not_waiting = run.iter().filter(|demand| demand.max_wait.is_none());
-        let asked_at = not_waiting.filter_map(|demand| demand.asked_at).min();
-        // Held until the call has ended.
-        let mut _claim = None;
-        if !again && let Some(queue) = self.queue_for(&call, run) {
-            _claim = self.claim(&queue);
-            if _claim.is_none() {
-                let mut place = self.enqueue(&queue, run, limiter.clone(), asked_at, call);
-                return (&mut place.reply).await.unwrap_or(Ok(Value::Nil));
-            }
-        }
+        let Some(first) = run.first() else {
+            return Ok(Value::Nil);
+        };
         // Boxed, so that callers whose call goes with others have no room for it in their futures.
-        let outcome = Box::pin(self.exchange(&call, limiter, asked_at)).await;
+        let exchange = self.exchange(&call, &first.first().limiter, asked_at(run));
+        let outcome = Box::pin(exchange).await;
         call.recycle();
         outcome.map_err(|failure| Failure {
             unacknowledged: failure.unacknowledged || again,
@@ -194,24 +203,28 @@ impl Batches {
         })
     }
 
-    /// Returns the queue that a call may stand in; `None` if it must be sent alone.
+    /// Returns the runtime whose queue a call may stand in; `None` if it must be sent alone.
     ///
     /// Callers that wait for permits have none: they may leave and give back while their call is
-    /// queued, and it would take after that. Nor has a list: if one of its shadow rules fails, it
-    /// is asked again without them, and nothing that is given back may be under way then.
-    fn queue_for(&self, call: &ScriptCall, run: &[Demand]) -> Option<QueueOf> {
-        let script = wire::batch_of(call.script)?;
+    /// queued, and it would take after that. Nor has one with shadow rules beside others: if one of
+    /// these fails, it is asked again without them, and nothing that is given back may be under way
+    /// then.
+    fn runtime_of(&self, asked: &Asked<'_>, run: &[Demand]) -> Option<Handle> {
         let is_short = |demand: &Demand| {
-            let ban = demand.first().of().ban;
-            ban.is_none_or(|ban| ban.after <= MOST_STRIKES && run.len() <= MOST_BANNED)
+            let mut bans = demand.charges().filter_map(|charge| charge.of().ban);
+            bans.all(|ban| ban.after <= MOST_STRIKES && run.len() <= MOST_BANNED)
         };
-        let goes =
-            |demand: &Demand| demand.max_wait.is_none() && !demand.is_list() && is_short(demand);
+        let goes = |demand: &Demand| {
+            let mut charges = demand.charges();
+            demand.max_wait.is_none()
+                && is_short(demand)
+                && !(demand.is_list() && charges.any(|charge| charge.shadow))
+        };
         let together = run.iter().all(goes)
             && !self.connection.source.is_cluster
-            && !self.no_cross_slot.load(Relaxed);
-        let runtime = Handle::try_current().ok().filter(|_| together)?;
-        Some(QueueOf { runtime, script })
+            && !self.no_cross_slot.load(Relaxed)
+            && may_ask_again(asked.rows, run);
+        Handle::try_current().ok().filter(|_| together)
     }
 
     /// Sends a call, and records what it says about the server. All limiters of a call are on one
@@ -246,9 +259,11 @@ impl Batches {
                 Err(Failure {
                     unacknowledged: failed.unacknowledged,
                     connection_lost: class.ends_connection(),
+                    // A script that is refused a command may have written for the first limiters of
+                    // a list: who asked again would be found there, and take nothing of the others.
                     fails_for_all: matches!(
                         class,
-                        Class::Unable | Class::Unwritable | Class::Silent
+                        Class::Unable | Class::Unwritable | Class::Silent | Class::RefusedWithin
                     ),
                     error: wire::failure(failed),
                 })
@@ -257,16 +272,16 @@ impl Batches {
     }
 
     /// Claims an idle queue for one call, which is then sent alone; `None` if a call is in flight.
-    fn claim(self: &Arc<Self>, of: &QueueOf) -> Option<CallInFlight> {
+    fn claim(self: &Arc<Self>, runtime: &Handle) -> Option<CallInFlight> {
         let mut queues = lock(&self.queues);
-        let queue = queues.entry(of.key()).or_default();
+        let queue = queues.entry(runtime.id()).or_default();
         if queue.in_flight > 0 {
             return None;
         }
         queue.in_flight = 1;
         Some(CallInFlight {
             batches: Arc::clone(self),
-            of: of.clone(),
+            runtime: runtime.clone(),
             takes_calls: false,
         })
     }
@@ -274,32 +289,31 @@ impl Batches {
     /// Puts a call into the queue.
     fn enqueue<'a>(
         self: &'a Arc<Self>,
-        of: &QueueOf,
+        runtime: &Handle,
         run: &'a [Demand],
-        limiter: Limiter,
-        asked_at: Option<Instant>,
-        call: ScriptCall,
+        call: Call,
     ) -> BatchPlace<'a> {
         let (sender, reply) = oneshot::channel();
+        let limiter = run[0].first().limiter.clone();
         let (number, is_claimed) = {
             let mut queues = lock(&self.queues);
-            let queue = queues.entry(of.key()).or_default();
+            let queue = queues.entry(runtime.id()).or_default();
             let number = self.next_number.fetch_add(1, Relaxed);
             let member = Member {
                 number,
                 limiter,
-                asked_at,
+                asked_at: asked_at(run),
                 reply: sender,
             };
             queue.members.push_back((member, call));
             (number, queue.claim_batch())
         };
         if is_claimed {
-            self.spawn(of);
+            self.spawn(runtime);
         }
         BatchPlace {
             batches: self,
-            queue: of.key(),
+            queue: runtime.id(),
             number,
             run,
             reply,
@@ -307,22 +321,23 @@ impl Batches {
     }
 
     /// Has a task send those that stand in a queue.
-    fn spawn(self: &Arc<Self>, of: &QueueOf) {
+    fn spawn(self: &Arc<Self>, runtime: &Handle) {
         let call = CallInFlight {
             batches: Arc::clone(self),
-            of: of.clone(),
+            runtime: runtime.clone(),
             takes_calls: true,
         };
-        of.runtime.spawn(call.send_batch());
+        runtime.spawn(call.send_batch());
     }
 
     /// Answers each call of a batch. Those that it does not answer go alone.
-    fn answer(&self, members: VecDeque<Member>, outcome: Result<Value, Failure>) {
+    fn answer(&self, members: VecDeque<Member>, joined: &Joined, outcome: Result<Value, Failure>) {
         match outcome {
-            Ok(Value::Array(replies)) if members.len() > 1 => {
-                for (member, reply) in members.into_iter().zip(replies) {
-                    // Nil: its decision ended in an error, which a call of its own finds, too.
-                    let _ = member.reply.send(Ok(reply));
+            Ok(reply) => {
+                for (member, reply) in members.into_iter().zip(joined.replies(reply)) {
+                    if let Some(reply) = reply {
+                        let _ = member.reply.send(Ok(reply));
+                    }
                 }
             }
             Err(failure) if members.len() > 1 && !failure.fails_for_all => {
@@ -331,27 +346,43 @@ impl Batches {
                     self.no_cross_slot.store(true, Relaxed);
                 }
             }
-            outcome => {
+            Err(failure) => {
                 for member in members {
-                    let _ = member.reply.send(outcome.clone());
+                    let _ = member.reply.send(Err(failure.clone()));
                 }
             }
         }
     }
 
     /// Acts on a queue, and removes it if it is idle then.
-    fn with_queue<T>(&self, key: QueueKey, act: impl FnOnce(&mut Queue) -> T) -> Option<T> {
+    fn with_queue<T>(&self, runtime: Id, act: impl FnOnce(&mut Queue) -> T) -> Option<T> {
         let mut queues = lock(&self.queues);
-        let queue = queues.get_mut(&key)?;
+        let queue = queues.get_mut(&runtime)?;
         let acted = act(queue);
         if queue.in_flight == 0 {
-            queues.remove(&key);
+            queues.remove(&runtime);
         }
         Some(acted)
     }
 }
 
 impl Queue {
+    /// Takes the first calls, as many as go in one command.
+    fn take(&mut self) -> (VecDeque<Member>, Joined) {
+        let (mut members, mut joined) = (VecDeque::new(), Joined::default());
+        let fits = |queue: &VecDeque<(Member, Call)>, joined: &Joined| {
+            queue.front().is_some_and(|(_, call)| joined.has_room(call))
+        };
+        while members.len() < MOST_CALLS
+            && fits(&self.members, &joined)
+            && let Some((member, call)) = self.members.pop_front()
+        {
+            joined.add(call);
+            members.push_back(member);
+        }
+        (members, joined)
+    }
+
     /// Claims the next batch, unless a task is about to send it, or too many are in flight, or no
     /// call stands here. Returns whether the caller must spawn the task. The batch is in flight
     /// from then on.
@@ -367,7 +398,7 @@ impl Queue {
 /// A call in flight, alone or a batch. Dropping it lets those go that came meanwhile.
 struct CallInFlight {
     batches: Arc<Batches>,
-    of: QueueOf,
+    runtime: Handle,
     /// Set for a batch that has yet to take its calls.
     takes_calls: bool,
 }
@@ -384,21 +415,19 @@ impl CallInFlight {
         let departing = OnDrop::new(|| {
             batches.departing.fetch_sub(1, SeqCst);
         });
-        let taken = batches.with_queue(self.of.key(), |queue| {
+        let taken = batches.with_queue(self.runtime.id(), |queue| {
             queue.is_sending = false;
-            let count = queue.members.len().min(MOST_CALLS);
-            let taken: (VecDeque<_>, Vec<_>) = queue.members.drain(..count).unzip();
-            (taken, queue.claim_batch())
+            (queue.take(), queue.claim_batch())
         });
         self.takes_calls = false;
-        let Some(((mut members, calls), is_claimed)) = taken else {
+        let Some(((mut members, joined), is_claimed)) = taken else {
             return;
         };
         if is_claimed {
-            batches.spawn(&self.of);
+            batches.spawn(&self.runtime);
         }
         let limiter = members.front().map(|member| member.limiter.clone());
-        let (Some(call), Some(limiter)) = (joined(calls), limiter) else {
+        let (Some(call), Some(limiter)) = (joined.command(), limiter) else {
             return;
         };
         let asked_at = members.iter().filter_map(|member| member.asked_at).min();
@@ -409,9 +438,10 @@ impl CallInFlight {
             departing = None;
             outcome
         });
+        // The reply is of all, also of those that leave meanwhile.
         let outcome = while_wanted(sending, &mut members, |member| &mut member.reply).await;
         if let Some(outcome) = outcome {
-            batches.answer(members, outcome);
+            batches.answer(members, &joined, outcome);
         }
     }
 }
@@ -419,7 +449,7 @@ impl CallInFlight {
 impl Drop for CallInFlight {
     fn drop(&mut self) {
         let mut left = VecDeque::new();
-        let is_claimed = self.batches.with_queue(self.of.key(), |queue| {
+        let is_claimed = self.batches.with_queue(self.runtime.id(), |queue| {
             queue.in_flight = queue.in_flight.saturating_sub(1);
             if self.takes_calls {
                 // Its runtime has ended: they go alone.
@@ -431,7 +461,17 @@ impl Drop for CallInFlight {
         // Not while the queues are locked: it wakes them.
         drop(left);
         if is_claimed == Some(true) {
-            self.batches.spawn(&self.of);
+            self.batches.spawn(&self.runtime);
+        }
+    }
+}
+
+impl Failure {
+    /// Returns that of a call whose reply is an error, and which may have been carried out before.
+    pub(super) fn read(error: Error, again: bool) -> Self {
+        Self {
+            unacknowledged: again,
+            ..Self::from(error)
         }
     }
 }
@@ -448,22 +488,16 @@ impl From<Error> for Failure {
     }
 }
 
-/// Returns a lone call itself, or one that carries out all.
-fn joined(mut calls: Vec<ScriptCall>) -> Option<ScriptCall> {
-    match calls.len() {
-        1 => calls.pop(),
-        _ => {
-            let batch = wire::batch(calls.iter());
-            calls.into_iter().for_each(ScriptCall::recycle);
-            batch
-        }
-    }
+/// Returns when the first of those asked that do not wait for permits: the others have time.
+fn asked_at(run: &[Demand]) -> Option<Instant> {
+    let not_waiting = run.iter().filter(|demand| demand.max_wait.is_none());
+    not_waiting.filter_map(|demand| demand.asked_at).min()
 }
 
 /// A place in a queue, of a call for these callers. Dropping it gives it up, if it is not sent yet.
 struct BatchPlace<'a> {
     batches: &'a Batches,
-    queue: QueueKey,
+    queue: Id,
     number: u64,
     run: &'a [Demand],
     reply: oneshot::Receiver<Result<Value, Failure>>,

@@ -61,6 +61,7 @@ impl RedisStoreBuilder {
             source,
             settings: Settings {
                 prefix: DEFAULT_PREFIX.into(),
+                in_redisson: false,
                 client_id: None,
                 clock: None,
                 deadline: DEFAULT_DEADLINE,
@@ -84,6 +85,36 @@ impl RedisStoreBuilder {
     /// least one.
     pub fn prefix(mut self, prefix: &str) -> Self {
         self.settings.prefix = prefix.into();
+        self
+    }
+
+    /// Keeps the limiters of all rules, and of each [`Keyed`](crate::Keyed), in Redisson's format,
+    /// under the names of [keys](crate::docs::keys). Default: in our own, one small string each.
+    ///
+    /// Use it where Java reads the limiters of rules by their names, as in
+    /// `redisson.getRateLimiter("ratelimit:{ann}:default")`. A single limit that Java shares needs
+    /// no such store: [`Rule::shared`](crate::Rule::shared) and [`RateLimiter`](crate::RateLimiter)
+    /// are in Redisson's format in any store.
+    ///
+    /// It costs two to three times the memory and processor time of Redis. Limits by GCRA and by
+    /// the calendar stay in our own format, as Java knows none. What only Redisson's format has is
+    /// allowed then, and else a `ConfigError`: [`Rule::slots`](crate::Rule::slots),
+    /// [`Limit::keep_alive`](crate::Limit::keep_alive) and
+    /// [`Limit::per_client`](crate::Limit::per_client).
+    ///
+    /// All services that share a limit must choose the same: a limiter has one state in each
+    /// format.
+    ///
+    /// # Example
+    ///
+    /// ```
+    /// use tower_ratelimit::RedisStore;
+    ///
+    /// let store = RedisStore::builder("redis://127.0.0.1/").redisson().build()?;
+    /// # Ok::<_, tower_ratelimit::ConfigError>(())
+    /// ```
+    pub fn redisson(mut self) -> Self {
+        self.settings.in_redisson = true;
         self
     }
 

@@ -1,5 +1,4 @@
-//! Limiters in Redis, in the state of Redisson's `RRateLimiter`: shared by every process, Rust or
-//! Java.
+//! Limiters in Redis: in our own format, or in that of Redisson's `RRateLimiter`, which Java shares.
 
 mod batch;
 mod builder;

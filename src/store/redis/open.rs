@@ -61,11 +61,11 @@ impl RedisStore {
     ///
     /// Commands that may run twice are repeated when a connection is lost, at most five times and 1
     /// to 10 milliseconds apart. [`release`](crate::RateLimiter::release),
-    /// [`rename`](crate::RateLimiter::rename) and calls that take from an
+    /// [`rename`](crate::RateLimiter::rename) and calls that take in Redisson's format from an
     /// [`Algorithm::FixedWindow`](crate::Algorithm::FixedWindow) or in
-    /// [slots](crate::RateLimiter::slots) are sent once, and those by GCRA and by the calendar as
-    /// on [one server](crate::docs::failure#what-is-retried), over separate connections that the
-    /// first of them opens. [`ping`](Self::ping) checks all masters.
+    /// [slots](crate::RateLimiter::slots) are sent once, and those in our own format as on [one
+    /// server](crate::docs::failure#what-is-retried), over separate connections that the first of
+    /// them opens. [`ping`](Self::ping) checks all masters.
     ///
     /// Credentials and `rediss://` apply to all nodes, and all addresses must agree in them. Nodes
     /// are reached by the address that they announce, so their certificates must have it: the IP

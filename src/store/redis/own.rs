@@ -5,10 +5,10 @@ use redis::Value;
 use super::{
     batch::Failure,
     packed::{
-        self, Stamp, calendar, gcra,
-        requests::{Asked, KNOWN, has_ban, may_ask_again, together},
+        self, Stamp, calendar, gcra, log,
+        requests::{Asked, Reply, has_ban, may_ask_again, together},
         row::Row,
-        verbs,
+        verbs, window,
     },
     server::Server,
     wire::{self, script::ScriptCall},
@@ -23,13 +23,18 @@ use crate::{
     error::{Error, ErrorKind},
     limit::Algorithm,
     list::List,
-    store::{Op, OpResult, random_id},
+    store::{Op, OpResult, guard::deny_cache::bans::BanCall, random_id},
 };
 
 impl Server {
     /// Decides for the first of these callers: all of them, unless they wait for permits and ask
-    /// for different numbers, as one that waits must not pass another, or are more than 64.
-    pub(super) async fn call_own(&self, run: &[Demand]) -> Result<List<Decision>, Failure> {
+    /// for different numbers, as one that waits must not pass another, or are more than 64. They
+    /// may have asked before, and ask `again`.
+    pub(super) async fn call_own(
+        &self,
+        run: &[Demand],
+        mut again: bool,
+    ) -> Result<List<Decision>, Failure> {
         let Some(first) = run.first() else {
             return Ok(List::new());
         };
@@ -37,51 +42,77 @@ impl Server {
         let carried = bans.as_ref().map_or(&[][..], |bans| &*bans.carried);
         let asked = together(run);
         let stamp = self.stamp(first.first().id, &first.first().limiter);
-        let (mut now, mut again, mut is_usual) = (None, false, true);
+        let (mut now, mut tries_lone, mut is_second) = (None, true, false);
         loop {
             let rows = first.charges().map(|charge| self.row(&charge.limiter, now));
             let rows: List<Row> = rows.collect::<Result<_, _>>()?;
+            // Such a connection may send each command several times.
+            let repeats = self.connection.source.repeats_all() && rows.iter().all(Row::has_records);
             let call = Asked {
                 stamp,
                 rows: &rows,
                 carried,
-                again,
+                again: again || repeats,
             };
-            let lone = is_usual.then(|| call.lone(asked)).flatten();
-            is_usual = lone.is_some();
-            let mut command = lone.unwrap_or_else(|| call.call(asked));
-            // Asked again, each caller is a grant of its own, and a state knows four.
-            command.once = !again || asked.len() > KNOWN;
-            let reply = match self.batches.send(command, first, asked, again).await {
-                // It may have been carried out, which its limiter knows by the ids.
-                Err(failure) if failure.connection_lost && !again && may_ask_again(asked) => {
+            let sent = self.batches.send_own(&call, asked, tries_lone).await;
+            let read = match sent {
+                Err(failure) if failure.connection_lost && !is_second => {
+                    is_second = true;
+                    // It may have been carried out, which its limiters know by the ids.
+                    again |= failure.unacknowledged;
+                    if again && !may_ask_again(&rows, asked) {
+                        return Err(failure);
+                    }
+                    continue;
+                }
+                // It stood among others, whose call may have been carried out.
+                Ok((Value::Nil, false)) if !call.again => {
                     again = true;
                     continue;
                 }
-                reply => reply?,
+                Ok((reply, true)) => call.read_lone(&reply, run),
+                Ok((reply, false)) => call.read(&reply, run).map(Some),
+                Err(failure) => return Err(failure),
             };
-            let reply = match is_usual {
-                true => call.read_lone(&reply, run)?,
-                false => Some(call.read(&reply, run)?),
-            };
-            let Some(reply) = reply else {
-                is_usual = false;
-                continue;
-            };
-            let Some(answers) = reply.answers else {
-                if now.is_some() {
-                    return Err(wire::unreadable().into());
+            match read.map_err(|error| Failure::read(error, call.again))? {
+                None => tries_lone = false,
+                Some(reply) if reply.answers.is_none() && now.is_none() => {
+                    // At most once: the windows fit the server's time, unless its clock jumps.
+                    now = Some(reply.now / 1000);
                 }
-                // At most once: the windows fit the server's time, unless its clock jumps.
-                now = Some(reply.now / 1000);
-                continue;
-            };
-            let decisions = self.decisions(run, &answers);
-            if let (Some(bans), Some(decision)) = (bans, decisions.first()) {
-                self.bans
-                    .learn(first, &bans, &reply.found, decision.charges());
+                Some(reply) => {
+                    if again {
+                        self.give_up_ahead(asked);
+                    }
+                    let decided = self.decided(run, &reply, bans.as_ref());
+                    return decided.ok_or_else(|| Failure::read(wire::unreadable(), call.again));
+                }
             }
-            return Ok(decisions);
+        }
+    }
+
+    /// Returns the decisions of a reply, and learns from it what it says of bans. `None` if it
+    /// knows no window.
+    fn decided(
+        &self,
+        run: &[Demand],
+        reply: &Reply,
+        bans: Option<&BanCall>,
+    ) -> Option<List<Decision>> {
+        let decisions = self.decisions(run, reply.answers.as_ref()?);
+        if let (Some(bans), [first, ..], [decision, ..]) = (bans, run, &*decisions) {
+            let charges = decision.charges();
+            self.bans.learn(first, bans, &reply.found, charges);
+        }
+        Some(decisions)
+    }
+
+    /// Gives back what callers who asked again may have fetched ahead the first time: then they
+    /// fetch nothing.
+    fn give_up_ahead(&self, run: &[Demand]) {
+        let ahead = run.last().filter(|demand| demand.first().lead > 0);
+        for charge in ahead.into_iter().flat_map(Demand::charges) {
+            self.queue_settlement(&charge.to_send(), 0, false);
         }
     }
 
@@ -133,20 +164,10 @@ impl Server {
         }
     }
 
-    /// Releases permits, the last ones. Returns how many: fewer if fewer are used.
+    /// Releases permits of any callers. Returns how many: fewer if fewer are used.
     async fn release(&self, limiter: &Limiter, stamp: Stamp, permits: u32) -> Result<i64, Error> {
-        let name = &limiter.name;
-        let call = match limiter.of.counting.algorithm {
-            Algorithm::Gcra => gcra::release(name, stamp, permits),
-            _ => match self.command("GET", &[packed::key(name)]).await? {
-                Value::Nil => return Ok(0),
-                Value::BulkString(bytes) => {
-                    let state = calendar::State::of(&bytes).ok_or_else(packed::foreign)?;
-                    calendar::release(name, stamp, &state, permits)
-                }
-                _ => return Err(wire::unreadable()),
-            },
-        };
+        let algorithm = limiter.of.counting.algorithm;
+        let call = verbs::release(algorithm, &limiter.name, stamp, permits);
         packed::freed(&self.reply(&call).await?)
     }
 
@@ -180,17 +201,24 @@ impl Server {
             return Err(ErrorKind::Limit.into());
         };
         let stored = limit.stored();
-        let Some(calendar) = counting.calendar else {
-            let pace = Pace::of(stored.rate, stored.interval);
-            let pace = pace.ok_or(Error::new(ErrorKind::Limit))?;
-            return Ok(Row::Gcra(gcra::Row(pace)));
-        };
+        let (rate, interval) = (stored.rate, stored.interval);
+        match counting.algorithm {
+            Algorithm::SlidingLog => return Ok(Row::Log(log::Row { rate, interval })),
+            Algorithm::FixedWindow => return Ok(Row::Window(window::Row { rate, interval })),
+            Algorithm::Gcra => {
+                let pace = Pace::of(rate, interval);
+                let pace = pace.ok_or(Error::new(ErrorKind::Limit))?;
+                return Ok(Row::Gcra(gcra::Row(pace)));
+            }
+            Algorithm::Calendar => {}
+        }
+        let calendar = counting.calendar.ok_or(Error::new(ErrorKind::Limit))?;
         let now = now.unwrap_or_else(|| {
             let now = millis(self.clock.as_deref().unwrap_or(&SystemClock));
             i64::try_from(now).unwrap_or(i64::MAX)
         });
         Ok(Row::Calendar(calendar::Row {
-            rate: stored.rate,
+            rate,
             windows: calendar.windows(now),
         }))
     }

@@ -17,6 +17,7 @@ use crate::{
     decision::{Charges, Decision, Grant, Refusal, Source},
     demand::Demand,
     error::Error,
+    limit::Algorithm,
 };
 
 impl Server {
@@ -33,7 +34,9 @@ impl Server {
         for part in self.parts(demand) {
             let before = taken.charges.len();
             taken.charges.extend(part.to_settle());
-            let decided = self.acquire_together(&part, slice::from_ref(&part)).await;
+            let decided = self
+                .acquire_together(&part, slice::from_ref(&part), false)
+                .await;
             // A call that failed or was refused has given back what it may have taken.
             taken.charges.truncate(before);
             let decision = match decided {
@@ -82,11 +85,16 @@ impl Server {
     /// Returns whether one script decides for both. Hash tags that differ may share a hash slot,
     /// and are treated as apart all the same.
     pub(super) fn go_together(&self, a: &Charge, b: &Charge, in_slots: bool) -> bool {
-        let [a_by, b_by] = [a, b].map(|charge| charge.of().counting.algorithm);
-        let are_together = match a_by.is_own() && b_by.is_own() {
+        let [a_by, b_by] = [a, b].map(|charge| charge.of().counting);
+        let [a_algorithm, b_algorithm] = [a_by.algorithm, b_by.algorithm];
+        let are_together = match (a_by.is_own(), b_by.is_own()) {
             // One call has one clock.
-            true => self.clock.is_none() || a_by.waits_by_server() == b_by.waits_by_server(),
-            false => a_by.has_log() && b_by.has_log(),
+            (true, true) => {
+                let by_server = Algorithm::waits_by_server;
+                self.clock.is_none() || by_server(a_algorithm) == by_server(b_algorithm)
+            }
+            (false, false) => a_algorithm.has_log() && b_algorithm.has_log(),
+            _ => false,
         };
         are_together && (!in_slots || wire::tag(a.name()) == wire::tag(b.name()))
     }

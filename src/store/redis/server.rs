@@ -103,7 +103,7 @@ impl Calls for Server {
             return Ok(List::new());
         };
         if self.decides_together(first) {
-            return self.acquire_together(first, run).await;
+            return self.acquire_together(first, run, false).await;
         }
         // One at a time: each caller gets its decision at once, and holds nothing while others are
         // decided.
@@ -151,13 +151,14 @@ impl Server {
     }
 
     /// Decides for callers of limiters that one script reaches, and gives back the grants of
-    /// callers that will not receive them.
+    /// callers that will not receive them. Those who asked before ask `again`.
     pub(super) async fn acquire_together(
         &self,
         first: &Demand,
         run: &[Demand],
+        again: bool,
     ) -> Result<List<Decision>, Error> {
-        let failure = match self.call_scripts(first, run).await {
+        let failure = match self.call_scripts(first, run, again).await {
             Ok(decisions) => return Ok(decisions),
             Err(failure) => failure,
         };
@@ -178,7 +179,8 @@ impl Server {
             && let Some(first) = enforced.first()
         {
             // Boxed because it is rare, so that it does not enlarge the future.
-            return Box::pin(self.acquire_together(first, &enforced)).await;
+            let again = failure.unacknowledged;
+            return Box::pin(self.acquire_together(first, &enforced, again)).await;
         }
         if failure.unacknowledged {
             for demand in run {
@@ -196,6 +198,7 @@ impl Server {
         &self,
         first: &Demand,
         run: &[Demand],
+        again: bool,
     ) -> Result<List<Decision>, Failure> {
         first.check()?;
         // The scripts with slots, if any limiter has slots.
@@ -204,7 +207,7 @@ impl Server {
             .find(|charge| charge.of().counting.slots().is_some());
         let counting = slotted.unwrap_or(first.first()).of().counting;
         let Some(scripts) = wire::scripts(counting) else {
-            return Box::pin(self.call_own(run)).await;
+            return Box::pin(self.call_own(run, again)).await;
         };
         let settings = wire::CallSettings {
             exact: run.iter().any(|demand| demand.wants_remaining),
@@ -218,7 +221,7 @@ impl Server {
         let brief = (scripts.brief)(run, &limiters, settings);
         let may_have_taken = brief.is_some();
         if let Some((call, read)) = brief {
-            let reply = self.batches.send(call, first, run, false).await?;
+            let reply = self.batches.send(call, run, false).await?;
             if let Some(answers) = read(&reply, run, settings)? {
                 return Ok(self.decisions(run, &answers));
             }
@@ -226,7 +229,7 @@ impl Server {
         let command = wire::acquire_command(scripts.acquire, &limiters, run, settings);
         let once = wire::is_sent_once(first);
         let call = ScriptCall::new(scripts.acquire, command, run.len(), once);
-        let reply = self.batches.send(call, first, run, may_have_taken).await?;
+        let reply = self.batches.send(call, run, may_have_taken).await?;
         let answers = wire::read_answers(&reply, limiters.len(), run.len())?;
         Ok(self.decisions(run, &answers))
     }
@@ -243,15 +246,9 @@ impl Server {
         let banning = scripts.banning.ok_or(Error::new(ErrorKind::Limit))?;
         let asked = self.bans.ask(first);
         let limiters = self.with_rewrites(first);
-        let call = || {
-            let command =
-                wire::ban::acquire_command(banning, &limiters, &asked.carried, run, settings);
-            ScriptCall::new(banning, command, run.len(), wire::is_sent_once(first))
-        };
-        let mut reply = self.batches.send(call(), first, run, false).await?;
-        if reply == redis::Value::Nil {
-            reply = self.batches.send(call(), first, run, true).await?;
-        }
+        let command = wire::ban::acquire_command(banning, &limiters, &asked.carried, run, settings);
+        let call = ScriptCall::new(banning, command, run.len(), wire::is_sent_once(first));
+        let reply = self.batches.send(call, run, false).await?;
         let (answers, found) = wire::ban::read(&reply, run)?;
         let decisions = self.decisions(run, &answers);
         if let Some(decision) = decisions.first() {

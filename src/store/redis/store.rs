@@ -33,11 +33,13 @@ use crate::{
 /// The number of leases that end at once when a store is closed: each is a receipt.
 const RETURNED_AT_ONCE: usize = settle_queue::PLACES / 2;
 
-/// Keeps limiters in Redis: one limit for every process on it, Rust or Java.
+/// Keeps limiters in Redis: one limit for every process on it.
 ///
-/// The keys and their bytes are those of Redisson's `RRateLimiter` (4.7.0, readable since 3.17.0).
-/// One decision is one command, also the first for a new key. Clones share the connection, the
-/// breaker and the deny cache.
+/// The limiters of rules are one small string each. Those that Java shares,
+/// [`RateLimiter`](crate::RateLimiter) and [`Rule::shared`](crate::Rule::shared), are byte for byte
+/// those of Redisson's `RRateLimiter` (4.7.0, readable since 3.17.0), and with
+/// [`redisson`](super::RedisStoreBuilder::redisson) all are. One decision is one command, also the
+/// first for a new key. Clones share the connection, the breaker and the deny cache.
 ///
 /// [`open`](Self::open) takes an address and the defaults. Everything else starts with a
 /// [`RedisStoreBuilder`](super::RedisStoreBuilder): [`builder`](Self::builder) for one server,
@@ -93,6 +95,8 @@ pub struct RedisStore {
 #[derive(Clone)]
 pub(crate) struct Settings {
     pub(crate) prefix: Arc<str>,
+    /// Set if the limiters of rules are in Redisson's format.
+    pub(super) in_redisson: bool,
     pub(crate) client_id: Option<Arc<str>>,
     pub(crate) clock: Option<Arc<dyn Clock>>,
     pub(crate) deadline: Duration,
@@ -173,6 +177,7 @@ impl RedisStore {
         let about = About {
             prefix: Arc::clone(&settings.prefix),
             address: source.shown.clone(),
+            in_redisson: settings.in_redisson,
             observers: settings.observers.clone(),
             ..About::default()
         };

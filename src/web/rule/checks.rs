@@ -11,8 +11,9 @@ use crate::{
 };
 
 impl Rule {
-    /// Checks its settings, and returns what is known of its key; `None` without one.
-    pub(super) fn check(&self) -> Result<Option<KeyTraits>, ConfigError> {
+    /// Checks its settings for a store that keeps all limiters `in_redisson`'s format or not.
+    /// Returns what is known of its key; `None` without one.
+    pub(super) fn check(&self, in_redisson: bool) -> Result<Option<KeyTraits>, ConfigError> {
         let label = self.label();
         check_rule_name(label)?;
         if let Some(unit) = &self.unit {
@@ -43,9 +44,14 @@ impl Rule {
                 digest or no key leave `observe_keys` out");
         }
         for limit in self.known_limits() {
-            limit.check_counting(label, self.algorithm)?;
+            limit.check_counting(label, self.algorithm, !self.is_shared(in_redisson))?;
             let limit = limit.stored();
             self.algorithm.check(limit.rate, limit.interval)?;
+        }
+        if self.slots.is_some() && !self.is_shared(in_redisson) {
+            bail!(Limit: "rule {label:?} needs no slots, as its log merges grants by itself: leave \
+                `slots` out, or count in Redisson's format, by `Rule::shared` or with \
+                `RedisStore::builder(..).redisson()`");
         }
         if let LimitOf::Tiers(tiers) = &self.limit {
             if tiers.tiers.is_empty() {
@@ -62,13 +68,18 @@ impl Rule {
         Ok(traits)
     }
 
+    /// Returns whether its limiters are in Redisson's format, where the algorithm has that.
+    pub(super) fn is_shared(&self, in_redisson: bool) -> bool {
+        in_redisson || matches!(self.limit, LimitOf::Shared(_))
+    }
+
     /// Checks that its limit is one that a store can have.
     fn check_shared(&self, label: &str) -> Result<(), ConfigError> {
         if self.has_calendar() || self.algorithm == Algorithm::Calendar {
             bail!(Limit: "rule {label:?} cannot share a limit by the calendar, as Java knows none: \
                 give the limit to `Rule::new`");
         }
-        if self.algorithm.is_own() {
+        if self.algorithm.is_always_own() {
             bail!(Limit: "rule {label:?} cannot share a limit by GCRA, as Java knows none: give \
                 the limit to `Rule::new`, or leave the algorithm out");
         }

@@ -19,7 +19,7 @@ use crate::{
     name::{Identity, Name, Naming, check_rule_name},
     observe::{ObservedRule, Observers},
     store::{
-        AnyStore,
+        About, AnyStore,
         rule_names::{CountsBy, Holder},
     },
     sync::Once,
@@ -132,15 +132,15 @@ impl CompiledRule {
         holder: &Holder,
     ) -> Result<Self, ConfigError> {
         let label = rule.label().to_owned();
-        let traits = rule.check()?;
+        let about = store.about();
+        let traits = rule.check(about.in_redisson)?;
         let queue = rule.queue.or(defaults.queue).unwrap_or(LONGEST_QUEUE);
         if queue == 0 {
             bail!(Rule: "rule {label:?} has a queue of 0 requests: leave `wait` out if none should \
                 wait");
         }
-        let about = store.about();
         let key_is_bounded = traits.is_some_and(|key| key.is_bounded);
-        let limits = rule.named_limits(&about.prefix, &defaults.observers, key_is_bounded)?;
+        let limits = rule.named_limits(about, &defaults.observers, key_is_bounded)?;
         let takes_identity = limits.iter().all(|named| named.naming.takes_identity);
         match (&rule.key, takes_identity) {
             (None, true) => bail!(Key: "rule {label:?} has no key: add `.by(..)`"),
@@ -355,6 +355,7 @@ impl Rule {
         &self,
         observers: &Observers,
         key_is_bounded: bool,
+        is_shared: bool,
     ) -> Result<CompiledLimit, ConfigError> {
         let unit = self.unit.as_deref().filter(|it| *it != REQUESTS);
         Ok(CompiledLimit {
@@ -366,6 +367,7 @@ impl Rule {
                 algorithm: self.algorithm,
                 slots: self.checked_slots()?,
                 calendar: None,
+                is_shared,
             },
             lease: (!self.lease.is_zero()).then_some(self.lease),
             key_is_bounded,
@@ -380,11 +382,12 @@ impl Rule {
     /// Returns its limits with the names under which they count.
     fn named_limits(
         &self,
-        prefix: &str,
+        about: &About,
         observers: &Observers,
         key_is_bounded: bool,
     ) -> Result<Vec<NamedLimit>, ConfigError> {
-        let compiled = self.compiled(observers, key_is_bounded)?;
+        let is_shared = self.is_shared(about.in_redisson);
+        let compiled = self.compiled(observers, key_is_bounded, is_shared)?;
         let named = |label: &str, naming: Naming, limit: LimitSource| {
             let fixed = match limit {
                 LimitSource::Code(limit) => Some((limit.permits(), limit.interval())),
@@ -404,7 +407,7 @@ impl Rule {
         let derived = |label: &str, limit: Option<&Limit>| {
             let code = |limit: &Limit| LimitSource::Code(limit.for_request_key());
             let limit = limit.map_or(LimitSource::Store, code);
-            Ok(named(label, Naming::derived(prefix, label)?, limit))
+            Ok(named(label, Naming::derived(&about.prefix, label)?, limit))
         };
         let label = self.label();
         match &self.limit {

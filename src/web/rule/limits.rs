@@ -41,8 +41,10 @@ opaque!(RuleLimit);
 
 /// Determines the limit from a request's head, for limits that differ between callers.
 ///
-/// A caller whose limit changes keeps the permits it has used. The stored limit is rewritten with
-/// the caller's next request, at most once a minute by each process.
+/// A caller whose limit changes keeps the permits it has used. The limit of each request counts for
+/// that request; in a store that keeps it in [Redisson's
+/// format](crate::RedisStoreBuilder::redisson), it is rewritten with the caller's next request, at
+/// most once a minute by each process.
 pub fn limit_by(limit: impl Fn(&Parts) -> Limit + Send + Sync + 'static) -> RuleLimit {
     RuleLimit(LimitOf::Parts(Arc::new(limit)))
 }

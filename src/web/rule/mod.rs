@@ -190,19 +190,22 @@ impl Rule {
     }
 
     /// Records grants in this many slots of the interval, instead of each grant by itself: for
-    /// large limits. See [`RateLimiter::slots`](crate::RateLimiter::slots) for the effect. Default:
-    /// none.
+    /// large limits in Redisson's format. See [`RateLimiter::slots`](crate::RateLimiter::slots) for
+    /// the effect. Default: none.
     ///
     /// Other rules and processes of the name may use other slots, or none. It is a
-    /// [`ConfigError`](crate::ConfigError) when the layer is built if there are fewer than 10 or
-    /// more than 10 000, if a limit known by then has fewer milliseconds in its interval, or if the
-    /// rule counts by another algorithm. An interval that is stored or comes with a request may be
-    /// shorter: it then has one slot for each millisecond.
+    /// [`ConfigError`](crate::ConfigError) when the layer is built if the rule's limiters are in
+    /// our own format, whose logs merge grants by themselves: only a [shared](Self::shared) rule
+    /// and those of a store built with [`redisson`](crate::RedisStoreBuilder::redisson) have slots.
+    /// It is one, too, if there are fewer than 10 or more than 10 000, if a limit known by then has
+    /// fewer milliseconds in its interval, or if the rule counts by another algorithm. An interval
+    /// that is stored or comes with a request may be shorter: it then has one slot for each
+    /// millisecond.
     ///
     /// ```
-    /// use tower_ratelimit::{Limit, key::PeerIp};
+    /// use tower_ratelimit::{Limit, Rule};
     ///
-    /// let feed = Limit::per_minute(100_000).by(PeerIp).named("feed").slots(1000);
+    /// let feed = Rule::shared("feed").or_init(Limit::per_minute(100_000)).slots(1000);
     /// ```
     pub fn slots(mut self, slots: u32) -> Self {
         self.slots = Some(slots);

@@ -181,7 +181,9 @@ impl RulesFile {
         let text = text.strip_prefix('\u{feff}').unwrap_or(text);
         let rules = self.read(text).map_err(|mistake| mistake.in_text(text))?;
         // Also runs the checks of a layer, so that a file can be checked without one.
-        let (store, defaults) = (MemoryStore::new().handle().0, Defaults::default());
+        // What the layer's store has besides is known when it is built.
+        let store = MemoryStore::new().redisson().handle().0;
+        let defaults = Defaults::default();
         CompiledRules::new(rules.clone(), &*store, defaults, Holder::default())?;
         Ok(rules)
     }

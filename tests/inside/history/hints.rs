@@ -11,10 +11,7 @@ use super::{
     ways::{Hint, Time},
     *,
 };
-use crate::store::redis::wire::{
-    script::Script,
-    sliding_log::{ACQUIRE_BATCH, VERBS},
-};
+use crate::store::redis::wire::{script::Script, sliding_log::VERBS};
 
 /// By how much what is shown of a call can lie before it, in ms: some servers show when they began
 /// to look for calls.
@@ -77,8 +74,6 @@ impl<'a> Shown<'a> {
             if verb.is_some_and(|verb| verb == b"available") {
                 counts.push(place);
             }
-            let script = words.get(1).filter(|_| !seen.by_script);
-            let in_batch = script.is_some_and(|script| is_named(&ACQUIRE_BATCH, script));
             let mut asked = Vec::new();
             for (word, bytes) in words.iter().enumerate() {
                 let found = bytes.windows(16).filter_map(|id| id.try_into().ok());
@@ -91,9 +86,7 @@ impl<'a> Shown<'a> {
                     let of_names = of_names.or_insert_with(|| names.iter().map(places).collect());
                     let settles = verb.is_some_and(|verb| verb == b"settle");
                     if ran && !settles {
-                        // In a batch each word of ids is of a limiter of its own.
-                        let call = if in_batch { word } else { 0 };
-                        asked.push((call, id));
+                        asked.push(id);
                     }
                     for (name, places) in of_names {
                         if !seen.by_script {
@@ -115,8 +108,8 @@ impl<'a> Shown<'a> {
             }
             // One stands there once for each limiter.
             asked.dedup();
-            for call in asked.chunk_by(|(one, _), (other, _)| one == other) {
-                calls.push((place, call.iter().map(|(_, id)| *id).collect()));
+            if !asked.is_empty() {
+                calls.push((place, asked));
             }
         }
         Self {

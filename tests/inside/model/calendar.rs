@@ -16,11 +16,10 @@ use crate::{
     limit::calendar::{LINGERS, Window},
     store::redis::{
         packed::{
-            self, Stamp, calendar,
-            calendar::{State, release},
-            freed,
+            self, Stamp, calendar, freed,
             requests::{Asked as AskedFor, KNOWN, may_ask_again, together},
             row::Row,
+            verbs::release,
         },
         wire::script::ScriptCall,
     },
@@ -294,12 +293,7 @@ impl Pair {
             One::Settle(which, keep) => self.settle(*which, *keep),
             One::Release(permits) => {
                 let released = i64::from(*permits).min(self.used());
-                let stored = self.model.state.stored.filter(|_| !self.spoilt);
-                let Some(label) = stored.map(|used| used.label) else {
-                    return self.compare();
-                };
-                let state = State { label, used: 0 };
-                let call = release(&self.name, self.stamp(), &state, *permits);
+                let call = release(Algorithm::Calendar, &self.name, self.stamp(), *permits);
                 assert_eq!(self.freed(&call), released);
                 if let Some(used) = &mut self.model.state.stored {
                     used.permits -= released;
@@ -406,8 +400,8 @@ fn ask_all(pairs: &mut [Pair; LIMITERS], asked: &Asked) {
     };
     let run: Vec<_> = asked.callers.iter().map(demand).collect();
     let sent = together(&run);
-    let again = asked.again && may_ask_again(sent);
     let all: Vec<_> = rows.iter().copied().map(Row::Calendar).collect();
+    let again = asked.again && may_ask_again(&all, sent);
     let asked_for = |again| AskedFor {
         stamp: Stamp {
             id: run[0].first().id,
@@ -424,7 +418,7 @@ fn ask_all(pairs: &mut [Pair; LIMITERS], asked: &Asked) {
     calls.extend(again.then(|| call(true)));
     let mut reply = Value::Nil;
     for call in &calls {
-        reply = pairs[0].call(call);
+        reply = pairs[0].call(&call.command());
     }
     let read = asked_for(again).read(&reply, &run);
     if which.iter().any(|limiter| pairs[*limiter].spoilt) {

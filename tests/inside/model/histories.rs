@@ -344,11 +344,6 @@ proptest! {
     }
 
     #[test]
-    fn a_history_in_batches(rate_type in rate_type(4), clock in clock(), steps in steps::<LimiterState<SlidingLog>>(40)) {
-        live(Pair::new(rate_type, clock).through(Lone::Batch), steps);
-    }
-
-    #[test]
     fn a_history_of_runs_of_one(rate_type in rate_type(4), steps in steps::<LimiterState<SlidingLog>>(40)) {
         live(Pair::new(rate_type, Clock::Server).through(Lone::Run), steps);
     }

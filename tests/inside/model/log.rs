@@ -12,7 +12,7 @@ use super::{
 use crate::{
     algorithm::{limiter::Counter as _, sliding_log::Log},
     limit::{Slots, ahead_of},
-    store::redis::wire::sliding_log::{self, ACQUIRE, ACQUIRE_BATCH, ACQUIRE_LIST},
+    store::redis::wire::sliding_log::{self, ACQUIRE, ACQUIRE_LIST},
 };
 
 /// Times around which something happens with the intervals below.
@@ -208,7 +208,7 @@ impl Pair {
         let general = (self.scripts().acquire, self.run_command(run, how));
         let brief = self.brief_command(run, how).map(|it| (&ACQUIRE, it));
         let (own, other) = match (self.lone, brief) {
-            (Lone::Own | Lone::Batch, Some(brief)) => (brief, Some(general)),
+            (Lone::Own, Some(brief)) => (brief, Some(general)),
             (Lone::Run, brief) | (_, brief @ None) => (general, brief),
         };
         let copy = other.filter(|_| matches!(self.clock, Clock::Given(_)));
@@ -222,11 +222,7 @@ impl Pair {
         });
         let (script, command) = own;
         let since = self.now();
-        let reply = if self.lone == Lone::Batch && std::ptr::eq(script, &raw const ACQUIRE) {
-            self.in_batch(&command)
-        } else {
-            self.call(script, &command).unwrap()
-        };
+        let reply = self.call(script, &command).unwrap();
         let until = self.now();
         let answers = self.read(&reply, run, how);
         if let Some((copies, replied)) = copy {
@@ -234,29 +230,6 @@ impl Pair {
             assert_eq!(self.raw(), self.raw_of(&copies), "keys after either script");
         }
         self.replied(answers, run, how, since..=until)
-    }
-
-    /// Sends a call between those of two other limiters; the first of these does not exist.
-    fn in_batch(&mut self, command: &Cmd) -> Value {
-        let [broken, beside] = ["broken", "beside"].map(|which| {
-            let name = format!("{}.{which}", self.name.as_str());
-            wire::keys(&Name::exact(&name).unwrap(), CLIENT)
-        });
-        self.command(&["SET", &broken[0], "no hash"]);
-        let calls = [
-            on(command, &self.keys, &broken),
-            command.clone(),
-            on(command, &self.keys, &beside),
-        ];
-        let batch = wire::format::batch(&ACQUIRE_BATCH, calls.iter()).unwrap();
-        match self.call(&ACQUIRE_BATCH, &batch).unwrap() {
-            Value::Array(mut replies) if replies.len() == 3 => {
-                assert_eq!(replies[0], Value::Nil);
-                assert_ne!(replies[2], Value::Nil);
-                replies.swap_remove(1)
-            }
-            reply => panic!("{reply:?}"),
-        }
     }
 
     /// Takes permits that must be granted.

@@ -3,10 +3,7 @@
 use super::*;
 use crate::store::redis::{
     inside::support::RedisServer,
-    wire::{
-        format::{self, member},
-        sliding_log::{ACQUIRE_BATCH, brief_answers},
-    },
+    wire::{format::member, sliding_log::brief_answers},
 };
 
 /// 5 in 1000 ms, as the code says it.
@@ -35,25 +32,6 @@ fn replied(pair: &mut Pair, sent: Sent, how: How) -> (Value, Answer) {
     let run = pair.acquires(&[(sent, false)], how);
     let answers = brief_answers(&reply, &run, pair.asks(how.exact)).unwrap();
     (reply, answers[0])
-}
-
-// Both begin by creating their limit, which the general script does with arguments of its own.
-#[test]
-fn a_call_of_a_batch_leaves_no_callers_to_the_next() {
-    let [mut three, mut one] = [(); 2].map(|()| Pair::overall());
-    let how = how(&three, true);
-    let runs = [
-        three.unsent_run([1, 1, 1]).to_vec(),
-        one.unsent_run([1]).to_vec(),
-    ];
-    let calls = [(&three, &runs[0]), (&one, &runs[1])];
-    let calls = calls.map(|(pair, run)| pair.brief_command(run, how).unwrap());
-    let batch = format::batch(&ACQUIRE_BATCH, calls.iter()).unwrap();
-    three.call(&ACQUIRE_BATCH, &batch).unwrap();
-    for (pair, granted) in [(&mut three, 3), (&mut one, 1)] {
-        let log = pair.log_key();
-        assert_eq!(pair.ask::<i64>(&["ZCARD", &log]), granted);
-    }
 }
 
 #[test]

@@ -104,8 +104,6 @@ pub(crate) struct Pair<K = LimiterState<SlidingLog>> {
 pub(crate) enum Lone {
     /// `sliding_log/acquire.lua`
     Own,
-    /// The same among the calls of a batch
-    Batch,
     /// `sliding_log/acquire_list.lua`
     Run,
 }
@@ -184,6 +182,7 @@ impl<K: Kind> Pair<K> {
             name,
             counting: Counting {
                 algorithm: K::ALGORITHM,
+                is_shared: true,
                 ..Counting::default()
             },
             rate_type,

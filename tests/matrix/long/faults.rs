@@ -192,13 +192,16 @@ impl<'a> World<'a> {
         self.proxy.refuse(refusing);
     }
 
-    /// One key of each: what is left tells what is in use. With two of three, or all, it would
-    /// start with all permits.
+    /// One key of each: what is left of several tells what is in use. With two of three, or all, it
+    /// starts with all permits.
     fn loses_keys(&mut self, random: &mut Random) {
         let first = random.place(self.limiters.len());
         for limiter in self.limiters.iter().cycle().skip(first).step_by(2).take(5) {
-            let keys = [limiter.name.clone(), limiter.value(), limiter.log()];
-            self.server.cli(&["DEL", &random.of(&keys)]);
+            let key = match limiter.is_own() {
+                true => limiter.log(),
+                false => random.of(&[limiter.name.clone(), limiter.value(), limiter.log()]),
+            };
+            self.server.cli(&["DEL", &key]);
         }
     }
 

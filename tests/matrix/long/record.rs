@@ -47,7 +47,7 @@ impl Record {
             let matters = match (seen.by_script, seen.words[0].as_str()) {
                 (true, "SET" | "SETRANGE") => seen.words[1].ends_with('~'),
                 (true, word) => matches!(word, "ZADD" | "ZREM"),
-                (false, word) => matches!(word, "FLUSHALL" | "FLUSHDB"),
+                (false, word) => matches!(word, "FLUSHALL" | "FLUSHDB" | "DEL"),
             };
             if matters {
                 grants.lock().unwrap().write_all(line.as_bytes()).unwrap();
@@ -58,9 +58,8 @@ impl Record {
     /// Records what a server has kept over its end, as if it had been read.
     pub fn find_again(&self, server: &RedisServer, limiters: &[Limiter]) {
         let mut grants = self.grants.lock().unwrap();
-        for (log, score, member) in kept_by(server, limiters) {
-            let member: String = member.iter().map(|byte| format!("\\x{byte:02x}")).collect();
-            let line = format!("+0 [0 lua] \"ZADD\" \"{log}\" \"NX\" \"{score}\" \"{member}\"\n");
+        for kept in kept_by(server, limiters) {
+            let line = format!("+0 [0 lua] \"{}\"\n", kept.words.join("\" \""));
             grants.write_all(line.as_bytes()).unwrap();
         }
     }

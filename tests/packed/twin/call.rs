@@ -11,6 +11,7 @@ pub const BANS: u8 = 8;
 /// A call: requests that are decided in order.
 #[derive(Clone, Debug, Default)]
 pub struct Call {
+    /// The id of the first caller, from which those of the others are made
     pub command: [u8; 8],
     /// The time in ms; 0 stands for the server's clock.
     pub now: i64,
@@ -18,6 +19,8 @@ pub struct Call {
     pub is_lone: bool,
     /// Set if the reply begins with the time.
     pub tells: bool,
+    /// Set if the reply says how many numbers each request has.
+    pub counts: bool,
     pub rows: Vec<Row>,
     pub requests: Vec<Request>,
 }
@@ -112,13 +115,11 @@ impl Request {
         self.flags & flag > 0
     }
 
-    /// Returns how many places of the call it takes.
+    /// Returns how many ids the call has for it.
     pub fn places(&self) -> i64 {
-        if self.resent.is_some() || self.has(ASKS | BANS) {
-            return 0;
-        }
         let fetches = self.charges.iter().any(|charge| charge.ahead.is_some());
-        i64::from(self.callers) + i64::from(fetches)
+        let is_known = self.resent.is_some() || self.has(ASKS | BANS);
+        i64::from(if is_known { 0 } else { self.callers }) + i64::from(fetches)
     }
 }
 
@@ -182,6 +183,18 @@ impl Charge {
 }
 
 impl Call {
+    /// Returns the id at a place among those of the call.
+    pub fn id(&self, place: i64) -> Id {
+        let mut command = self.command;
+        let others = place.to_le_bytes();
+        command
+            .iter_mut()
+            .rev()
+            .zip(others)
+            .for_each(|(byte, other)| *byte ^= other);
+        Id { command, place: 0 }
+    }
+
     /// Writes the argument.
     pub fn build(&self) -> Vec<u8> {
         let mut bytes = self.command.to_vec();
@@ -193,8 +206,12 @@ impl Call {
             return bytes;
         }
         let rows = u8::try_from(self.rows.len()).unwrap_or(u8::MAX);
-        bytes.extend([rows, u8::from(self.tells)]);
+        bytes.extend([rows, u8::from(self.tells) + 2 * u8::from(self.counts)]);
         self.rows.iter().for_each(|row| row.put(&mut bytes));
+        let places: i64 = self.requests.iter().map(Request::places).sum();
+        let others = 1..places.max(1);
+        bytes.push(u8::try_from(others.clone().count()).unwrap_or(u8::MAX));
+        others.for_each(|place| bytes.extend(self.id(place).command));
         for request in &self.requests {
             match request.resent {
                 None => bytes.push(request.callers),

@@ -5,7 +5,7 @@ use super::{
     call::{Ahead, Row},
     gcra, log,
     reply::{Refusal, Standing},
-    state::{Callers, State},
+    state::State,
     window,
 };
 
@@ -15,7 +15,7 @@ pub trait Count {
     fn room(&self, permits: i64) -> i64;
 
     /// Takes permits for each of these callers.
-    fn take(&mut self, callers: Callers, permits: i64);
+    fn take(&mut self, callers: &[Id], permits: i64);
 
     /// Charges one caller for a settlement, whether there is room or not.
     fn owe(&mut self, id: Id, permits: i64);

@@ -1,14 +1,16 @@
 //! A whole call on the keys of a server: reads all, decides the requests in order, and writes each
 //! key that has changed once.
 
+use std::iter;
+
 use super::{
-    Clock, Id,
+    Clock, Id, MOST,
     ban::{Ban, Strike, Terms},
     call::{ASKS, BANS, Banning, Call, Charge, Request, Row, SETTLES, Settled, WAITS},
     count::{self, Count},
     keys::{Held, Keys},
     reply::{Group, Outcome, Refusal, Reply},
-    state::{Callers, Foreign, State},
+    state::{Foreign, State},
 };
 
 /// The place of refusals that were answered from memory. No caller has it.
@@ -60,7 +62,7 @@ struct Deciding<'c> {
     clock: Clock,
     /// Of each key, as the requests before have left it
     held: Vec<Held>,
-    /// The place of the next caller
+    /// Where the ids of the request begin
     place: i64,
 }
 
@@ -106,10 +108,7 @@ impl Deciding<'_> {
             return Ok(Outcome::NoWindow);
         }
         self.set_back(request)?;
-        let first = request.resent.unwrap_or(Id {
-            command: self.call.command,
-            place: u8::try_from(self.place).unwrap_or(u8::MAX),
-        });
+        let first = request.resent.unwrap_or(self.call.id(self.place));
         if request.has(SETTLES) {
             let each = request
                 .charges
@@ -123,7 +122,7 @@ impl Deciding<'_> {
         }
         let found = |charge| {
             let state = self.limiter(charge).ok().flatten();
-            state.is_some_and(|state| state.holds(first))
+            state.is_some_and(|state| state.holds(first, self.clock))
         };
         if request.resent.is_some() && request.charges.iter().any(found) {
             return self.found(request);
@@ -244,6 +243,9 @@ impl Deciding<'_> {
         let (clock, permits) = (self.clock, charge.permits);
         let mut state = self.limiter(charge)?.cloned();
         let done = match (&mut state, self.call.row(charge.row)) {
+            (Some(State::Log(log)), Some(Row::Log(_))) if settled.mark == MOST => {
+                Some(log.release(settled.was, clock.now()))
+            }
             (Some(State::Log(log)), Some(Row::Log(_))) => {
                 Some(log.settle(id, permits, settled.was, clock.now()))
             }
@@ -252,8 +254,9 @@ impl Deciding<'_> {
             }
             // What was taken in another window counts no more.
             (Some(State::Calendar(window)), Some(Row::Calendar { .. }))
-                if window.label > settled.mark
-                    || window.label < settled.mark && window.is_open(clock) =>
+                if settled.mark != MOST
+                    && (window.label > settled.mark
+                        || window.label < settled.mark && window.is_open(clock)) =>
             {
                 Some(0)
             }
@@ -316,13 +319,14 @@ impl Deciding<'_> {
         let mut groups = Vec::new();
         for counted in &mut counted {
             if fits && counted.room > 0 {
-                let number = u8::try_from(counted.room).unwrap_or(u8::MAX);
-                let taking = Callers { id: first, number };
-                counted.count.take(taking, counted.charge.permits);
+                let others = (1..counted.room).map(|place| self.call.id(self.place + place));
+                let callers: Vec<_> = iter::once(first).chain(others).collect();
+                counted.count.take(&callers, counted.charge.permits);
                 counted.taken = counted.room;
             }
             let ahead = counted.charge.ahead.map(|ahead| {
-                counted.taken == callers && counted.count.fetch(first.plus(callers), ahead)
+                let behind = self.place + if request.resent.is_some() { 0 } else { callers };
+                counted.taken == callers && counted.count.fetch(self.call.id(behind), ahead)
             });
             groups.push(counted.group(callers, ahead));
             if counted.taken > 0 {

@@ -238,7 +238,8 @@ impl super::count::Count for Count {
         (whole - self.backlog).max(0) / self.gcra.pace.cost(permits).max(1)
     }
 
-    fn take(&mut self, callers: Callers, permits: i64) {
+    fn take(&mut self, callers: &[Id], permits: i64) {
+        let callers = Callers::together(callers);
         let permits = permits.saturating_mul(callers.number.into());
         let cost = self.gcra.pace.cost(permits);
         self.go_on_with(self.backlog.saturating_add(cost), callers);

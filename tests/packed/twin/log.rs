@@ -18,6 +18,8 @@ const TAIL: usize = 10;
 
 /// For each interval so many records can live, and as many once more, before some are merged.
 const MOST_SINGLE: usize = 1000;
+/// So many of the newest stay single then.
+const KEPT: usize = 500;
 /// By how many ms a record may lie after now, unless the server's clock was set back.
 const SLACK: i64 = 1000;
 /// The most grants that are fetched ahead at a time.
@@ -55,30 +57,9 @@ impl Record {
         self.time > now - interval
     }
 
-    /// Returns what a caller has of it, if it is among its callers.
+    /// Returns what a caller has of it, if it is its grant.
     fn share(&self, id: Id) -> Option<i64> {
-        let place = self.callers.place_of(id);
-        place.map(|_| self.permits / i64::from(self.callers.number))
-    }
-
-    /// Takes permits from the share of one caller: returns those before it, itself, and those
-    /// behind it.
-    fn split(&self, id: Id, freed: i64) -> Vec<Self> {
-        let before = self.callers.place_of(id).unwrap_or(0);
-        let behind = self.callers.number - before - 1;
-        let share = self.permits / i64::from(self.callers.number);
-        let of = |id: Id, number: u8, permits| Self {
-            callers: Callers { id, number },
-            permits,
-            time: self.time,
-        };
-        let mut parts = vec![
-            of(self.callers.id, before, share * i64::from(before)),
-            of(id, 1, share - freed),
-            of(id.plus(1), behind, share * i64::from(behind)),
-        ];
-        parts.retain(|part| part.callers.number > 0);
-        parts
+        self.callers.place_of(id).map(|_| self.permits)
     }
 }
 
@@ -123,7 +104,7 @@ impl Span {
     /// Moves its start past the records that live no longer.
     fn advance(&mut self, records: &[Record], now: i64) {
         let rest = records.get(self.start..).unwrap_or_default();
-        let is_dead = |record: &&Record| !record.lives(self.interval, now);
+        let is_dead = |it: &&Record| !it.lives(self.interval, now) || it.permits == 0;
         let (number, sum) = sum_of(rest.iter().take_while(is_dead));
         self.start += number;
         self.used = (self.used - sum).max(0);
@@ -207,7 +188,8 @@ impl Log {
 
     /// Returns whether anything lives by the longest interval.
     fn lives(&self, now: i64) -> bool {
-        let mut each = self.records.last().into_iter().chain(&self.ahead);
+        let ahead = self.ahead.iter().filter(|record| record.permits > 0);
+        let mut each = self.records.last().into_iter().chain(ahead);
         each.any(|record| record.lives(self.longest(), now))
     }
 
@@ -275,7 +257,7 @@ impl Log {
         let added = self
             .records
             .iter()
-            .position(|record| record.callers == callers);
+            .position(|record| record.callers == callers && record.permits > 0);
         let Some(at) = added else {
             if owed > 0 {
                 self.push(callers, owed, now);
@@ -298,22 +280,37 @@ impl Log {
             left -= freed;
         }
         for at in (0..self.records.len()).rev() {
-            let record = self.records[at];
-            let freed = record.share(id).unwrap_or(0).min(left);
-            if freed == 0 {
-                continue;
-            }
+            let freed = self.records[at].share(id).unwrap_or(0).min(left);
             left -= freed;
-            let parts = record.split(id, freed);
-            for span in &mut self.spans {
-                if span.start <= at {
-                    span.used = (span.used - freed).max(0);
-                } else {
-                    span.start += parts.len() - 1;
-                }
-            }
-            self.records.splice(at..=at, parts);
+            self.take_from(at, freed);
         }
+    }
+
+    fn take_from(&mut self, at: usize, freed: i64) {
+        self.records[at].permits -= freed;
+        for span in self.spans.iter_mut().filter(|span| span.start <= at) {
+            span.used = (span.used - freed).max(0);
+        }
+    }
+
+    /// Releases so many permits of any callers, the oldest first. Returns how many.
+    pub fn release(&mut self, permits: i64, now: i64) -> i64 {
+        let (mut left, longest) = (permits, self.longest());
+        for at in self.spans[0].start..self.records.len() {
+            if self.records[at].lives(longest, now) {
+                let freed = self.records[at].permits.min(left);
+                left -= freed;
+                self.take_from(at, freed);
+            }
+        }
+        for record in &mut self.ahead {
+            if record.lives(longest, now) {
+                let freed = record.permits.min(left);
+                left -= freed;
+                record.permits -= freed;
+            }
+        }
+        permits - left
     }
 
     /// Prepares the state for its key: whole where that is wanted, where it has grown too long or
@@ -324,7 +321,8 @@ impl Log {
         let needed = clock.server() + longest.interval + lead;
         let most = MOST_SINGLE * (self.spans.len() + 1);
         let is_long = self.records.len().saturating_sub(longest.start) > most;
-        if !whole && !is_long && self.ends >= needed {
+        let is_full = self.records.len() > 2 * most;
+        if !whole && !is_long && !is_full && self.ends >= needed {
             return None;
         }
         let now = clock.now();
@@ -335,12 +333,6 @@ impl Log {
         }
         // By a caller's clock, or where a settlement writes, all of them may be dead.
         let merges = is_long && self.newest() > now - self.longest();
-        if merges {
-            let records = &self.records;
-            self.spans
-                .iter_mut()
-                .for_each(|span| span.advance(records, now));
-        }
         self.cut();
         if merges {
             self.merge(now);
@@ -371,10 +363,15 @@ impl Log {
             let shortest = each.find(|span| record.lives(span.interval, now));
             shortest.map_or(0, |span| (span.interval + 999) / 1000)
         };
+        let longest = self.longest();
+        let is_used = |it: &&Record| it.permits > 0 && it.lives(longest, now);
         let mut merged: Vec<Record> = Vec::new();
         // The width of the last group, and the time of the first of it
         let mut group = (0, 0);
-        for record in &self.records {
+        let newest = self
+            .records
+            .split_off(self.records.len().saturating_sub(KEPT));
+        for record in self.records.iter().filter(is_used) {
             let is_near = width(record) == group.0 && record.time < group.1 + group.0;
             let fits = |slot: &&mut Record| is_near && slot.permits + record.permits <= MOST_I6;
             if let Some(slot) = merged.last_mut().filter(fits) {
@@ -386,6 +383,7 @@ impl Log {
                 merged.push(*record);
             }
         }
+        merged.extend(newest);
         self.records = merged;
         for span in &mut self.spans {
             (span.start, span.used) = (0, sum_of(&self.records).1);

@@ -128,7 +128,7 @@ impl Reply {
         for (outcome, request) in self.requests.iter().zip(&call.requests) {
             let mut numbers = Vec::new();
             match outcome {
-                Outcome::Foreign => parts.push(support::Reply::Nil),
+                Outcome::Foreign => {}
                 Outcome::NoWindow => numbers.push(NO_WINDOW),
                 Outcome::Settled(settled) => numbers.extend(settled),
                 Outcome::Decided(granted, charges, bans) => {
@@ -148,7 +148,11 @@ impl Reply {
             if let Some(one) = one.filter(|one| call.is_lone && *one >= 0) {
                 return support::Reply::Int(one);
             }
+            let is_foreign = *outcome == Outcome::Foreign;
+            let length = numbers.len() + usize::from(is_foreign);
+            parts.extend(call.counts.then_some(support::Reply::Int(length as i64)));
             parts.extend(numbers.into_iter().map(support::Reply::Int));
+            parts.extend(is_foreign.then_some(support::Reply::Nil));
         }
         support::Reply::Array(parts)
     }

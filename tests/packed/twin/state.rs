@@ -61,12 +61,13 @@ impl State {
     }
 
     /// Returns whether a grant to this caller is found in it.
-    pub fn holds(&self, id: Id) -> bool {
+    pub fn holds(&self, id: Id, clock: Clock) -> bool {
         match self {
             Self::Log(log) => log.share(id).is_some(),
-            Self::Gcra(Gcra { callers, .. })
-            | Self::Window(Window { callers, .. })
-            | Self::Calendar(Window { callers, .. }) => callers.hold(id),
+            Self::Gcra(gcra) => gcra.callers.hold(id),
+            Self::Window(window) | Self::Calendar(window) => {
+                window.is_open(clock) && window.callers.hold(id)
+            }
             Self::Ban(_) => false,
         }
     }
@@ -100,7 +101,7 @@ impl State {
 /// So many callers has what a settlement has added to the grant of one.
 pub const ADDED: u8 = 255;
 
-/// The callers of one grant: those at `id`, and at the places behind it.
+/// The callers of one grant: that of `id`, and those at the places behind it.
 #[derive(Clone, Copy, Default, PartialEq, Eq)]
 pub struct Callers {
     pub id: Id,
@@ -116,6 +117,14 @@ impl fmt::Debug for Callers {
 impl Callers {
     pub fn of(id: Id, number: u8) -> Self {
         Self { id, number }
+    }
+
+    /// Returns those who are granted together, who are known by the first.
+    pub fn together(ids: &[Id]) -> Self {
+        Self {
+            id: ids.first().copied().unwrap_or_default(),
+            number: u8::try_from(ids.len()).unwrap_or(u8::MAX),
+        }
     }
 
     /// Returns how many of them stand before a caller, if it is among them.

@@ -66,7 +66,8 @@ impl Window {
     /// Settles what a caller took at so many permits, if it took them in this window and it is
     /// open. Returns how many are free again; below zero, how many are charged.
     pub fn settle(&mut self, permits: i64, settled: &Settled, clock: Clock) -> Option<i64> {
-        if !self.is_open(clock) || self.label != settled.mark {
+        let is_meant = [self.label, MOST].contains(&settled.mark);
+        if !self.is_open(clock) || !is_meant {
             return None;
         }
         let (before, more) = (self.used, permits - settled.was);
@@ -131,9 +132,8 @@ impl Count {
                     ..*stored
                 };
             }
-            Some(State::Window(stored)) => window.callers = stored.callers,
+            Some(State::Window(_)) | None => {}
             Some(state) => window.used = state.in_use(rate, clock),
-            None => {}
         }
         window.label = window.ends;
         let kind = WINDOW;
@@ -174,7 +174,6 @@ impl Count {
                     ..*stored
                 };
             }
-            Some(State::Calendar(stored)) => window.callers = stored.callers,
             // What another kind has in use would count until the window ends.
             Some(_) | None => {}
         }
@@ -187,14 +186,15 @@ impl super::count::Count for Count {
         (self.window.rate - self.window.used).max(0) / permits.max(1)
     }
 
-    fn take(&mut self, callers: Callers, permits: i64) {
+    fn take(&mut self, callers: &[Id], permits: i64) {
+        let callers = Callers::together(callers);
         let permits = permits.saturating_mul(callers.number.into());
         self.window.used = self.window.used.saturating_add(permits);
         self.window.callers.push(callers);
     }
 
     fn owe(&mut self, id: Id, permits: i64) {
-        self.take(Callers::of(id, 1), permits);
+        self.take(&[id], permits);
     }
 
     fn standing(&self) -> Standing {

@@ -191,6 +191,7 @@ async fn a_hidden_rule_has_no_fields() {
 #[tokio::test]
 async fn a_grant_tells_when_the_next_permit_is_free() {
     let (store, clock) = MemoryStore::manual();
+    let store = store.redisson();
     // At 0, 10 and 20 s; after each: until one more is free, and until all are.
     for (way, expected) in [
         (Way::Log, [(60, 60), (50, 60), (40, 60)]),

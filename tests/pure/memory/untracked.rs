@@ -73,7 +73,7 @@ proptest! {
     #[test]
     fn no_name_gets_more_than_its_limit(
         places in 1..6_usize,
-        way in 0..4_usize,
+        way in 0..Way::ALL.len(),
         limit in 3..9_u32,
         steps in steps(),
     ) {
@@ -104,8 +104,8 @@ proptest! {
                 let span = u32::try_from(time - from).unwrap();
                 let within = own.iter().filter(|(at, _)| *at >= from);
                 let bound = match way {
-                    Way::Log | Way::Slots(_) => limit,
-                    Way::Window => 2 * limit,
+                    Way::Log | Way::Slots(_) | Way::OwnLog => limit,
+                    Way::Window | Way::OwnWindow => 2 * limit,
                     Way::Gcra => limit + limit * span.min(800).div_ceil(800),
                 };
                 if span < 800 {
@@ -125,7 +125,7 @@ proptest! {
     fn the_wait_of_an_untracked_name_is_exact(
         taken in prop::collection::vec((1..4_u32, 0..200_u64), 1..12),
         cost in 1..9_u32,
-        way in 0..4_usize,
+        way in 0..Way::ALL.len(),
     ) {
         let world = World::occupied();
         let service = world.service(Way::ALL[way].rule(rule("api", 8)));

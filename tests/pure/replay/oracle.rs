@@ -198,7 +198,7 @@ fn refused(times: &[i64], algorithm: Algorithm, limit: Limit) -> u64 {
             }
             Algorithm::FixedWindow => {
                 if *time >= window_ends {
-                    (window_ends, in_window) = (time + interval + 1000, 0);
+                    (window_ends, in_window) = (time + interval, 0);
                 }
                 in_window += 1;
                 in_window <= permits

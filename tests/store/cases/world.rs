@@ -39,8 +39,18 @@ struct Wish {
 
 pub(crate) fn memory() -> World {
     let clock = ManualClock::new();
-    let stores = ["a", "b"].map(|client| (client, MemoryStore::new().clock(clock.clone())));
-    World::new(clock, stores)
+    let store = |client| (client, MemoryStore::new().clock(clock.clone()));
+    World::new(clock.clone(), ["a", "b"].map(store))
+}
+
+/// One whose rules are in Redisson's format, too.
+pub(crate) fn memory_of_redisson() -> World {
+    let clock = ManualClock::new();
+    let store = |client| {
+        let store = MemoryStore::new().redisson().clock(clock.clone());
+        (client, store)
+    };
+    World::new(clock.clone(), ["a", "b"].map(store))
 }
 
 /// The stores of many cases, one after the other: connecting takes longer than most of them.
@@ -50,7 +60,7 @@ pub(crate) struct Stores {
 }
 
 impl Stores {
-    pub(crate) async fn new(topology: Topology, guards: Guards) -> Self {
+    pub(crate) async fn new(topology: Topology, guards: Guards, in_redisson: bool) -> Self {
         let clock = ManualClock::new();
         let prefix = unique("cases");
         let store = async |client: &'static str| {
@@ -59,6 +69,7 @@ impl Stores {
                 .prefix(&prefix)
                 .client_clock(clock.clone())
                 .client_id(client);
+            let store = if in_redisson { store.redisson() } else { store };
             (client, connected(guards.put_on(store)).await)
         };
         let stores = [store("a").await, store("b").await];

@@ -195,12 +195,12 @@ fn what_it_cannot_have_is_named() {
         (
             limit.per_client().named("api").algorithm(Algorithm::Gcra),
             ConfigErrorKind::Limit,
-            "\"api\" counts 5/1h by GCRA, for all clients together: leave `per_client` out",
+            "\"api\" counts 5/1h for all clients together: leave `per_client` out",
         ),
         (
             kept.named("api").algorithm(Algorithm::Gcra),
             ConfigErrorKind::Limit,
-            "\"api\" counts 5/1h by GCRA, which keeps no key beyond its use: leave `keep_alive`",
+            "\"api\" counts 5/1h in a key that is gone after its use: leave `keep_alive`",
         ),
         (
             limit.named("api").ban(Ban::after(0)),
@@ -225,6 +225,6 @@ fn what_it_cannot_have_is_named() {
         .unwrap();
     let said = "\"memory:{all}:brief\" cannot lease permits for 1ms: it is longer than a tenth";
     mistake(brief.clone().lease(millis(1)), ConfigErrorKind::Limit, said);
-    let said = "\"memory:{all}:brief\" cannot have 10 slots: each takes at least a millisecond";
+    let said = "\"memory:{all}:brief\" needs no slots";
     mistake(brief.slots(10), ConfigErrorKind::Limit, said);
 }

@@ -245,10 +245,7 @@ fn what_it_cannot_have_is_named() {
             rule().lease(SECOND),
             "\"api\" cannot lease permits for 1s: a window of the calendar has no",
         ),
-        (
-            rule().slots(10),
-            "\"api\" cannot have 10 slots: only a sliding log has slots",
-        ),
+        (rule().slots(10), "rule \"api\" needs no slots"),
         (
             rule().algorithm(Algorithm::Gcra),
             "\"api\" counts 5/month by the calendar, for all clients together: leave the algorithm",

@@ -35,13 +35,14 @@ async fn a_layer_counts_what_is_left_of_a_leased_limit_whether_it_tells_or_not()
     }
 }
 
-/// A call that finds the limit of another process writes its own, and grants by that no permits of
-/// before.
+/// In Redisson's format, a call that finds the limit of another process writes its own, and grants
+/// by that no permits of before.
 #[tokio::test]
 async fn a_lease_ends_when_a_call_finds_the_limit_rewritten() {
     for rewritten in [false, true] {
         let (clock, prefix) = (ManualClock::new(), unique("lease"));
-        let store = shared_by_clock(&clock).prefix(&prefix).build().unwrap();
+        let store = shared_by_clock(&clock).prefix(&prefix).redisson();
+        let store = store.build().unwrap();
         let cost = |parts: &http::request::Parts| {
             let cost = parts.headers.get("cost");
             cost.map_or(1, |cost| cost.to_str().unwrap().parse().unwrap())

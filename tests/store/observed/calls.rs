@@ -131,7 +131,7 @@ async fn an_outage_is_reported_with_what_decided_instead() {
         "unavailable policy timeout",
         "unavailable policy unavailable",
         "deny local -",
-        "call sliding_log/acquire 1 timeout",
+        "call packed/decide 1 timeout",
     ] {
         assert!(recorded.has(expected), "{expected}: {:#?}", recorded.all());
     }

@@ -28,7 +28,7 @@ async fn a_call_is_a_span_without_a_key() {
     let (host, port) = (server.address().ip(), server.address().port());
     let of_call = |said: &&String| {
         said.contains("otel.kind=\"client\" db.system.name=\"redis\" db.namespace=\"3\"")
-            && said.contains("db.operation.name=\"sliding_log/acquire\"")
+            && said.contains("db.operation.name=\"packed/decide\"")
             && said.contains(&format!("server.address=\"{host}\" server.port={port} "))
             && said.contains("ratelimit.callers=1")
             && !said.contains("status_code")
@@ -210,8 +210,13 @@ async fn a_batch_is_one_span() {
     };
     let shared: usize = spans.iter().map(number).sum();
     assert_eq!(shared, 60, "{spans:#?}");
-    let is_batch =
-        |said: &&String| said.contains("db.operation.name=\"sliding_log/acquire_batch\"");
-    let batches: usize = spans.iter().filter(is_batch).map(number).sum();
+    let is_own = |said: &String| said.contains("db.operation.name=\"packed/decide\"");
+    assert!(spans.iter().all(is_own), "{spans:#?}");
+    // More than those of one key.
+    let batches: usize = spans
+        .iter()
+        .map(number)
+        .filter(|callers| *callers > 6)
+        .sum();
     assert!(batches > 30 && spans.len() < 10, "{spans:#?}");
 }

@@ -116,7 +116,11 @@ impl Slow {
 impl ConnectionLike for Slow {
     fn req_packed_command<'a>(&'a mut self, command: &'a Cmd) -> RedisFuture<'a, Value> {
         let mut words = command.args_iter();
-        let settles = words.any(|word| matches!(word, Arg::Simple(b"settle")));
+        // The flags of a request whose caller was sent before, behind the row of a log.
+        let settles = words.any(|word| match word {
+            Arg::Simple(bytes) => bytes.get(32) == Some(&0) && bytes.get(43) == Some(&4),
+            _ => false,
+        });
         Box::pin(async move {
             if settles {
                 self.sent.lock().unwrap().push("settlement");
@@ -154,7 +158,8 @@ impl ConnectionLike for Slow {
 async fn what_gives_back_does_not_overtake_its_call() {
     let connection = Slow::default();
     let store = RedisStore::connection(connection.clone()).build().unwrap();
-    let limiter = || RateLimiter::new(&store, &unique("orders")).unwrap();
+    let orders = Limit::per_hour(9).named("orders").keyed(&store).unwrap();
+    let limiter = || orders.of(unique("a"));
     let (first, leaving) = (limiter(), limiter());
     let first = tokio::spawn(async move { first.try_acquire().await });
     until("the first is sent", async || connection.count() == 1).await;

@@ -74,9 +74,18 @@ async fn have_banned(layer: &RateLimitLayer, key: &str) {
 }
 
 async fn the_last_refusal_bans(store: impl Settles, clock: ManualClock) {
-    for way in [Way::Log, Way::Slots(10), Way::Gcra] {
-        let name = format!("{way:?}").replace(['(', ')'], "-");
-        let layer = layer_of(&store, way.rule(rule()).named(&name).ban(ban(3)));
+    let [shared, slots] = ["shared", "slots"].map(|name| {
+        let shared = Rule::shared(&format!("{}:<key>", unique(name)));
+        let shared = shared.or_init(Limit::new(1, secs(10)));
+        shared.by(FromHeader::new("x-key"))
+    });
+    for (name, rule) in [
+        ("shared", shared),
+        ("slots", slots.slots(10)),
+        ("log", Way::OwnLog.rule(rule())),
+        ("gcra", Way::Gcra.rule(rule())),
+    ] {
+        let layer = layer_of(&store, rule.named(name).ban(ban(3)));
         assert_eq!(ask(&layer, "a").await, None);
         for refused in [
             RefusalKind::OverLimit,
@@ -84,7 +93,7 @@ async fn the_last_refusal_bans(store: impl Settles, clock: ManualClock) {
             RefusalKind::Banned,
         ] {
             clock.advance(SECOND);
-            assert_eq!(ask(&layer, "a").await.unwrap().0, refused, "{way:?}");
+            assert_eq!(ask(&layer, "a").await.unwrap().0, refused, "{name}");
         }
         assert_eq!(ask(&layer, "a").await, banned(15 * MINUTE));
         clock.advance(MINUTE);

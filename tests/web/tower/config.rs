@@ -209,7 +209,8 @@ fn what_a_known_limit_cannot_have_is_named() {
         };
         for rule in known(limit).into_iter().take(ways) {
             let rule = row.set(rule);
-            match (&row.says, otherwise(rule)) {
+            let built = RateLimitLayer::builder(&MemoryStore::new().redisson());
+            match (&row.says, built.otherwise(rule).build()) {
                 (Some(said), built) => mistake(built, ConfigErrorKind::Limit, said),
                 (None, built) => drop(built.unwrap()),
             }
@@ -219,8 +220,58 @@ fn what_a_known_limit_cannot_have_is_named() {
     let short = limit_by(|_| Limit::new(5, millis(999)));
     let (found, shared) = (Rule::new("api", short, PeerIp), Rule::shared("api"));
     let (slots, lease) = (shared.clone().slots(10_000), shared.lease(HOUR));
+    let store = MemoryStore::new().redisson();
     for rule in [found.slots(1000), slots, lease] {
-        assert!(otherwise(rule).is_ok());
+        let built = RateLimitLayer::builder(&store).otherwise(rule);
+        assert!(built.build().is_ok());
+    }
+}
+
+/// A rule's own limiters are in our format, unless its store keeps all in Redisson's.
+#[test]
+fn what_only_redissons_format_has_is_named() {
+    let hour = Limit::per_hour(9);
+    let kept = hour.keep_alive(HOUR).unwrap();
+    for (limit, slots, said) in [
+        (hour, Some(100), "rule \"api\" needs no slots"),
+        (
+            hour.per_client(),
+            None,
+            "\"api\" counts 9/1h for all clients together",
+        ),
+        (
+            kept,
+            None,
+            "\"api\" counts 9/1h in a key that is gone after its use",
+        ),
+    ] {
+        let set = |rule: Rule| match slots {
+            Some(slots) => rule.slots(slots),
+            None => rule,
+        };
+        let [own, of_tier, shared] = known(limit).map(set);
+        for rule in [own.clone(), of_tier.clone()] {
+            mistake(otherwise(rule), ConfigErrorKind::Limit, said);
+        }
+        let redis = RedisStore::builder("redis://127.0.0.1:1/").build().unwrap();
+        let layer = RateLimitLayer::builder(&redis).otherwise(own.clone());
+        mistake(layer.build(), ConfigErrorKind::Limit, said);
+        assert!(otherwise(shared).is_ok());
+        let redis = RedisStore::builder("redis://127.0.0.1:1/").redisson();
+        for rule in [own, of_tier] {
+            let memory = MemoryStore::new().redisson();
+            let layer = RateLimitLayer::builder(&memory).otherwise(rule.clone());
+            assert!(layer.build().is_ok());
+            let redis = redis.clone().build().unwrap();
+            let layer = RateLimitLayer::builder(&redis).otherwise(rule);
+            assert!(layer.build().is_ok());
+        }
+        if slots.is_none() {
+            let keyed = limit.named("api").keyed(&MemoryStore::new());
+            mistake(keyed, ConfigErrorKind::Limit, said);
+            let keyed = limit.named("api").keyed(&MemoryStore::new().redisson());
+            assert!(keyed.is_ok());
+        }
     }
 }
 
@@ -250,10 +301,9 @@ fn one_name_is_one_rule_on_all_layers_of_a_store() {
     let other_key = Limit::per_hour(1).by(FromHeader::new("x-other"));
     // Another key.
     assert_duplicate(build(other_key.clone()), "default");
-    // Another way to count; slots are those of who counts, and not of the limiter.
+    // Another way to count.
     let window = by_key(1).algorithm(Algorithm::FixedWindow);
     assert_duplicate(build(window), "default");
-    assert!(build(by_key(1).slots(100)).is_ok());
     assert!(build(by_key(2).named("second")).is_ok());
     assert!(otherwise(by_key(2)).is_ok(), "another store");
     let clone = RateLimitLayer::builder(&store.clone()).otherwise(by_key(2));

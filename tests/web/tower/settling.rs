@@ -220,7 +220,7 @@ async fn an_answer_without_a_body_is_settled_at_once() {
 /// An answer can last longer than an idle limiter is kept.
 #[tokio::test]
 async fn debt_brings_back_a_limiter_that_has_vanished() {
-    for way in [Way::Log, Way::Slots(1000), Way::Window, Way::Gcra] {
+    for way in Way::OWN {
         debt_brings_back(way).await;
     }
 }
@@ -253,8 +253,7 @@ async fn debt_brings_back(way: Way) {
     let service = layer.layer(answers.service());
     let answer = service.clone().oneshot(request("a")).await.unwrap();
     assert!(answers.last().set(25));
-    let limiter = RateLimiter::new(&redis, &format!("{prefix}:{{a}}:default"));
-    let limiter = way.limiter(limiter.unwrap());
+    let limiter = layer.limiter("default", ["a"]).unwrap();
     assert!(limiter.delete().await.unwrap());
     drop(answer);
     redis.close().await;

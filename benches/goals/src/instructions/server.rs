@@ -94,10 +94,9 @@ pub(crate) fn count(folder: &Path) -> [f64; ROWS.len()] {
             .build()
             .unwrap();
         // It lives on: how soon its end is put off depends on the time, too.
-        let short = SHORT.keep_alive(AMPLE.interval()).unwrap();
-        let exact = RateLimitLayer::new(&store, short.by(by_user()).named("exact"));
+        let exact = RateLimitLayer::new(&store, SHORT.by(by_user()).named("exact"));
         let hot = RateLimitLayer::new(&store, AMPLE.by(by_user()).named("hot"));
-        let rules = ["a", "b", "c"].map(|name| short.by(by_user()).named(name));
+        let rules = ["a", "b", "c"].map(|name| SHORT.by(by_user()).named(name));
         let list = RateLimitLayer::builder(&store).otherwise(rules).build();
         let [spent, steady] =
             [("gcra", Limit::per_day(1)), ("steady", STEADY)].map(|(name, limit)| {

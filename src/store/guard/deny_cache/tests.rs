@@ -372,6 +372,6 @@ fn what_is_told_is_the_answer_to_the_same_question() {
     // The same rule, built once more.
     let world = World::new(CAP);
     world.refused(&base, 1000, || {});
-    let rebuilt = with(&|charge| charge.limiter.of = CompiledLimit::unnamed("a"));
+    let rebuilt = with(&|charge| charge.limiter.of = CompiledLimit::new("a", false));
     assert!(world.repeated(&rebuilt).is_some());
 }

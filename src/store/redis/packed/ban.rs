@@ -1,6 +1,6 @@
 //! The ban of the caller of a limiter, one string: see `lua/packed/ban.lua`.
 
-use super::{Argument, Numbers, number_at};
+use super::{Numbers, bytes::Bytes, number_at};
 use crate::{
     error::Error,
     limit::Ban,
@@ -17,10 +17,10 @@ pub(crate) fn key(name: &Name) -> String {
 }
 
 /// Writes the terms of a ban, a row.
-pub(super) fn put(argument: Argument, ban: &Ban) -> Argument {
-    let argument = argument.bytes(&[KIND]).number(ban.after.into(), 4);
-    let times = ban.millis().into_iter();
-    times.fold(argument, |argument, time| argument.number(time, 6))
+pub(super) fn put(bytes: &mut Bytes, ban: &Ban) {
+    bytes.put(&[KIND]);
+    bytes.number(ban.after.into(), 4);
+    ban.millis().iter().for_each(|time| bytes.number(*time, 6));
 }
 
 /// Reads how a ban stands.

@@ -4,15 +4,14 @@
 //! the server's time chooses. If neither holds that time, the call must be made once more, by that
 //! time.
 
-use super::{Argument, LATEST, MOST, Numbers, Stamp, Standing, number_at};
+use super::{LATEST, MOST, Numbers, Standing, bytes::Bytes, left_and, number_at};
 use crate::{
     algorithm::answer::{Answer, Changed},
     charge::{Charge, Taken},
     clock::Now,
     error::Error,
     limit::{RateType, StoredLimit, calendar::Window},
-    name::Name,
-    store::redis::wire::{self, script::ScriptCall},
+    store::redis::wire,
 };
 
 /// The kind of a state and of a row.
@@ -20,7 +19,7 @@ const KIND: u8 = 5;
 
 /// What a charge counts by. A limiter stands as the permits left, and the ms until the window ends:
 /// 0 if all ask for more than the rate, which says no end.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Row {
     pub(crate) rate: i64,
     pub(crate) windows: [Window; 2],
@@ -36,9 +35,12 @@ struct Counted {
 }
 
 impl Row {
+    /// Returns that of a call that releases what was taken in any window.
+    pub(super) const ANY: Self = Self::until(LATEST, 0, MOST);
+
     /// Returns that of a call which knows one window, and does nothing once that is over. The
     /// server's clock may be set back, so it has begun always.
-    fn until(end: i64, label: i64, rate: i64) -> Self {
+    const fn until(end: i64, label: i64, rate: i64) -> Self {
         let start = 0;
         Self {
             rate,
@@ -47,18 +49,14 @@ impl Row {
     }
 
     /// Writes it.
-    pub(super) fn put(&self, argument: Argument) -> Argument {
-        let argument = argument.bytes(&[KIND]).number(self.rate, 7);
-        let numbers = self.windows.iter();
-        let numbers = numbers.flat_map(|window| [window.label, window.start, window.end]);
-        numbers.fold(argument, |argument, number| argument.number(number, 6))
-    }
-
-    /// Makes the call that leaves so many of the permits that were taken in its window.
-    fn settle(&self, stamp: Stamp, name: &Name, took: u32, keep: u32) -> ScriptCall {
-        let label = self.windows[0].label;
-        let argument = self.put(Argument::new(stamp, 1));
-        argument.settle(stamp.id, name, [took, keep], [label, 0])
+    pub(super) fn put(&self, bytes: &mut Bytes) {
+        bytes.put(&[KIND]);
+        bytes.number(self.rate, 7);
+        for window in self.windows {
+            for number in [window.label, window.start, window.end] {
+                bytes.number(number, 6);
+            }
+        }
     }
 
     /// Reads the permits left and the ms until the window ends.
@@ -67,28 +65,22 @@ impl Row {
         number: i64,
         numbers: &mut Numbers<'_>,
     ) -> Result<Standing, Error> {
-        let unit = self.span() + 1;
-        let is_one = (self.rate + 1).saturating_mul(unit) <= MOST;
-        let (left, ends) = match is_one {
-            true => (number.div_euclid(unit), number.rem_euclid(unit)),
-            false => (number, numbers.next()?),
-        };
-        match left >= 0 && ends > 0 {
-            true => Ok([left, ends]),
-            false => Err(wire::unreadable()),
+        let [left, ends] = left_and(number, numbers, self.rate, self.span())?;
+        match ends {
+            1.. => Ok([left, ends, 0]),
+            _ => Err(wire::unreadable()),
         }
     }
 
     /// Reads the same where there is no room, which may have stood so `before`.
     pub(super) fn without_room(
-        &self,
         wait: i64,
         numbers: &mut Numbers<'_>,
         before: Option<Standing>,
     ) -> Result<Standing, Error> {
-        let ends_before = before.map_or(0, |[_, ends]| ends);
+        let ends_before = before.map_or(0, |[_, ends, _]| ends);
         let left = numbers.next()?;
-        Ok([left, if wait > -MOST { -wait } else { ends_before }])
+        Ok([left, if wait > -MOST { -wait } else { ends_before }, 0])
     }
 
     /// Returns the ms from the first start to the last end. No grant says a longer time.
@@ -125,7 +117,7 @@ impl Row {
     }
 
     /// Returns what is answered to all callers.
-    pub(super) fn answer(&self, now: i64, [left, ends]: Standing) -> Answer {
+    pub(super) fn answer(&self, now: i64, [left, ends, _]: Standing) -> Answer {
         let window = self.counted(now, ends);
         let limit = StoredLimit {
             interval: window.length,
@@ -148,7 +140,7 @@ impl Row {
 
     /// Returns the ms until so many permits are free: later windows are assumed to be as long as
     /// this one.
-    pub(super) fn wait(&self, answer: &Answer, [_, ends]: Standing, needs: i64) -> i64 {
+    pub(super) fn wait(&self, answer: &Answer, [_, ends, _]: Standing, needs: i64) -> i64 {
         let now = answer.now.tick;
         let turn = self.counted(now, ends).end - now;
         let rounds = (needs - 1).div_euclid(self.rate.max(1));
@@ -156,24 +148,14 @@ impl Row {
     }
 }
 
-/// Makes the call that settles a receipt at a number of permits.
-pub(super) fn settle(receipt: &Charge, keep: u32) -> Option<ScriptCall> {
+/// Returns what a receipt is settled by, and the two numbers by which its grant is found; `None` if
+/// it lacks what that needs.
+pub(super) fn settled(receipt: &Charge) -> Option<(Row, [i64; 2])> {
     let Some(Taken::Date { label, end }) = receipt.settle() else {
         return None;
     };
     let rate = receipt.limit().given()?.stored().rate;
-    let row = Row::until(end, label, rate);
-    let stamp = Stamp {
-        id: receipt.id,
-        now: None,
-    };
-    Some(row.settle(stamp, receipt.name(), receipt.permits, keep))
-}
-
-/// Makes the call that gives back so many permits of the window of a state, if it is open.
-pub(crate) fn release(name: &Name, stamp: Stamp, state: &State, permits: u32) -> ScriptCall {
-    let row = Row::until(LATEST, state.label, MOST);
-    row.settle(stamp, name, permits, 0)
+    Some((Row::until(end, label, rate), [label, 0]))
 }
 
 /// What a state says.

@@ -3,7 +3,7 @@
 
 use redis::Value;
 
-use super::{Argument, MOST, Numbers, Stamp, Standing, key, number_at};
+use super::{Group, MOST, Numbers, SUFFIX, Stamp, Standing, bytes::Bytes, number_at};
 use crate::{
     algorithm::{
         answer::{Answer, Changed},
@@ -13,9 +13,9 @@ use crate::{
     clock::Now,
     error::Error,
     limit::StoredLimit,
-    name::Name,
     store::redis::wire::{
         self,
+        format::add_suffixed,
         script::{Loaded, Script, ScriptCall},
     },
 };
@@ -31,7 +31,7 @@ const KIND: u8 = 2;
 
 /// What a charge counts by. A limiter stands as how far TAT lies ahead of now, and how far
 /// settlements have moved it back so far, both in us.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Row(pub(crate) Pace);
 
 impl Row {
@@ -39,21 +39,16 @@ impl Row {
     pub(super) const ANY: Self = Self(Pace::ANY);
 
     /// Writes it.
-    pub(super) fn put(&self, argument: Argument) -> Argument {
-        let (interval, rate) = (self.0.interval, self.0.rate);
-        argument.bytes(&[KIND]).number(interval, 6).number(rate, 7)
-    }
-
-    /// Makes the call that leaves so many of the permits that a grant took when it left TAT so.
-    fn settle(&self, stamp: Stamp, name: &Name, permits: [u32; 2], tat: Tat) -> ScriptCall {
-        let argument = self.put(Argument::new(stamp, 1));
-        argument.settle(stamp.id, name, permits, [tat.at, tat.given])
+    pub(super) fn put(&self, bytes: &mut Bytes) {
+        bytes.put(&[KIND]);
+        bytes.number(self.0.interval, 6);
+        bytes.number(self.0.rate, 7);
     }
 
     /// Makes the call for a caller alone; `None` where another script must decide.
     pub(super) fn lone(&self, stamp: Stamp, charge: &Charge) -> Option<ScriptCall> {
         let permits = i64::from(charge.permits);
-        if permits > self.0.rate || charge.of().ban.is_some() {
+        if permits > self.0.rate {
             return None;
         }
         let (cost, Pace { rate, interval, .. }) = (self.0.cost(permits), self.0);
@@ -62,19 +57,25 @@ impl Row {
         let now = stamp.now.map_or(0.0, |now| now.max(1) as f64 * 1000.0);
         let numbers = [now, cost as f64, room as f64, interval as f64, rate as f64];
         let numbers = numbers.map(f64::to_le_bytes);
-        let argument = [&stamp.id.0[..8], &[0, 1], numbers.as_flattened()].concat();
+        let argument = [&stamp.id.short()[..], &[0, 1], numbers.as_flattened()].concat();
         let mut command = LONE.start(1, 1);
-        command.arg(key(charge.name())).arg(argument);
+        add_suffixed(&mut command, charge.name(), SUFFIX);
+        command.arg(argument);
         Some(ScriptCall::new(&LONE, command, 1, true))
     }
 
-    /// Reads the reply to it: the time in us, whether it is granted, and how the limiter stands;
-    /// `None` if the other script must decide.
-    pub(super) fn read_lone(reply: &Value) -> Result<Option<(i64, bool, Standing)>, Error> {
+    /// Reads the reply to it: the time in us, and what it says of the caller; `None` if the other
+    /// script must decide.
+    pub(super) fn read_lone(reply: &Value) -> Result<Option<(i64, Group)>, Error> {
+        let group = |is_granted, standing| Group {
+            granted: usize::from(is_granted),
+            wait: 0,
+            standing: Some(standing),
+        };
         Ok(match reply {
             Value::Nil => None,
             // A refusal does not contain the time, which makes no difference to it.
-            Value::Int(backlog @ 0..=MOST) => Some((0, false, [*backlog, 0])),
+            Value::Int(backlog @ 0..=MOST) => Some((0, group(false, [*backlog, 0, 0]))),
             Value::BulkString(text) => {
                 let (&[micros, tat, given], []) = text.as_chunks::<8>() else {
                     return Err(wire::unreadable());
@@ -85,7 +86,8 @@ impl Row {
                     return Err(wire::unreadable());
                 }
                 let [micros, tat, given] = numbers.map(|number| number as i64);
-                Some((micros, true, [(tat - micros).max(0), given]))
+                let standing = [(tat - micros).max(0), given, 0];
+                Some((micros, group(true, standing)))
             }
             _ => return Err(wire::unreadable()),
         })
@@ -93,7 +95,7 @@ impl Row {
 
     /// Reads how it stands.
     pub(super) fn with_room(backlog: i64, numbers: &mut Numbers<'_>) -> Result<Standing, Error> {
-        Ok([backlog, numbers.next()?])
+        Ok([backlog, numbers.next()?, 0])
     }
 
     /// Reads the same where there is no room.
@@ -111,7 +113,7 @@ impl Row {
     }
 
     /// Returns what is answered to all callers.
-    pub(super) fn answer(&self, micros: i64, [backlog, given]: Standing) -> Answer {
+    pub(super) fn answer(&self, micros: i64, [backlog, given, _]: Standing) -> Answer {
         let now = Now::millis(micros / 1000);
         let [next, reset] =
             [self.0.next(backlog), backlog].map(|micros| now.ticks_of_micros(micros));
@@ -126,25 +128,22 @@ impl Row {
     }
 
     /// Returns the ms until so many permits are free.
-    pub(super) fn wait(&self, now: Now, [backlog, _]: Standing, needs: i64) -> i64 {
+    pub(super) fn wait(&self, now: Now, [backlog, ..]: Standing, needs: i64) -> i64 {
         now.ticks_of_micros(self.0.wait(backlog, needs))
     }
 }
 
-/// Makes the call that settles a receipt at a number of permits.
-pub(super) fn settle(receipt: &Charge, stamp: Stamp, keep: u32) -> Option<ScriptCall> {
+/// Returns what a receipt is settled by, and the two numbers by which its grant is found; `None` if
+/// it lacks what that needs.
+pub(super) fn settled(receipt: &Charge) -> Option<(Row, [i64; 2])> {
     let Some(Taken::Tat(tat)) = receipt.settle() else {
         return None;
     };
     let limit = receipt.limit().given()?.stored();
-    let row = Row(Pace::of(limit.rate, limit.interval)?);
-    Some(row.settle(stamp, receipt.name(), [receipt.permits, keep], tat))
-}
-
-/// Makes the call that gives back so many permits, the last ones.
-pub(crate) fn release(name: &Name, stamp: Stamp, permits: u32) -> ScriptCall {
-    let last = Tat { at: MOST, given: 0 };
-    Row::ANY.settle(stamp, name, [permits, 0], last)
+    Some((
+        Row(Pace::of(limit.rate, limit.interval)?),
+        [tat.at, tat.given],
+    ))
 }
 
 /// Reads a state; `None` if it is another one.

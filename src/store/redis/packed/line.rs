@@ -39,6 +39,8 @@ pub(super) struct Line<'a> {
     in_line: List<i64>,
     /// Set once one that waits is refused.
     is_closed: bool,
+    /// Of each limiter: the longest wait of those callers, the least of those behind them.
+    longest: List<i64>,
 }
 
 impl<'a> Line<'a> {
@@ -64,6 +66,7 @@ impl<'a> Line<'a> {
             is_taken: (0..rows.len()).map(is_taken).collect(),
             in_line: rows.iter().map(|_| 0).collect(),
             is_closed: false,
+            longest: rows.iter().map(|_| 0).collect(),
         }
     }
 
@@ -114,13 +117,19 @@ impl<'a> Line<'a> {
                         self.in_line[place] += needs;
                         needs = self.in_line[place];
                     }
-                    // Another limiter, or one that waits before it, may have refused it.
-                    if needs <= answer.remaining {
+                    // Another limiter, or one that waits before it, may have refused it. What is
+                    // fetched ahead has bounds of its own.
+                    if needs <= answer.remaining && charge.lead == 0 {
                         answer.for_caller(Verdict::Granted, 0)
                     } else {
                         let wait = row.wait(&answer, standing, needs);
-                        let said = caller.waits.get(place).filter(|_| !self.is_taken[place]);
-                        let wait = wait.max(said.copied().unwrap_or(0));
+                        let counts = row.has_records() || !self.is_taken[place];
+                        let said = caller.waits.get(place).filter(|_| counts);
+                        let mut wait = wait.max(said.copied().unwrap_or(0));
+                        if waits && !charge.shadow {
+                            wait = wait.max(self.longest[place]);
+                            self.longest[place] = wait;
+                        }
                         answer.for_caller(Verdict::Refused, wait)
                     }
                 }

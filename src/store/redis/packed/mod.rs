@@ -1,23 +1,27 @@
 //! Our own format in Redis: a limiter is one string, which one script reads and writes.
 //!
 //! `lua/README.md` describes the string, and the head of `lua/packed/decide.lua` a call and its
-//! reply. So far limits by GCRA and by the calendar have it. Pure.
+//! reply. Pure.
 
 pub(crate) mod ban;
+mod bytes;
 pub(crate) mod calendar;
+pub(crate) mod call;
 pub(crate) mod gcra;
 mod line;
+pub(crate) mod log;
 pub(crate) mod requests;
 pub(crate) mod row;
 pub(crate) mod verbs;
+pub(crate) mod window;
 
-use std::{iter, slice};
+use std::slice;
 
 use redis::Value;
 
 use super::wire::{
     format::suffixed,
-    script::{Loaded, Script, ScriptCall},
+    script::{Loaded, Script},
     unreadable,
 };
 use crate::{
@@ -25,7 +29,6 @@ use crate::{
     clock::Millis,
     error::{Error, ErrorKind},
     name::Name,
-    store::guard::deny_cache::bans::Carried,
 };
 
 /// The script that decides all, and settles.
@@ -38,7 +41,7 @@ macro_rules! fragments {
         [$(($name, include_str!(concat!("../../../../lua/packed/", $name)))),+]
     };
 }
-const FRAGMENTS: [(&str, &str); 18] = fragments![
+const FRAGMENTS: [(&str, &str); 19] = fragments![
     "ban.lua",
     "charge.lua",
     "decide.lua",
@@ -49,6 +52,7 @@ const FRAGMENTS: [(&str, &str); 18] = fragments![
     "prepare.lua",
     "rare.lua",
     "read.lua",
+    "records.lua",
     "resolve.lua",
     "row.lua",
     "settle.lua",
@@ -74,8 +78,17 @@ fn joined(name: &str, indent: &str) -> String {
 const MOST: i64 = (1 << 53) - 1;
 const LATEST: i64 = (1 << 48) - 1;
 
-/// How a limiter stands, in the two numbers that its kind has for it.
-type Standing = [i64; 2];
+/// How a limiter stands, in the numbers that its kind has for it.
+type Standing = [i64; 3];
+
+/// What the reply says about callers that ask for the same of one limiter.
+struct Group {
+    granted: usize,
+    /// The ms until the first of the others has room, if nothing else is taken.
+    wait: i64,
+    /// `None` if a ban refuses them.
+    standing: Option<Standing>,
+}
 
 /// Where a charge by the calendar has no window at the time that counts.
 const NO_WINDOW: i64 = 2 - MOST;
@@ -83,7 +96,7 @@ const NO_WINDOW: i64 = 2 - MOST;
 /// Returns how many limiters like this one a call can have. Here each has a place of one byte, and
 /// its ban has another.
 pub(super) fn most_together(charge: &Charge) -> usize {
-    match charge.of().counting.algorithm.is_own() {
+    match charge.of().counting.is_own() {
         true => usize::from(u8::MAX) / 2,
         false => usize::MAX,
     }
@@ -98,112 +111,21 @@ const BANS: u8 = 8;
 /// The flags of a charge.
 const SHADOW: u8 = 1;
 const HAS_BAN: u8 = 2;
+const FETCHES: u8 = 4;
 
 /// Returns the key of a limiter. No name of a limiter in Redisson's format ends so.
 pub(crate) fn key(name: &Name) -> String {
-    suffixed(name, "~")
+    suffixed(name, SUFFIX)
 }
 
-/// The id of a call, and the time by which it counts: that of the server, or of the caller.
+const SUFFIX: &str = "~";
+
+/// The id of a call's first caller, and the time by which it counts: that of the server, or of the
+/// caller.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Stamp {
     pub(crate) id: PermitId,
     pub(crate) now: Option<Millis>,
-}
-
-/// The argument of a call, which tells the time. Each limiter has a key and a row, at the same
-/// place. Behind them each ban has both.
-pub(crate) struct Argument(Vec<u8>);
-
-impl Argument {
-    /// Begins one with so many rows.
-    fn new(Stamp { id, now }: Stamp, rows: usize) -> Self {
-        let mut bytes = Vec::with_capacity(80);
-        bytes.extend_from_slice(&id.0[..8]);
-        // Zero stands for the server's clock.
-        let now = now.map_or(0, |now| i64::try_from(now).unwrap_or(i64::MAX).max(1));
-        Self(bytes).number(now, 6).bytes(&[byte(rows), 1])
-    }
-
-    fn bytes(mut self, bytes: &[u8]) -> Self {
-        self.0.extend_from_slice(bytes);
-        self
-    }
-
-    /// Writes a number in so many bytes. One that does not fit is cut to the nearest that does.
-    fn number(self, number: i64, width: usize) -> Self {
-        let number = number.clamp(0, if width < 7 { LATEST } else { MOST });
-        self.bytes(&number.to_le_bytes()[..width])
-    }
-
-    /// Begins a request of so many callers, for so many charges; or of one that was sent before, by
-    /// that call and at that place.
-    fn request(
-        self,
-        callers: u8,
-        before: Option<(PermitId, u8)>,
-        charges: usize,
-        flags: u8,
-    ) -> Self {
-        let argument = match before {
-            Some((id, place)) => self.bytes(&[0]).bytes(&id.0[..8]).bytes(&[place]),
-            None => self.bytes(&[callers]),
-        };
-        argument.bytes(&[byte(charges), flags])
-    }
-
-    /// Writes a charge of the limiter at this place.
-    fn charge(self, place: usize, flags: u8, permits: u32) -> Self {
-        let place = byte(place + 1);
-        let argument = self.bytes(&[place, place, flags]);
-        argument.number(permits.into(), 4)
-    }
-
-    /// Makes the call that leaves a caller so many of the permits that it took of the only limiter,
-    /// which are found by two numbers of its kind.
-    fn settle(
-        self,
-        caller: PermitId,
-        name: &Name,
-        [took, keep]: [u32; 2],
-        mark: Standing,
-    ) -> ScriptCall {
-        let request = self.request(1, Some((caller, 0)), 1, SETTLES);
-        let argument = request.charge(0, 0, keep).number(took.into(), 4);
-        let argument = mark
-            .iter()
-            .fold(argument, |it, number| it.number(*number, 7));
-        argument.call(iter::once(key(name)), 0)
-    }
-
-    /// Writes the ban of a charge, whose key and row are at this place.
-    fn ban(self, place: usize, carried: Carried) -> Self {
-        let place = byte(place + 1);
-        let argument = self.bytes(&[place, place]).number(carried.number.into(), 4);
-        argument.number(i64::try_from(carried.age).unwrap_or(i64::MAX), 6)
-    }
-
-    /// Makes the call of these keys, which decides for so many callers, if it is not a verb.
-    fn call(&self, keys: impl ExactSizeIterator<Item = String>, callers: usize) -> ScriptCall {
-        let mut command = DECIDE.start(keys.len(), 1);
-        for key in keys {
-            command.arg(key);
-        }
-        command.arg(&self.0);
-        ScriptCall::new(&DECIDE, command, callers, true)
-    }
-
-    /// Makes the call of a verb, which may be sent again.
-    fn verb(&self, keys: impl ExactSizeIterator<Item = String>) -> ScriptCall {
-        ScriptCall {
-            once: false,
-            ..self.call(keys, 0)
-        }
-    }
-}
-
-fn byte(number: usize) -> u8 {
-    u8::try_from(number).unwrap_or(u8::MAX)
 }
 
 /// Reads the number of so many bytes at a place.
@@ -244,6 +166,26 @@ impl<'r> Numbers<'r> {
     /// Checks that all were read.
     fn end(&mut self) -> Result<(), Error> {
         self.0.next().map_or(Ok(()), |_| Err(unreadable()))
+    }
+}
+
+/// Returns the permits left and the ms that a group with room says beside them, by a limit of this
+/// rate whose interval is so long.
+fn left_and(
+    number: i64,
+    numbers: &mut Numbers<'_>,
+    rate: i64,
+    interval: i64,
+) -> Result<[i64; 2], Error> {
+    let unit = interval + 1;
+    // One number, where that can be counted exactly.
+    let said = match (rate + 1).saturating_mul(unit) <= MOST {
+        true => [number.div_euclid(unit), number.rem_euclid(unit)],
+        false => [number, numbers.next()?],
+    };
+    match said.iter().all(|number| *number >= 0) {
+        true => Ok(said),
+        false => Err(unreadable()),
     }
 }
 

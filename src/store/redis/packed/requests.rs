@@ -3,16 +3,20 @@
 //! The callers of one limiter that ask for the same are one request. Those of limits with a ban are
 //! a request each, as a refusal may ban those behind it.
 
+use std::mem;
+
 use redis::Value;
 
 use super::{
-    Argument, DECIDE, HAS_BAN, Numbers, SHADOW, Stamp, Standing, WAITS, ban, byte, gcra, key,
+    DECIDE, FETCHES, Group, HAS_BAN, Numbers, SHADOW, Stamp, Standing, WAITS, ban,
+    call::Call,
+    gcra,
     line::{Caller, Line},
-    row::{Group, Row},
+    row::Row,
 };
 use crate::{
     algorithm::answer::Answer,
-    charge::Taken,
+    charge::{Charge, Taken},
     demand::Demand,
     error::Error,
     list::List,
@@ -27,7 +31,7 @@ use crate::{
 
 /// How many grants a state knows: each of callers who asked together for the same.
 pub(crate) const KNOWN: usize = 4;
-/// The most callers of a call, which have one byte for their places.
+/// The most callers of a call, whose ids one byte counts.
 const CALLERS: usize = 64;
 
 /// Returns the scripts that a limiter in this format can need.
@@ -45,8 +49,8 @@ pub(crate) struct Reply {
     pub(crate) found: List<Found>,
 }
 
-/// What a call carries for callers that ask once, or `again` after a lost connection: then the
-/// limiters know what they took before, if no others have taken four times since.
+/// What a call carries for callers that ask once, or `again` after a lost connection: then a log
+/// knows what they took before, and so do other limiters if no others have taken four times since.
 #[derive(Clone, Copy)]
 pub(crate) struct Asked<'a> {
     pub(crate) stamp: Stamp,
@@ -60,7 +64,9 @@ pub(crate) struct Asked<'a> {
 /// Returns the first callers that one call decides for. One that waits must not pass another, so
 /// those that wait ask for the same.
 pub(crate) fn together(run: &[Demand]) -> &[Demand] {
-    let run = run.get(..CALLERS).unwrap_or(run);
+    // What they fetch ahead goes with them.
+    let fetches = run.get(CALLERS).is_some_and(|it| it.first().lead > 0);
+    let run = run.get(..CALLERS + usize::from(fetches)).unwrap_or(run);
     let waits = |demand: &Demand| demand.max_wait.is_some();
     if run.first().is_some_and(waits) {
         return of_same(run).next().unwrap_or(run);
@@ -69,22 +75,45 @@ pub(crate) fn together(run: &[Demand]) -> &[Demand] {
 }
 
 /// Returns whether these may ask again after a call that may have been carried out: each of them is
-/// found then, if no others have taken meanwhile. Of a list, each limiter would have to say so for
-/// itself.
-pub(crate) fn may_ask_again(run: &[Demand]) -> bool {
-    groups(run, false).count() <= KNOWN && run.iter().all(|demand| !demand.is_list())
+/// found then, by a record of its own, or if no others have taken meanwhile. Of a list without
+/// records, each limiter would have to say so for itself.
+pub(crate) fn may_ask_again(rows: &[Row], run: &[Demand]) -> bool {
+    let is_recorded = |demand: &Demand| {
+        let mut each = demand.charges().zip(rows);
+        each.any(|(charge, row)| row.has_records() && !charge.shadow)
+    };
+    let has_few = groups(run).count() <= KNOWN;
+    let mut each = run.iter();
+    each.all(|demand| is_recorded(demand) || has_few && !demand.is_list())
 }
 
 /// Returns callers, those together that ask for the same of one limiter.
 fn of_same(run: &[Demand]) -> impl Iterator<Item = &[Demand]> {
-    let asked = |demand: &Demand| (demand.first().permits, demand.max_wait.is_some());
+    let asked = |demand: &Demand| {
+        let Charge { permits, lead, .. } = *demand.first();
+        (permits, lead, demand.max_wait.is_some())
+    };
     run.chunk_by(move |a, b| asked(a) == asked(b) && !a.is_list())
 }
 
-/// Returns the requests of callers. Each has its own if they ask `again`, or may be banned.
-fn groups(run: &[Demand], again: bool) -> impl Iterator<Item = &[Demand]> {
-    let is_apart = again || run.first().is_some_and(has_ban);
+/// Returns the requests of callers that ask for the first time. Each has its own if it may be
+/// banned.
+fn groups(run: &[Demand]) -> impl Iterator<Item = &[Demand]> {
+    let is_apart = run.first().is_some_and(has_ban);
     of_same(run).flat_map(move |same| same.chunks(if is_apart { 1 } else { same.len() }))
+}
+
+/// Returns callers, and behind them what they fetch ahead.
+fn with_ahead(run: &[Demand]) -> (&[Demand], Option<&Demand>) {
+    match run.split_last() {
+        Some((ahead, callers)) if ahead.first().lead > 0 => (callers, Some(ahead)),
+        _ => (run, None),
+    }
+}
+
+/// Returns the flags of a caller's request.
+fn flags(demand: &Demand) -> u8 {
+    u8::from(demand.max_wait.is_some()) * WAITS
 }
 
 /// Returns whether a limit of a caller may ban it.
@@ -94,72 +123,110 @@ pub(crate) fn has_ban(demand: &Demand) -> bool {
 
 impl Asked<'_> {
     /// Makes the call of those [`together`].
-    pub(crate) fn call(&self, run: &[Demand]) -> ScriptCall {
-        let (rows, stamp) = (self.rows, self.stamp);
+    pub(crate) fn call(&self, run: &[Demand]) -> Call {
+        let mut call = Call::new(self.stamp.now);
         let of_first = || run.first().into_iter().flat_map(Demand::charges);
-        let bans = || of_first().filter_map(|charge| Some((charge, charge.of().ban?)));
-        let mut argument = Argument::new(stamp, rows.len() + bans().count());
-        argument = rows
-            .iter()
-            .fold(argument, |argument, row| row.put(argument));
-        argument = bans().fold(argument, |argument, (_, ban)| ban::put(argument, &ban));
-        let (mut callers, mut carried) = (0, self.carried);
-        for group in groups(run, self.again) {
-            let first = &group[0];
-            let flags = if first.max_wait.is_some() { WAITS } else { 0 };
-            let by = self.again.then_some((stamp.id, byte(callers)));
-            callers += group.len();
-            argument = argument.request(byte(group.len()), by, rows.len(), flags);
-            let mut next_ban = rows.len();
-            for (place, charge) in first.charges().enumerate() {
-                let has_ban = charge.of().ban.is_some();
-                let flags = u8::from(charge.shadow) * SHADOW + u8::from(has_ban) * HAS_BAN;
-                argument = argument.charge(place, flags, charge.permits);
-                if has_ban {
-                    let carried = carried.get(place).copied().unwrap_or_default();
-                    argument = argument.ban(next_ban, carried);
-                    next_ban += 1;
-                }
-            }
-            // They are reported once.
-            carried = &[];
+        for (charge, row) in of_first().zip(self.rows) {
+            call.limiter(charge.name(), *row);
         }
-        let keys: List<_> = of_first()
-            .map(|charge| key(charge.name()))
-            .chain(bans().map(|(charge, _)| ban::key(charge.name())))
-            .collect();
-        argument.call(keys.into_iter(), run.len())
+        for charge in of_first() {
+            if let Some(ban) = charge.of().ban {
+                call.ban(charge.name(), ban);
+            }
+        }
+        let (callers, ahead) = with_ahead(run);
+        // They are reported once.
+        let mut carried = self.carried;
+        let has_records = self.rows.iter().any(Row::has_records);
+        for group in groups(callers) {
+            let is_last = group.as_ptr_range().end == callers.as_ptr_range().end;
+            let ahead = ahead.filter(|_| is_last && !self.again);
+            if !self.again {
+                group.iter().for_each(|it| call.caller(it.first().id));
+                call.request(group.len(), self.rows.len(), flags(&group[0]));
+                self.charges(&mut call, &group[0], mem::take(&mut carried), ahead);
+                continue;
+            }
+            for (place, caller) in group.iter().enumerate() {
+                // Of these, each is known by its own id, or by that of the first.
+                let (id, place) = match has_records {
+                    true => (caller.first().id, 0),
+                    false => (group[0].first().id, place),
+                };
+                call.again(id, place, self.rows.len(), flags(caller));
+                self.charges(&mut call, caller, mem::take(&mut carried), None);
+            }
+        }
+        call
     }
 
-    /// Makes the call of a script that decides the usual case of a lone caller; `None` if there is
-    /// no such script.
+    /// Adds the charges of a request.
+    fn charges(
+        &self,
+        call: &mut Call,
+        demand: &Demand,
+        carried: &[Carried],
+        ahead: Option<&Demand>,
+    ) {
+        let mut next_ban = self.rows.len();
+        for (place, charge) in demand.charges().enumerate() {
+            let has_ban = charge.of().ban.is_some();
+            let fetches = ahead.is_some();
+            let flags = u8::from(charge.shadow) * SHADOW
+                + u8::from(has_ban) * HAS_BAN
+                + u8::from(fetches) * FETCHES;
+            call.charge(place, flags, charge.permits);
+            if has_ban {
+                let carried = carried.get(place).copied().unwrap_or_default();
+                call.banning(next_ban, carried);
+                next_ban += 1;
+            }
+            if let Some(ahead) = ahead {
+                let Charge {
+                    permits, lead, id, ..
+                } = *ahead.first();
+                call.ahead(permits, lead);
+                call.caller(id);
+            }
+        }
+    }
+
+    /// Makes the call for the usual case of a lone caller; `None` if there is no such call.
     pub(crate) fn lone(&self, run: &[Demand]) -> Option<ScriptCall> {
-        match (self.rows, run) {
-            ([Row::Gcra(row)], [lone]) if !self.again => row.lone(self.stamp, lone.first()),
-            _ => None,
+        let ([row], [lone], false) = (self.rows, run, self.again) else {
+            return None;
+        };
+        let (stamp, charge) = (self.stamp, lone.first());
+        match row {
+            _ if charge.of().ban.is_some() => None,
+            Row::Log(row) => Some(row.lone(stamp, charge)),
+            Row::Gcra(row) => row.lone(stamp, charge),
+            // Of their grants, the reply must tell the time.
+            Row::Window(_) | Row::Calendar(_) => None,
         }
     }
 
     /// Reads the reply to it; `None` if [`call`](Self::call) must decide.
     pub(crate) fn read_lone(&self, reply: &Value, run: &[Demand]) -> Result<Option<Reply>, Error> {
-        let Some((now, is_granted, standing)) = gcra::Row::read_lone(reply)? else {
-            return Ok(None);
+        let (now, group) = match self.rows {
+            [Row::Gcra(_)] => match gcra::Row::read_lone(reply)? {
+                None => return Ok(None),
+                Some(read) => read,
+            },
+            [row, ..] => {
+                let now = self.stamp.now.and_then(|now| i64::try_from(now).ok());
+                (now.unwrap_or(0).saturating_mul(1000), row.read_lone(reply)?)
+            }
+            [] => return Err(wire::unreadable()),
         };
         let asked = together(run);
         let permits = asked.first().map_or(0, |first| first.first().permits);
-        let left = self
-            .rows
-            .first()
-            .map(|row| row.answer(now, standing).remaining);
-        if !is_granted && left >= Some(permits.into()) {
+        let mut each = self.rows.iter().zip(group.standing);
+        let left = each.next().map(|(row, it)| row.answer(now, it).remaining);
+        if group.granted == 0 && left >= Some(permits.into()) {
             return Err(wire::unreadable());
         }
         let mut counted = Said::new(self.rows);
-        let group = Group {
-            granted: usize::from(is_granted),
-            wait: 0,
-            standing: Some(standing),
-        };
         counted.add(asked, &[group]);
         Ok(Some(self.answered(run, now, counted)))
     }
@@ -169,13 +236,19 @@ impl Asked<'_> {
     pub(crate) fn read(&self, reply: &Value, run: &[Demand]) -> Result<Reply, Error> {
         let (mut numbers, now) = Numbers::of(reply)?;
         let mut counted = Said::new(self.rows);
-        for group in groups(together(run), self.again) {
-            if !counted.read(self.rows, &mut numbers, group)? {
-                return Ok(Reply {
-                    now,
-                    answers: None,
-                    found: List::new(),
-                });
+        let (callers, ahead) = with_ahead(together(run));
+        for group in groups(callers) {
+            let size = if self.again { 1 } else { group.len() };
+            for group in group.chunks(size) {
+                let is_last = group.as_ptr_range().end == callers.as_ptr_range().end;
+                let ahead = ahead.filter(|_| is_last && !self.again);
+                if !counted.read(self.rows, &mut numbers, group, ahead)? {
+                    return Ok(Reply {
+                        now,
+                        answers: None,
+                        found: List::new(),
+                    });
+                }
             }
         }
         numbers.end()?;
@@ -226,6 +299,7 @@ impl Said {
         rows: &[Row],
         numbers: &mut Numbers<'_>,
         run: &[Demand],
+        ahead: Option<&Demand>,
     ) -> Result<bool, Error> {
         let mut groups: List<Group> = List::new();
         for (row, standing) in rows.iter().zip(&self.standings) {
@@ -234,12 +308,20 @@ impl Said {
                 Some(group) => groups.push(group),
             }
         }
+        let has_fetched = ahead.map(|_| numbers.next()).transpose()?;
         for (charge, found) in run[0].charges().zip(&mut self.found) {
             if charge.of().ban.is_some() {
                 *found = ban::read(numbers)?;
             }
         }
         self.add(run, &groups);
+        if let Some(fetched @ 0..=1) = has_fetched {
+            self.callers.push(Caller {
+                is_granted: fetched == 1,
+                has_room: List::from([fetched == 1]),
+                ..Caller::default()
+            });
+        }
         Ok(true)
     }
 
@@ -361,7 +443,7 @@ mod tests {
     #[test]
     fn so_many_callers_ask_and_so_many_ask_again() {
         assert_eq!(together(&run([1; 300])).len(), 64);
-        assert!(may_ask_again(&run([1, 2, 2, 3, 4])));
-        assert!(!may_ask_again(&run([1, 2, 1, 2, 1])));
+        assert!(may_ask_again(&[ROW], &run([1, 2, 2, 3, 4])));
+        assert!(!may_ask_again(&[ROW], &run([1, 2, 1, 2, 1])));
     }
 }

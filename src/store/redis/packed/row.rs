@@ -1,33 +1,77 @@
 //! What a charge counts by, of any kind, and what a reply says of it.
 
-use super::{Argument, MOST, NO_WINDOW, Numbers, Standing, calendar, gcra};
-use crate::{algorithm::answer::Answer, error::Error, limit::StoredLimit, store::redis::wire};
+use std::slice;
+
+use redis::Value;
+
+use super::{Group, MOST, NO_WINDOW, Numbers, Standing, bytes::Bytes, calendar, gcra, log, window};
+use crate::{
+    algorithm::answer::Answer,
+    charge::Charge,
+    error::Error,
+    limit::{Algorithm, StoredLimit},
+    store::redis::wire,
+};
 
 /// The only number of a group that an enforced ban refuses.
 const BANNED: i64 = 1 - MOST;
 
 /// What a charge counts by.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Row {
+    Log(log::Row),
     Gcra(gcra::Row),
+    Window(window::Row),
     Calendar(calendar::Row),
 }
 
-/// What the reply says about callers that ask for the same of one limiter.
-pub(super) struct Group {
-    pub(super) granted: usize,
-    /// The ms until the first of the others has room, if nothing else is taken.
-    pub(super) wait: i64,
-    /// `None` if a ban refuses them.
-    pub(super) standing: Option<Standing>,
-}
-
 impl Row {
+    /// Returns what a call counts by that reads, settles or releases what a limiter has by its own
+    /// limit.
+    pub(super) fn any(algorithm: Algorithm) -> Self {
+        match algorithm {
+            Algorithm::SlidingLog => Self::Log(log::Row::ANY),
+            Algorithm::FixedWindow => Self::Window(window::Row::ANY),
+            Algorithm::Gcra => Self::Gcra(gcra::Row::ANY),
+            Algorithm::Calendar => Self::Calendar(calendar::Row::ANY),
+        }
+    }
+
+    /// Returns what a receipt is settled by, and the two numbers by which its grant is found; `None`
+    /// if it lacks what that needs.
+    pub(super) fn settled(receipt: &Charge) -> Option<(Self, [i64; 2])> {
+        Some(match receipt.of().counting.algorithm {
+            Algorithm::SlidingLog => {
+                let (row, mark) = log::settled(receipt)?;
+                (Self::Log(row), mark)
+            }
+            Algorithm::FixedWindow => {
+                let (row, mark) = window::settled(receipt)?;
+                (Self::Window(row), mark)
+            }
+            Algorithm::Gcra => {
+                let (row, mark) = gcra::settled(receipt)?;
+                (Self::Gcra(row), mark)
+            }
+            Algorithm::Calendar => {
+                let (row, mark) = calendar::settled(receipt)?;
+                (Self::Calendar(row), mark)
+            }
+        })
+    }
+
+    /// Returns whether each grant has a record of its own.
+    pub(crate) fn has_records(&self) -> bool {
+        matches!(self, Self::Log(_))
+    }
+
     /// Writes it.
-    pub(super) fn put(&self, argument: Argument) -> Argument {
+    pub(super) fn put(&self, bytes: &mut Bytes) {
         match self {
-            Self::Gcra(row) => row.put(argument),
-            Self::Calendar(row) => row.put(argument),
+            Self::Log(row) => row.put(bytes),
+            Self::Gcra(row) => row.put(bytes),
+            Self::Window(row) => row.put(bytes),
+            Self::Calendar(row) => row.put(bytes),
         }
     }
 
@@ -52,7 +96,9 @@ impl Row {
         let mut standing = None;
         if granted > 0 {
             standing = Some(match self {
+                Self::Log(row) => row.with_room(number, numbers)?,
                 Self::Gcra(_) => gcra::Row::with_room(number, numbers)?,
+                Self::Window(row) => row.with_room(number, numbers)?,
                 Self::Calendar(row) => row.with_room(number, numbers)?,
             });
             if granted == callers {
@@ -68,9 +114,12 @@ impl Row {
             return Err(wire::unreadable());
         }
         if number != BANNED {
+            let before = standing.or(before);
             standing = Some(match self {
+                Self::Log(_) => log::Row::without_room(numbers, standing)?,
                 Self::Gcra(_) => gcra::Row::without_room(numbers)?,
-                Self::Calendar(row) => row.without_room(number, numbers, standing.or(before))?,
+                Self::Window(_) => window::Row::without_room(number, numbers, before)?,
+                Self::Calendar(_) => calendar::Row::without_room(number, numbers, before)?,
             });
         }
         let wait = if number > BANNED { -number } else { 0 };
@@ -81,10 +130,25 @@ impl Row {
         }))
     }
 
+    /// Reads the reply to a call of one caller, which is not a list where one number says all.
+    pub(super) fn read_lone(&self, reply: &Value) -> Result<Group, Error> {
+        let numbers = match reply {
+            Value::Int(_) => slice::from_ref(reply),
+            Value::Array(numbers) => numbers,
+            _ => return Err(wire::unreadable()),
+        };
+        let mut numbers = Numbers(numbers.iter());
+        let group = self.group(&mut numbers, 1, None)?;
+        numbers.end()?;
+        group.ok_or_else(wire::unreadable)
+    }
+
     /// Returns the limit, without the length of a window.
     pub(super) fn limit(&self) -> StoredLimit {
         match self {
+            Self::Log(row) => row.limit(),
             Self::Gcra(row) => row.limit(),
+            Self::Window(row) => row.limit(),
             Self::Calendar(row) => row.limit(),
         }
     }
@@ -92,7 +156,9 @@ impl Row {
     /// Returns what is answered to all callers.
     pub(super) fn answer(&self, micros: i64, standing: Standing) -> Answer {
         match self {
+            Self::Log(row) => row.answer(micros / 1000, standing),
             Self::Gcra(row) => row.answer(micros, standing),
+            Self::Window(row) => row.answer(micros / 1000, standing),
             Self::Calendar(row) => row.answer(micros / 1000, standing),
         }
     }
@@ -100,7 +166,9 @@ impl Row {
     /// Returns the ms until a caller that needs so many permits has room.
     pub(super) fn wait(&self, answer: &Answer, standing: Standing, needs: i64) -> i64 {
         match self {
+            Self::Log(row) => row.wait(standing, needs),
             Self::Gcra(row) => row.wait(answer.now, standing, needs),
+            Self::Window(row) => row.wait(standing, needs),
             Self::Calendar(row) => row.wait(answer, standing, needs),
         }
     }

@@ -1,10 +1,12 @@
-//! The calls that settle receipts and carry out verbs, each for one limiter.
-
-use std::iter;
+//! The calls that carry out verbs, each for one limiter.
 
 use redis::Value;
 
-use super::{ASKS, Argument, BANS, HAS_BAN, Numbers, Stamp, ban, calendar, gcra, key, row::Row};
+use super::{
+    ASKS, BANS, HAS_BAN, Numbers, Stamp, ban,
+    call::{Call, RELEASES},
+    row::Row,
+};
 use crate::{
     charge::Charge,
     clock::Millis,
@@ -14,24 +16,28 @@ use crate::{
     store::{guard::deny_cache::bans::Carried, redis::wire::script::ScriptCall},
 };
 
-/// What a call counts by that says nothing about its limiter.
-const ANY: Row = Row::Gcra(gcra::Row::ANY);
-
 /// Makes the call that settles a receipt at a number of permits; `None` if it lacks what that
 /// needs.
 pub(crate) fn settle(receipt: &Charge, now: Option<Millis>, keep: u32) -> Option<ScriptCall> {
     let id = receipt.id;
-    match receipt.of().counting.algorithm {
-        Algorithm::Gcra => gcra::settle(receipt, Stamp { id, now }, keep),
-        _ => calendar::settle(receipt, keep),
-    }
+    let (row, mark) = Row::settled(receipt)?;
+    let (limiter, permits) = ((receipt.name(), row), [receipt.permits, keep]);
+    Some(Call::settle(Stamp { id, now }, limiter, permits, mark))
+}
+
+/// Makes the call that releases so many permits of any callers.
+pub(crate) fn release(algorithm: Algorithm, name: &Name, stamp: Stamp, permits: u32) -> ScriptCall {
+    let limiter = (name, Row::any(algorithm));
+    Call::settle(stamp, limiter, [permits, 0], RELEASES)
 }
 
 /// Makes the call that asks what is left.
-pub(crate) fn ask_left(row: &Row, name: &Name, stamp: Stamp) -> ScriptCall {
-    let argument = row.put(Argument::new(stamp, 1));
-    let argument = argument.request(1, None, 1, ASKS).charge(0, 0, 1);
-    argument.verb(iter::once(key(name)))
+pub(crate) fn ask_left(row: &Row, name: &Name, Stamp { now, .. }: Stamp) -> ScriptCall {
+    let mut call = Call::new(now);
+    call.limiter(name, *row);
+    call.request(1, 1, ASKS);
+    call.charge(0, 0, 1);
+    call.verb()
 }
 
 /// Reads the reply to it: the time by which it counted, in us, and what is left; `None` if no
@@ -57,7 +63,7 @@ pub(crate) fn ask_ban(name: &Name, stamp: Stamp) -> ScriptCall {
 /// Reads the reply to both: the time by which it counted and that at which the ban ends, in ms.
 pub(crate) fn read_ban(reply: &Value) -> Result<[i64; 2], Error> {
     let (mut numbers, now) = Numbers::of(reply)?;
-    ANY.group(&mut numbers, 1, None)?;
+    Row::any(Algorithm::Gcra).group(&mut numbers, 1, None)?;
     let found = ban::read(&mut numbers)?;
     numbers.end()?;
     let now = now / 1000;
@@ -65,12 +71,13 @@ pub(crate) fn read_ban(reply: &Value) -> Result<[i64; 2], Error> {
 }
 
 /// A call that bans has its length where others have the age of refusals.
-fn of_ban(name: &Name, stamp: Stamp, flags: u8, age: u64) -> ScriptCall {
-    let argument = ANY.put(Argument::new(stamp, 2));
-    let argument = ban::put(argument, &Ban::after(1));
-    let request = argument.request(1, None, 1, flags).charge(0, HAS_BAN, 1);
-    let keys = [key(name), ban::key(name)];
-    request
-        .ban(1, Carried { number: 0, age })
-        .verb(keys.into_iter())
+fn of_ban(name: &Name, Stamp { now, .. }: Stamp, flags: u8, age: u64) -> ScriptCall {
+    let mut call = Call::new(now);
+    // Any that says nothing about the limiter.
+    call.limiter(name, Row::any(Algorithm::Gcra));
+    call.ban(name, Ban::after(1));
+    call.request(1, 1, flags);
+    call.charge(0, HAS_BAN, 1);
+    call.banning(1, Carried { number: 0, age });
+    call.verb()
 }

@@ -95,6 +95,11 @@ pub(crate) struct ConnectionSource {
 }
 
 impl ConnectionSource {
+    /// Returns whether a command may be sent several times, even one that must be sent once.
+    pub(crate) fn repeats_all(&self) -> bool {
+        self.repeats && self.once.is_none()
+    }
+
     /// Returns a source of connections to one server, without an address to show.
     pub(super) fn new<F>(connect: impl Fn(Dial) -> F + Send + Sync + 'static) -> Self
     where

@@ -64,25 +64,6 @@ pub(crate) fn acquire_command(
     command
 }
 
-/// Returns the command that carries out these: see `lua/ban/acquire_batch.lua`. `None` for one of
-/// another shape.
-pub(super) fn batch<'a>(script: &Script, commands: impl Iterator<Item = &'a Cmd>) -> Option<Cmd> {
-    let calls: Option<Vec<_>> = commands.map(format::pieces).collect();
-    let calls = calls?;
-    let each = calls.iter().map(|pieces| {
-        let [keys, arguments] = format::keys_and_arguments(pieces)?;
-        Some((keys, arguments))
-    });
-    let (keys, arguments): (Vec<_>, Vec<_>) = each.collect::<Option<Vec<_>>>()?.into_iter().unzip();
-    let count = |parts: &[&[&[u8]]]| parts.iter().map(|part| part.len()).sum::<usize>();
-    let mut command = script.start(count(&keys), 2 * calls.len() + count(&arguments));
-    command.arg(&keys);
-    for (keys, arguments) in keys.into_iter().zip(arguments) {
-        command.arg((keys.len(), arguments.len())).arg(arguments);
-    }
-    Some(command)
-}
-
 /// Reads the reply: the answers, those of the first caller first, and what was found of each
 /// limiter.
 pub(crate) fn read(reply: &Value, run: &[Demand]) -> Result<(List<Answer>, List<Found>), Error> {

@@ -27,6 +27,16 @@ pub(crate) fn suffixed(name: &Name, suffix: &str) -> String {
     [open, name, close, suffix].concat()
 }
 
+/// Writes such a key.
+pub(crate) fn add_suffixed(command: &mut Cmd, name: &Name, suffix: &str) {
+    let [_, [open, name, close, ..], ..] = key_pieces(name, "");
+    let mut key = command.writer_for_next_arg();
+    for piece in [open, name, close, suffix] {
+        // Writing to memory cannot fail.
+        let _ = key.write_all(piece.as_bytes());
+    }
+}
+
 /// Returns the same keys in pieces.
 fn key_pieces<'a>(name: &'a Name, client_id: &'a str) -> [[&'a str; 6]; 5] {
     let name = name.as_str();
@@ -127,44 +137,6 @@ pub(crate) fn acquire_command(
         slots.for_each(|slots| optional(&mut command, slots.map(|slots| slots.count())));
     }
     command
-}
-
-/// Returns the command that carries out these: see `lua/sliding_log/acquire_batch.lua`. `None` for
-/// one of another shape.
-pub(crate) fn batch<'a>(script: &Script, commands: impl Iterator<Item = &'a Cmd>) -> Option<Cmd> {
-    let all: Vec<_> = commands.map(pieces).collect::<Option<_>>()?;
-    let (mut rows, mut numbers) = (Vec::new(), Vec::with_capacity(all.len()));
-    let (mut keys, mut members) = (Vec::new(), Vec::with_capacity(all.len()));
-    for pieces in &all {
-        let [own, arguments] = keys_and_arguments(pieces)?;
-        let [limit, its_members, rest @ ..] = arguments else {
-            return None;
-        };
-        let now = rest.first().copied().unwrap_or_default();
-        let row = (
-            own.len(),
-            *limit,
-            now,
-            *rest.get(1).unwrap_or(&b"1".as_slice()),
-        );
-        let place = rows.iter().position(|known| *known == row);
-        let place = place.unwrap_or_else(|| {
-            rows.push(row);
-            rows.len() - 1
-        });
-        numbers.push(u8::try_from(place + 1).ok()?);
-        keys.extend_from_slice(own);
-        members.push(*its_members);
-    }
-    let mut command = script.start(keys.len(), 1 + 4 * rows.len() + members.len());
-    command.arg(keys).arg(numbers).arg(rows).arg(members);
-    Some(command)
-}
-
-/// Returns the keys of a script's call, and its other arguments.
-pub(super) fn keys_and_arguments<'a, 'b>(pieces: &'a [&'b [u8]]) -> Option<[&'a [&'b [u8]]; 2]> {
-    let keys = str::from_utf8(pieces.get(2)?).ok()?.parse().ok()?;
-    pieces.get(3..)?.split_at_checked(keys).map(<[_; 2]>::from)
 }
 
 /// Returns the pieces of any command.

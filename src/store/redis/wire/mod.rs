@@ -12,11 +12,9 @@ pub(crate) mod sliding_log;
 pub(crate) mod slots;
 pub(crate) mod verbs;
 
-use std::ptr;
-
 use redis::{RedisError, ServerErrorKind};
 
-use self::script::{Script, ScriptCall, Scripts};
+use self::script::{Script, Scripts};
 pub(crate) use self::{
     format::{acquire_command, is_member_size, keys, permits, tag},
     reply::{count, read_answers, stored_limit, time_to_live, unreadable},
@@ -31,6 +29,9 @@ use crate::{
 
 /// Returns the scripts that count a limiter; `None` in [our own format](super::packed).
 pub(crate) fn scripts(counting: Counting) -> Option<&'static Scripts> {
+    if counting.is_own() {
+        return None;
+    }
     Some(match counting.algorithm {
         Algorithm::SlidingLog if counting.slots.is_some() => &slots::SCRIPTS,
         Algorithm::SlidingLog => &sliding_log::SCRIPTS,
@@ -46,37 +47,12 @@ pub(crate) fn is_sent_once(acquire: &Demand) -> bool {
     charges.any(|charge| !charge.of().counting.tells_grants_apart())
 }
 
-/// Returns the script that carries out several calls of this one, if there is one.
-pub(crate) fn batch_of(script: &'static Script) -> Option<&'static Script> {
-    match script {
-        _ if ptr::eq(script, &*sliding_log::ACQUIRE) => Some(&sliding_log::ACQUIRE_BATCH),
-        _ if ptr::eq(script, &*sliding_log::BANNING) => Some(&sliding_log::BANNING_BATCH),
-        _ => None,
-    }
-}
-
-/// Returns one call that carries out these, which are of one script. `None` if it has no batch.
-pub(super) fn batch<'a>(calls: impl Iterator<Item = &'a ScriptCall> + Clone) -> Option<ScriptCall> {
-    let script = batch_of(calls.clone().next()?.script)?;
-    let commands = calls.clone().map(|call| &call.command);
-    let command = match ptr::eq(script, &*sliding_log::BANNING_BATCH) {
-        true => ban::batch(script, commands)?,
-        false => format::batch(script, commands)?,
-    };
-    let callers = calls.map(|call| call.callers).sum();
-    // Once: a caller may have left and given back. If it is lost, those that still wait go alone.
-    Some(ScriptCall::new(script, command, callers, true))
-}
-
 /// Returns every script that a limiter in this format can need.
-pub(crate) fn all() -> [&'static Script; 14] {
+pub(crate) fn all() -> [&'static Script; 11] {
     [
         &sliding_log::ACQUIRE,
-        &sliding_log::ACQUIRE_BATCH,
         &sliding_log::ACQUIRE_LIST,
-        &sliding_log::ACQUIRE_SEVERAL,
         &sliding_log::BANNING,
-        &sliding_log::BANNING_BATCH,
         &sliding_log::VERBS,
         &slots::ACQUIRE_LIST,
         &slots::BANNING,

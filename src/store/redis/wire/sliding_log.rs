@@ -24,16 +24,6 @@ use crate::{
 /// `ACQUIRE_LIST` for all other cases.
 pub(crate) static ACQUIRE: Loaded =
     lua!("sliding_log/acquire": "sliding_log/acquire.lua", [ACQUIRE_LIST]);
-/// Carries out several calls of `ACQUIRE`, each by itself.
-pub(crate) static ACQUIRE_BATCH: Loaded = lua!(
-    "sliding_log/acquire_batch":
-    "lib/decide.lua",
-    [ACQUIRE],
-    "sliding_log/acquire_batch.lua"
-);
-/// Decides the usual case of one caller of several limiters, and contains `ACQUIRE_LIST`, too.
-pub(crate) static ACQUIRE_SEVERAL: Loaded =
-    lua!("sliding_log/acquire_several": "sliding_log/acquire_several.lua", [ACQUIRE_LIST]);
 pub(crate) static ACQUIRE_LIST: Loaded = lua!(
     "sliding_log/acquire_list":
     "lib/state.lua",
@@ -42,9 +32,6 @@ pub(crate) static ACQUIRE_LIST: Loaded = lua!(
 );
 pub(crate) static BANNING: Loaded =
     lua!("ban/sliding_log": "lib/decide.lua", [ACQUIRE_LIST], "ban/acquire.lua");
-/// Carries out several calls of `BANNING`, each by itself.
-pub(crate) static BANNING_BATCH: Loaded =
-    lua!("ban/sliding_log_batch": "lib/decide.lua", [BANNING], "ban/acquire_batch.lua");
 pub(crate) static VERBS: Loaded = lua!(
     "sliding_log/verbs":
     "lib/state.lua",
@@ -66,37 +53,26 @@ fn brief(
     limiters: &[(&Charge, bool)],
     settings: CallSettings<'_>,
 ) -> Option<(ScriptCall, ReadBrief)> {
-    let call = |script, command| ScriptCall::new(script, command, run.len(), false);
-    let is_of_code = |charge: &Charge| matches!(charge.limit(), LimitSource::Code(_));
-    let is_plain = |(it, _): &(&Charge, bool)| is_of_code(it) && it.lead == 0;
-    match (run, limiters) {
-        // Several limiters now, each by a limit of its own. A shadow is taken where all have room.
-        ([_], [_, _, ..]) if limiters.iter().all(is_plain) => {
-            let command = acquire_several(limiters, settings);
-            Some((call(&ACQUIRE_SEVERAL, command), |reply, run, _| {
-                let caller = run.first().ok_or_else(unreadable)?;
-                several_answers(reply, caller).map(Some)
-            }))
-        }
-        (_, &[(first, rewrite)]) if have_same_demand(first, run) => {
-            let typed = is_of_code(first);
-            let mut command = ACQUIRE.start(if typed { 3 } else { 5 }, 4);
-            add_keys(&mut command, first, typed, settings.client_id);
-            source_in_one(&mut command, first.limit(), rewrite);
-            let mut members = command.writer_for_next_arg();
-            for caller in run {
-                let _ = members.write_all(&member(caller.first().id, first.permits));
-            }
-            drop(members);
-            unless_usual(&mut command, settings, false);
-            Some((call(&ACQUIRE, command), |reply, run, asked| match reply {
-                // A batch has not answered it.
-                Value::Nil => Ok(None),
-                reply => brief_answers(reply, run, asked).map(Some),
-            }))
-        }
-        _ => None,
+    let &[(first, rewrite)] = limiters else {
+        return None;
+    };
+    if !have_same_demand(first, run) {
+        return None;
     }
+    let typed = matches!(first.limit(), LimitSource::Code(_));
+    let mut command = ACQUIRE.start(if typed { 3 } else { 5 }, 4);
+    add_keys(&mut command, first, typed, settings.client_id);
+    source_in_one(&mut command, first.limit(), rewrite);
+    let mut members = command.writer_for_next_arg();
+    for caller in run {
+        let _ = members.write_all(&member(caller.first().id, first.permits));
+    }
+    drop(members);
+    unless_usual(&mut command, settings);
+    let call = ScriptCall::new(&ACQUIRE, command, run.len(), false);
+    Some((call, |reply, run, asked| {
+        brief_answers(reply, run, asked).map(Some)
+    }))
 }
 
 /// Returns whether all callers have the same demand: the same number of permits of one limiter,
@@ -107,27 +83,6 @@ fn have_same_demand(first: &Charge, run: &[Demand]) -> bool {
     let is_now = |caller: &Demand| caller.max_wait.is_none() || run.len() == 1;
     let mut each = run.iter();
     each.all(|it| !it.is_list() && is_plain(it.first()) && is_now(it))
-}
-
-/// Returns the command of one caller of several limiters.
-fn acquire_several(limiters: &[(&Charge, bool)], settings: CallSettings<'_>) -> Cmd {
-    let mut command = ACQUIRE_SEVERAL.start(3 * limiters.len(), 2 * limiters.len() + 3);
-    for (charge, _) in limiters {
-        add_keys(&mut command, charge, true, settings.client_id);
-    }
-    for (charge, rewrite) in limiters {
-        source_in_one(&mut command, charge.limit(), *rewrite);
-        command.arg(&member(charge.id, charge.permits));
-    }
-    let has_shadows = limiters.iter().any(|(charge, _)| charge.shadow);
-    unless_usual(&mut command, settings, has_shadows);
-    if has_shadows {
-        let mut shadows = command.writer_for_next_arg();
-        for (charge, _) in limiters {
-            let _ = shadows.write_all(if charge.shadow { b"1" } else { b"0" });
-        }
-    }
-    command
 }
 
 /// Writes whose limit counts, and the limit, in one argument.
@@ -147,11 +102,11 @@ fn source_in_one(command: &mut Cmd, source: LimitSource, rewrite: bool) {
 
 /// Writes the time and whether the permits left are wanted exactly: each only if it is not the
 /// script's default, or if more follows.
-fn unless_usual(command: &mut Cmd, settings: CallSettings<'_>, more: bool) {
-    if settings.now.is_some() || !settings.exact || more {
+fn unless_usual(command: &mut Cmd, settings: CallSettings<'_>) {
+    if settings.now.is_some() || !settings.exact {
         optional(command, settings.now);
     }
-    if !settings.exact || more {
+    if !settings.exact {
         command.arg(settings.exact);
     }
 }
@@ -185,26 +140,6 @@ pub(crate) fn brief_answers(
     let next = next.unwrap_or(if exact { limit.interval } else { 0 });
     let answer = answer_by(&limit, verdict, now, [remaining, wait, next, reset]);
     Ok(List::from_elem(answer, run.len()))
-}
-
-/// Reads the reply of `acquire_several.lua`, which is brief in the usual case, too.
-fn several_answers(reply: &Value, caller: &Demand) -> Result<List<Answer>, Error> {
-    let limiters = caller.charges.len();
-    let brief = brief_numbers(reply)?;
-    let split = brief.split_first();
-    let (now, each) = match split.map(|(now, rest)| (now, rest.as_chunks::<3>())) {
-        Some((now, (each, []))) if each.len() == limiters => (Now::millis(*now), each),
-        _ => return read_answers(reply, limiters, 1),
-    };
-    let each = caller.charges().zip(each);
-    let answers = each.map(|(charge, &[left, reset, next])| match charge.limit() {
-        LimitSource::Code(limit) => {
-            let (limit, numbers) = (limit.stored(), [left, 0, next, reset]);
-            Ok(answer_by(&limit, Verdict::Granted, now, numbers))
-        }
-        _ => Err(unreadable()),
-    });
-    answers.collect()
 }
 
 /// Returns the numbers of a brief reply, which is one text; none for another one.

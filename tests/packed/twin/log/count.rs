@@ -83,13 +83,6 @@ impl Count {
         Limited { limit, span, left }
     }
 
-    /// Adds a record of so many permits in all.
-    fn add(&mut self, callers: Callers, permits: i64) {
-        self.write_spans();
-        self.log.push(callers, permits, self.now);
-        self.read_spans();
-    }
-
     /// Puts the spans of this call's limits among those of the log. Beyond the most, the shortest
     /// of another call goes.
     fn write_spans(&mut self) {
@@ -136,7 +129,7 @@ impl Count {
         let records = self.log.records.get(limited.span.start..);
         let each = records.unwrap_or_default().iter().chain(&self.log.ahead);
         let (interval, now) = (limited.limit.interval, self.now);
-        each.filter(move |record| record.lives(interval, now))
+        each.filter(move |record| record.permits > 0 && record.lives(interval, now))
     }
 }
 
@@ -145,12 +138,18 @@ impl crate::twin::count::Count for Count {
         self.least_left().max(0) / permits.max(1)
     }
 
-    fn take(&mut self, callers: Callers, permits: i64) {
-        self.add(callers, permits.saturating_mul(callers.number.into()));
+    fn take(&mut self, callers: &[Id], permits: i64) {
+        self.write_spans();
+        for id in callers {
+            self.log.push(Callers::of(*id, 1), permits, self.now);
+        }
+        self.read_spans();
     }
 
     fn owe(&mut self, id: Id, permits: i64) {
-        self.add(Callers::of(id, ADDED), permits);
+        self.write_spans();
+        self.log.push(Callers::of(id, ADDED), permits, self.now);
+        self.read_spans();
     }
 
     fn fetch(&mut self, id: Id, ahead: Ahead) -> bool {

@@ -1,0 +1,28 @@
+//! The bytes of an argument.
+
+use smallvec::SmallVec;
+
+use super::{LATEST, MOST};
+use crate::clock::Millis;
+
+/// Bytes that grow. Those of most requests need no allocation.
+#[derive(Default)]
+pub(super) struct Bytes(pub(super) SmallVec<[u8; 64]>);
+
+impl Bytes {
+    pub(super) fn put(&mut self, bytes: &[u8]) {
+        self.0.extend_from_slice(bytes);
+    }
+
+    /// Writes a number in so many bytes. One that does not fit is cut to the nearest that does.
+    pub(super) fn number(&mut self, number: i64, width: usize) {
+        let number = number.clamp(0, if width < 7 { LATEST } else { MOST });
+        self.put(&number.to_le_bytes()[..width]);
+    }
+
+    /// Writes a time; zero stands for the server's clock.
+    pub(super) fn time(&mut self, now: Option<Millis>) {
+        let now = now.map_or(0, |now| i64::try_from(now).unwrap_or(i64::MAX).max(1));
+        self.number(now, 6);
+    }
+}

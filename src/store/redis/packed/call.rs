@@ -1,0 +1,298 @@
+//! A call of the script, before it is bytes: so calls that come together are joined in one.
+
+use redis::Value;
+
+use super::{DECIDE, MOST, SETTLES, Stamp, ban, bytes::Bytes, key, row::Row};
+use crate::{
+    charge::PermitId,
+    clock::Millis,
+    limit::Ban,
+    list::List,
+    name::Name,
+    store::{guard::deny_cache::bans::Carried, redis::wire::script::ScriptCall},
+};
+
+/// What the reply begins with: the time; and before each request how many numbers it has.
+const TELLS: u8 = 1;
+const COUNTS: u8 = 2;
+
+/// What a settlement of permits of any callers has for its mark.
+pub(super) const RELEASES: [i64; 2] = [MOST, 0];
+
+/// The greatest number of a byte.
+const MOST_IN_BYTE: usize = u8::MAX as usize;
+
+/// What a key of a call counts by.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Terms {
+    Row(Row),
+    Ban(Ban),
+}
+
+/// Requests for permits of limiters, as the head of `lua/packed/decide.lua` describes them.
+pub(crate) struct Call {
+    now: Option<Millis>,
+    /// Each with a hash, by which it is compared first
+    keys: List<(u64, String)>,
+    /// What the charges of a place count by
+    terms: List<Terms>,
+    /// Of the callers, of those that a log knows each by its own
+    ids: List<[u8; 8]>,
+    requests: Bytes,
+    /// Where the requests name a key, and behind it its terms
+    places: List<usize>,
+    /// How many requests there are.
+    pub(super) count: usize,
+    callers: usize,
+}
+
+impl Call {
+    /// Begins a call by this clock.
+    pub(super) fn new(now: Option<Millis>) -> Self {
+        Self {
+            now,
+            keys: List::new(),
+            terms: List::new(),
+            ids: List::new(),
+            requests: Bytes::default(),
+            places: List::new(),
+            count: 0,
+            callers: 0,
+        }
+    }
+
+    /// Adds a limiter, whose place is the number of those before it.
+    pub(super) fn limiter(&mut self, name: &Name, row: Row) {
+        self.keys.push((name.text().seeded_hash(), key(name)));
+        self.terms.push(Terms::Row(row));
+    }
+
+    /// Adds the ban of a limiter in the same way.
+    pub(super) fn ban(&mut self, name: &Name, ban: Ban) {
+        self.keys.push((!name.text().seeded_hash(), ban::key(name)));
+        self.terms.push(Terms::Ban(ban));
+    }
+
+    /// Adds the id of a caller that asks for the first time.
+    pub(super) fn caller(&mut self, id: PermitId) {
+        self.ids.push(id.short());
+    }
+
+    /// Begins a request of so many new callers for so many charges.
+    pub(super) fn request(&mut self, callers: usize, charges: usize, flags: u8) {
+        self.requests.put(&[byte(callers), byte(charges), flags]);
+        (self.count, self.callers) = (self.count + 1, self.callers + callers);
+    }
+
+    /// Begins one of a caller that came before: at this place behind the caller of this id.
+    pub(super) fn again(&mut self, id: PermitId, place: usize, charges: usize, flags: u8) {
+        self.requests.put(&[0]);
+        self.requests.put(&id.short());
+        self.requests.put(&[byte(place), byte(charges), flags]);
+        (self.count, self.callers) = (self.count + 1, self.callers + 1);
+    }
+
+    /// Adds a charge of the limiter at this place.
+    pub(super) fn charge(&mut self, place: usize, flags: u8, permits: u32) {
+        self.name(place);
+        self.requests.put(&[flags]);
+        self.requests.number(permits.into(), 4);
+    }
+
+    /// Adds to the charge its ban, which is at this place.
+    pub(super) fn banning(&mut self, place: usize, carried: Carried) {
+        self.name(place);
+        self.requests.number(carried.number.into(), 4);
+        let age = i64::try_from(carried.age).unwrap_or(i64::MAX);
+        self.requests.number(age, 6);
+    }
+
+    /// Adds to the charge what it fetches ahead.
+    pub(super) fn ahead(&mut self, permits: u32, lead: i64) {
+        self.requests.number(permits.into(), 4);
+        self.requests.number(lead, 6);
+    }
+
+    fn name(&mut self, place: usize) {
+        self.places.push(self.requests.0.len());
+        let place = byte(place + 1);
+        self.requests.put(&[place, place]);
+    }
+
+    /// Makes the call that leaves a caller so many of the permits that it took of a limiter, which
+    /// are found by two numbers of its kind. Of a record it may be sent again.
+    pub(super) fn settle(
+        Stamp { id, now }: Stamp,
+        (name, row): (&Name, Row),
+        [took, keep]: [u32; 2],
+        mark: [i64; 2],
+    ) -> ScriptCall {
+        let mut call = Self::new(now);
+        call.limiter(name, row);
+        call.again(id, 0, 1, SETTLES);
+        call.charge(0, 0, keep);
+        call.requests.number(took.into(), 4);
+        mark.iter()
+            .for_each(|number| call.requests.number(*number, 7));
+        call.callers = 0;
+        ScriptCall {
+            once: !row.has_records() || mark == RELEASES,
+            ..call.command()
+        }
+    }
+
+    /// Returns it as a command, which must not be sent twice.
+    pub(crate) fn command(&self) -> ScriptCall {
+        self.written(TELLS)
+    }
+
+    /// Returns it as that of a verb, which may be sent again.
+    pub(super) fn verb(&mut self) -> ScriptCall {
+        self.callers = 0;
+        ScriptCall {
+            once: false,
+            ..self.command()
+        }
+    }
+
+    fn written(&self, flags: u8) -> ScriptCall {
+        let mut rows: List<&Terms> = List::new();
+        // Most have the terms of another: each is written once.
+        let each = self.terms.iter().map(|terms| {
+            let known = rows.iter().position(|row| *row == terms);
+            known.unwrap_or_else(|| {
+                rows.push(terms);
+                rows.len() - 1
+            })
+        });
+        let row_of: List<u8> = each.map(|row| byte(row + 1)).collect();
+        let mut argument = Bytes::default();
+        argument.0.reserve(80 + self.requests.0.len());
+        let (first, others) = self.ids.split_first().unzip();
+        argument.put(first.unwrap_or(&[0; 8]));
+        argument.time(self.now);
+        argument.put(&[byte(rows.len()), flags]);
+        for row in &rows {
+            match row {
+                Terms::Row(row) => row.put(&mut argument),
+                Terms::Ban(ban) => ban::put(&mut argument, ban),
+            }
+        }
+        let others = others.unwrap_or_default();
+        argument.put(&[byte(others.len())]);
+        argument.put(others.as_flattened());
+        let begin = argument.0.len();
+        argument.put(&self.requests.0);
+        for at in &self.places {
+            let row = &mut argument.0[begin + at + 1];
+            *row = row_of[usize::from(*row) - 1];
+        }
+        let mut command = DECIDE.start(self.keys.len(), 1);
+        for (_, key) in &self.keys {
+            command.arg(key);
+        }
+        command.arg(&*argument.0);
+        ScriptCall::new(&DECIDE, command, self.callers, true)
+    }
+}
+
+/// Calls that go in one command.
+#[derive(Default)]
+pub(crate) struct Joined {
+    call: Option<Call>,
+    /// How many requests each of them has.
+    counts: Vec<usize>,
+}
+
+impl Joined {
+    /// Returns whether there is room for a call.
+    pub(crate) fn has_room(&self, call: &Call) -> bool {
+        self.call.as_ref().is_none_or(|all| all.has_room(call))
+    }
+
+    /// Adds a call that there [is room](Self::has_room) for.
+    pub(crate) fn add(&mut self, call: Call) {
+        self.counts.push(call.count);
+        match &mut self.call {
+            None => self.call = Some(call),
+            Some(all) => all.join(call),
+        }
+    }
+
+    /// Returns the command of all, which must not be sent twice; `None` if there are no calls.
+    pub(crate) fn command(&self) -> Option<ScriptCall> {
+        let flags = match self.counts.len() {
+            1 => TELLS,
+            _ => TELLS | COUNTS,
+        };
+        Some(self.call.as_ref()?.written(flags))
+    }
+
+    /// Returns the reply to each of the calls, as if it had been sent alone; `None` for those that
+    /// the reply does not answer.
+    pub(crate) fn replies(&self, reply: Value) -> Vec<Option<Value>> {
+        if self.counts.len() == 1 {
+            return vec![Some(reply)];
+        }
+        let Value::Array(numbers) = reply else {
+            return Vec::new();
+        };
+        let mut numbers = numbers.into_iter();
+        let Some(time) = numbers.next() else {
+            return Vec::new();
+        };
+        let each = self.counts.iter().map(|count| {
+            let mut said = vec![time.clone()];
+            for _ in 0..*count {
+                let Some(Value::Int(length)) = numbers.next() else {
+                    return None;
+                };
+                said.extend(numbers.by_ref().take(usize::try_from(length).ok()?));
+            }
+            Some(Value::Array(said))
+        });
+        each.collect()
+    }
+}
+
+impl Call {
+    fn has_room(&self, other: &Self) -> bool {
+        self.terms.len() + other.terms.len() <= MOST_IN_BYTE
+            && self.ids.len() + other.ids.len() < MOST_IN_BYTE
+            // One call has one clock.
+            && self.now.is_some() == other.now.is_some()
+    }
+
+    /// Adds the requests of another call.
+    fn join(&mut self, other: Self) {
+        let begin = self.requests.0.len();
+        let terms_before = self.terms.len();
+        self.terms.extend(other.terms);
+        // Each state is read once and written once, so a key has one place.
+        let each = other.keys.into_iter().map(|key| {
+            let known = self.keys.iter().position(|it| *it == key);
+            known.unwrap_or_else(|| {
+                self.keys.push(key);
+                self.keys.len() - 1
+            })
+        });
+        let key_of: List<u8> = each.map(|key| byte(key + 1)).collect();
+        self.now = self.now.max(other.now);
+        self.requests.put(&other.requests.0);
+        for at in other.places {
+            let at = begin + at;
+            self.places.push(at);
+            if let [key, terms, ..] = &mut self.requests.0[at..] {
+                *key = key_of[usize::from(*key) - 1];
+                *terms = byte(terms_before + usize::from(*terms));
+            }
+        }
+        self.ids.extend(other.ids);
+        self.count += other.count;
+        self.callers += other.callers;
+    }
+}
+
+fn byte(number: usize) -> u8 {
+    u8::try_from(number).unwrap_or(u8::MAX)
+}

@@ -1,0 +1,133 @@
+//! A limit by a sliding log, one string, which has a record of each grant.
+
+use super::{DECIDE, Numbers, SUFFIX, Stamp, Standing, bytes::Bytes, left_and, number_at};
+use crate::{
+    algorithm::answer::{Answer, Changed},
+    charge::Charge,
+    clock::Now,
+    error::Error,
+    limit::StoredLimit,
+    store::redis::wire::{format::add_suffixed, script::ScriptCall},
+};
+
+/// The kind of a state and of a row.
+const KIND: u8 = 1;
+
+/// What a charge counts by. A limiter stands as the permits left, the ms until there is one more,
+/// and those until all are free: 0 for what is not known.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct Row {
+    pub(crate) rate: i64,
+    pub(crate) interval: i64,
+}
+
+impl Row {
+    /// Returns that of a call that releases what was taken by any limit.
+    pub(super) const ANY: Self = Self {
+        rate: 1,
+        interval: 1,
+    };
+
+    /// Writes it.
+    pub(super) fn put(&self, bytes: &mut Bytes) {
+        bytes.put(&[KIND, 1]);
+        bytes.number(self.interval, 6);
+        bytes.number(self.rate, 7);
+    }
+
+    /// Makes the call for a caller alone.
+    pub(super) fn lone(&self, stamp: Stamp, charge: &Charge) -> ScriptCall {
+        let mut argument = Bytes::default();
+        argument.put(&stamp.id.short());
+        argument.time(stamp.now);
+        argument.put(&[0]);
+        self.put(&mut argument);
+        argument.number(charge.permits.into(), 4);
+        let mut command = DECIDE.start(1, 1);
+        add_suffixed(&mut command, charge.name(), SUFFIX);
+        command.arg(&*argument.0);
+        ScriptCall::new(&DECIDE, command, 1, true)
+    }
+
+    /// Reads how it stands.
+    pub(super) fn with_room(
+        &self,
+        number: i64,
+        numbers: &mut Numbers<'_>,
+    ) -> Result<Standing, Error> {
+        let [left, next] = left_and(number, numbers, self.rate, self.interval)?;
+        // Some were taken just now.
+        let reset = if left < self.rate { self.interval } else { 0 };
+        Ok([left, next, reset])
+    }
+
+    /// Reads the same where there is no room, which may have stood so `before`.
+    pub(super) fn without_room(
+        numbers: &mut Numbers<'_>,
+        before: Option<Standing>,
+    ) -> Result<Standing, Error> {
+        let [left, reset] = [numbers.next()?, numbers.next()?];
+        Ok([left, before.map_or(0, |[_, next, _]| next), reset])
+    }
+
+    pub(super) fn limit(&self) -> StoredLimit {
+        StoredLimit {
+            rate: self.rate,
+            interval: self.interval,
+            ..StoredLimit::default()
+        }
+    }
+
+    /// Returns what is answered to all callers.
+    pub(super) fn answer(&self, now: i64, [left, next, reset]: Standing) -> Answer {
+        Answer {
+            remaining: left,
+            next: if left < self.rate { next } else { 0 },
+            reset,
+            ..Answer::new(&self.limit(), Changed::Nothing, Now::millis(now))
+        }
+    }
+
+    /// Returns the ms until so many permits are free, at the earliest: the reply says it for the
+    /// first caller that has no room.
+    pub(super) fn wait(&self, [_, next, _]: Standing, needs: i64) -> i64 {
+        let rounds = (needs - 1).div_euclid(self.rate.max(1));
+        next.max(1)
+            .saturating_add(rounds.saturating_mul(self.interval))
+    }
+}
+
+/// Returns what a receipt is settled by, and the two numbers by which its grant is found; `None` if
+/// it lacks what that needs.
+pub(super) fn settled(receipt: &Charge) -> Option<(Row, [i64; 2])> {
+    let StoredLimit { rate, interval, .. } = receipt.limit().given()?.stored();
+    Some((Row { rate, interval }, [0, 0]))
+}
+
+/// What a state says.
+pub(crate) struct State {
+    /// The time of each record, and its permits
+    pub(crate) records: Vec<(i64, i64)>,
+    /// Of each limit: interval, rate
+    pub(crate) limits: Vec<(i64, i64)>,
+}
+
+impl State {
+    /// Reads a state; `None` if it is another one.
+    pub(crate) fn of(bytes: &[u8]) -> Option<Self> {
+        let (front, &[ahead, windows, form, magic]) = bytes.split_last_chunk()?;
+        let (ahead, windows) = (usize::from(ahead), usize::from(windows));
+        let stop = front.len().checked_sub(30 * windows + 6)?;
+        let is_ours = [form, magic] == [16 + KIND, 183]
+            && (1..=4).contains(&windows)
+            && ahead <= 64
+            && stop % 22 == 0
+            && stop >= 22 * (ahead + 1);
+        let record = |at| (number_at(bytes, at + 16, 6), number_at(bytes, at + 10, 6));
+        let limit = |at| (number_at(bytes, at, 6), number_at(bytes, at + 6, 7));
+        is_ours.then(|| Self {
+            records: (0..stop).step_by(22).map(record).collect(),
+            limits: (0..windows).map(|place| limit(stop + 30 * place)).collect(),
+        })
+    }
+}

@@ -1,0 +1,116 @@
+//! A limit by a fixed window, one string, which has the permits used since its first grant.
+
+use super::{MOST, Numbers, Standing, bytes::Bytes, left_and, number_at};
+use crate::{
+    algorithm::answer::{Answer, Changed},
+    charge::{Charge, Taken},
+    clock::Now,
+    error::Error,
+    limit::StoredLimit,
+};
+
+/// The kind of a state and of a row.
+const KIND: u8 = 3;
+
+/// What a charge counts by. A limiter stands as the permits left, and the ms until the window ends.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct Row {
+    pub(crate) rate: i64,
+    pub(crate) interval: i64,
+}
+
+impl Row {
+    /// Returns that of a call that releases what was taken by any limit.
+    pub(super) const ANY: Self = Self {
+        rate: MOST,
+        interval: 1,
+    };
+
+    /// Writes it.
+    pub(super) fn put(&self, bytes: &mut Bytes) {
+        bytes.put(&[KIND]);
+        bytes.number(self.interval, 6);
+        bytes.number(self.rate, 7);
+    }
+
+    /// Reads how it stands.
+    pub(super) fn with_room(
+        &self,
+        number: i64,
+        numbers: &mut Numbers<'_>,
+    ) -> Result<Standing, Error> {
+        let [left, ends] = left_and(number, numbers, self.rate, self.interval)?;
+        Ok([left, ends, 0])
+    }
+
+    /// Reads the same where there is no room, which may have stood so `before`.
+    pub(super) fn without_room(
+        wait: i64,
+        numbers: &mut Numbers<'_>,
+        before: Option<Standing>,
+    ) -> Result<Standing, Error> {
+        let ends_before = before.map_or(0, |[_, ends, _]| ends);
+        let left = numbers.next()?;
+        Ok([left, if wait > -MOST { -wait } else { ends_before }, 0])
+    }
+
+    pub(super) fn limit(&self) -> StoredLimit {
+        StoredLimit {
+            rate: self.rate,
+            interval: self.interval,
+            ..StoredLimit::default()
+        }
+    }
+
+    /// Returns what is answered to all callers.
+    pub(super) fn answer(&self, now: i64, [left, ends, _]: Standing) -> Answer {
+        let reset = if left < self.rate { ends } else { 0 };
+        Answer {
+            remaining: left,
+            next: reset,
+            reset,
+            taken: Some(Taken::Date {
+                label: now + ends,
+                end: now + ends,
+            }),
+            ..Answer::new(&self.limit(), Changed::Nothing, Now::millis(now))
+        }
+    }
+
+    /// Returns the ms until so many permits are free: later windows begin at once.
+    pub(super) fn wait(&self, [_, ends, _]: Standing, needs: i64) -> i64 {
+        let rounds = (needs - 1).div_euclid(self.rate.max(1));
+        ends.saturating_add(rounds.saturating_mul(self.interval))
+    }
+}
+
+/// Returns what a receipt is settled by, and the two numbers by which its grant is found; `None` if
+/// it lacks what that needs.
+pub(super) fn settled(receipt: &Charge) -> Option<(Row, [i64; 2])> {
+    let Some(Taken::Date { label, .. }) = receipt.settle() else {
+        return None;
+    };
+    let StoredLimit { rate, interval, .. } = receipt.limit().given()?.stored();
+    Some((Row { rate, interval }, [label, 0]))
+}
+
+/// What a state says: when the window ends, in ms, the permits used in it, and the limit.
+pub(crate) struct State {
+    pub(crate) ends: i64,
+    pub(crate) used: i64,
+    pub(crate) interval: i64,
+    pub(crate) rate: i64,
+}
+
+impl State {
+    /// Reads a state; `None` if it is another one.
+    pub(crate) fn of(bytes: &[u8]) -> Option<Self> {
+        let is_ours = bytes.len() == 74 && bytes.ends_with(&[16 + KIND, 183]);
+        is_ours.then(|| Self {
+            ends: number_at(bytes, 6, 6),
+            used: number_at(bytes, 12, 7),
+            interval: number_at(bytes, 19, 6),
+            rate: number_at(bytes, 25, 7),
+        })
+    }
+}

@@ -1,0 +1,447 @@
+//! Limiters in our own format on a server, and what they must count.
+
+use redis::Connection;
+
+use super::{
+    super::pair::{ask, connect, run_script},
+    answers::Said,
+    *,
+};
+use crate::{
+    charge::PermitId,
+    store::redis::{
+        packed::{
+            self,
+            call::Joined,
+            requests::{Asked, KNOWN, may_ask_again, together},
+            row::Row,
+            verbs,
+        },
+        wire::script::ScriptCall,
+    },
+};
+
+/// Which limits a history has: one for each limiter, or four for each, of four versions.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Limits {
+    One([usize; LIMITERS]),
+    Versions,
+}
+
+/// A grant that can be settled.
+#[derive(Clone, Debug)]
+pub(super) struct Receipt {
+    pub(super) id: PermitId,
+    pub(super) permits: u32,
+    pub(super) terms: Terms,
+    /// By the clock of the model
+    pub(super) taken: Option<Taken>,
+}
+
+pub(super) struct Side {
+    pub(super) name: Name,
+    pub(super) kind: Algorithm,
+    pub(super) spec: Spec,
+    /// The same in memory, as long as that counts the same.
+    pub(super) memory: Count,
+    pub(super) receipts: Vec<Receipt>,
+}
+
+pub(super) struct Stage {
+    connection: Connection,
+    limits: Limits,
+    pub(super) sides: Vec<Side>,
+    /// The time of the caller's clock; `None` by the server's
+    given: Option<i64>,
+    /// By how much what is stored was moved back
+    moved: i64,
+    ids: u64,
+    /// Set if the machine was so slow that no one can say what must be.
+    is_over: bool,
+}
+
+impl Stage {
+    pub(super) fn new(kinds: [Algorithm; LIMITERS], limits: Limits, given: Option<i64>) -> Self {
+        let side = |kind| Side {
+            name: Name::exact(&unique("own")).unwrap(),
+            kind,
+            spec: Spec::new(kind),
+            memory: Count::new(kind),
+            receipts: Vec::new(),
+        };
+        Self {
+            connection: connect(),
+            limits,
+            sides: kinds.map(side).into(),
+            given,
+            moved: 0,
+            ids: 0,
+            is_over: false,
+        }
+    }
+
+    pub(super) fn has_one_limit(&self) -> bool {
+        matches!(self.limits, Limits::One(_))
+    }
+
+    pub(super) fn terms(&self, limiter: usize, version: usize) -> Terms {
+        match self.limits {
+            Limits::One(limits) => LIMITS[limits[limiter]],
+            Limits::Versions => LIMITS[version],
+        }
+    }
+
+    pub(super) fn given(&self) -> Option<i64> {
+        self.given
+    }
+
+    pub(super) fn moved(&self) -> i64 {
+        self.moved
+    }
+
+    pub(super) fn id(&mut self) -> PermitId {
+        self.ids += 1;
+        let mut id = [0; 16];
+        id[..8].copy_from_slice(&self.ids.wrapping_mul(0x9e37_79b9_7f4a_7c15).to_be_bytes());
+        PermitId(id)
+    }
+
+    /// The time by the clock of the model.
+    pub(super) fn now(&mut self) -> i64 {
+        self.given.unwrap_or_else(|| {
+            let (seconds, micros): (i64, i64) = ask(&mut self.connection, &["TIME"]);
+            seconds * 1000 + micros / 1000 + self.moved
+        })
+    }
+
+    /// The same of a reply that says it.
+    pub(super) fn time_of(&self, reply: &Value) -> Option<i64> {
+        let micros = match reply {
+            Value::Array(numbers) => match numbers.first() {
+                Some(Value::Int(micros)) => *micros,
+                _ => return None,
+            },
+            _ => return None,
+        };
+        Some(self.given.unwrap_or(micros / 1000 + self.moved))
+    }
+
+    pub(super) fn call(&mut self, call: &ScriptCall) -> Value {
+        run_script(&mut self.connection, call.script, &call.command).unwrap()
+    }
+
+    pub(super) fn write(&mut self, command: &[&str]) {
+        ask::<Value>(&mut self.connection, command);
+    }
+
+    pub(super) fn state(&mut self, limiter: usize) -> Option<Vec<u8>> {
+        let key = packed::key(&self.sides[limiter].name);
+        ask(&mut self.connection, &["GET", &key])
+    }
+
+    pub(super) fn live(&mut self, step: &Step) {
+        if self.is_over {
+            return;
+        }
+        match step {
+            Step::Ask(questions) if questions.len() == 1 => self.ask(&questions[0]),
+            Step::Ask(questions) => self.ask_jointly(questions),
+            Step::Advance(by) => self.advance(*by),
+            Step::At(limiter, one) => self.at(*limiter, one),
+        }
+        if !self.is_over {
+            (0..LIMITERS).for_each(|limiter| self.compare(limiter));
+        }
+    }
+
+    fn advance(&mut self, by: i64) {
+        if let Some(now) = &mut self.given {
+            *now += by;
+            return;
+        }
+        self.moved += by;
+        for limiter in 0..LIMITERS {
+            let Some(mut state) = self.state(limiter) else {
+                continue;
+            };
+            move_back(&mut state, by);
+            let key = packed::key(&self.sides[limiter].name);
+            let life: i64 = ask(&mut self.connection, &["PTTL", &key]);
+            if life <= by {
+                self.write(&["DEL", &key]);
+                continue;
+            }
+            let mut command = redis::cmd("SET");
+            command.arg(key).arg(state).arg("PX").arg(life - by);
+            command.exec(&mut self.connection).unwrap();
+        }
+    }
+
+    /// The callers of a question, and behind them what they fetch ahead.
+    fn demands(&mut self, question: &Question) -> Vec<Demand> {
+        let mut run = Vec::new();
+        for permits in &question.callers {
+            let charge = |limiter: &usize| {
+                let terms = self.terms(*limiter, question.versions[*limiter]);
+                Charge {
+                    shadow: question.shadow[*limiter],
+                    ..self.sides[*limiter].charge(terms, permits[*limiter])
+                }
+            };
+            let charges: Vec<_> = question.which.iter().map(charge).collect();
+            let mut demand = Demand::of(charges, question.waits);
+            demand.identify(self.id());
+            run.push(demand);
+        }
+        let first = run[0].first();
+        let fetches = run[0].charges.len() == 1
+            && first.of().counting.tells_grants_apart()
+            && !first.shadow
+            && !question.waits;
+        if let Some((permits, part)) = question.ahead.filter(|_| fetches) {
+            let terms = self.terms(question.which[0], question.versions[question.which[0]]);
+            let ahead = Charge {
+                permits,
+                id: first.id.for_ahead(),
+                lead: (terms.1.cast_signed() * part / 1000).max(1),
+                ..first.clone()
+            };
+            run.push(Demand::of([ahead], false));
+        }
+        run
+    }
+
+    fn rows(&self, question: &Question) -> Vec<Row> {
+        let row = |limiter: &usize| {
+            let terms = self.terms(*limiter, question.versions[*limiter]);
+            row(self.sides[*limiter].kind, terms)
+        };
+        question.which.iter().map(row).collect()
+    }
+
+    fn asked<'a>(&self, run: &[Demand], rows: &'a [Row], again: bool) -> Asked<'a> {
+        Asked {
+            stamp: stamp(run[0].first().id, self.given),
+            rows,
+            carried: &[],
+            again,
+        }
+    }
+
+    fn ask(&mut self, question: &Question) {
+        let (run, rows) = (self.demands(question), self.rows(question));
+        let sent = together(&run);
+        if question.gives_up {
+            self.give_up(question, &run[0]);
+        }
+        let again = match question.again {
+            Again::After(..) if !may_ask_again(&rows, sent) => Again::Never,
+            again => again,
+        };
+        let mut found = vec![false; run.len()];
+        if again != Again::Instead {
+            let lone = self.asked(&run, &rows, false).lone(sent);
+            let reply = match lone.filter(|_| question.is_lone) {
+                Some(lone) => self.ask_alone(question, &run, &rows, &lone),
+                None => None,
+            };
+            if let Some(granted) = reply {
+                found = granted;
+            } else {
+                let call = self.asked(&run, &rows, false).call(sent).command();
+                let reply = self.call(&call);
+                found = self.judge(question, &run, &rows, &reply, &[]);
+            }
+        }
+        let (times, by) = match again {
+            Again::Never => return,
+            Again::Instead => (1, 0),
+            Again::After(times, by) => (times, by),
+        };
+        let now = self.now();
+        let lasts = |limiter: &usize| {
+            let terms = self.terms(*limiter, question.versions[*limiter]);
+            self.sides[*limiter].spec.lasts(now, terms)
+        };
+        let lasts = question.which.iter().map(lasts).min().unwrap();
+        if again != Again::Instead && lasts <= by {
+            // Then what it granted is gone.
+            return;
+        }
+        let all_recorded = rows.iter().any(|row| matches!(row, Row::Log(_)));
+        self.advance(by);
+        for time in 0..times {
+            // Once more only what states know by then.
+            if (time > 0 || again == Again::Instead) && !all_recorded && sent.len() > KNOWN {
+                return;
+            }
+            let call = self.asked(&run, &rows, true).call(sent).command();
+            let reply = self.call(&call);
+            self.is_over |= self.time_of(&reply).unwrap() >= now + lasts;
+            if self.is_over {
+                return;
+            }
+            let read = self.judge(question, &run, &rows, &reply, &found);
+            found
+                .iter_mut()
+                .zip(read)
+                .for_each(|(it, read)| *it |= read);
+        }
+    }
+
+    /// Sends the call of a lone caller; `None` if it did not decide. Returns who takes anything.
+    fn ask_alone(
+        &mut self,
+        question: &Question,
+        run: &[Demand],
+        rows: &[Row],
+        lone: &ScriptCall,
+    ) -> Option<Vec<bool>> {
+        let before = self.now();
+        let reply = self.call(lone);
+        let after = self.now();
+        let read = self
+            .asked(run, rows, false)
+            .read_lone(&reply, run)
+            .unwrap()?;
+        let mut said = Said {
+            now: after,
+            is_vague: before != after,
+            answers: read.answers.unwrap().to_vec(),
+        };
+        if said.is_vague
+            && let Some(state) = self.state(question.which[0])
+            && let Some(log) = packed::log::State::of(&state)
+            && said.answers[0].verdict == Verdict::Granted
+        {
+            // What was fetched ahead lies behind it.
+            let ahead = usize::from(state[state.len() - 4]);
+            let time = log.records.iter().rev().nth(ahead);
+            let time = time.map(|(time, _)| time + self.moved);
+            (said.now, said.is_vague) = (time.unwrap(), false);
+        }
+        Some(self.hold(question, run, &said, &[]))
+    }
+
+    /// Reads the reply to a call, and holds it against what must be. `found` is who took
+    /// before. Returns who takes anything.
+    fn judge(
+        &mut self,
+        question: &Question,
+        run: &[Demand],
+        rows: &[Row],
+        reply: &Value,
+        found: &[bool],
+    ) -> Vec<bool> {
+        let again = !found.is_empty();
+        let read = self.asked(run, rows, again).read(reply, run).unwrap();
+        let said = Said {
+            now: self.time_of(reply).unwrap(),
+            is_vague: false,
+            answers: read.answers.unwrap().to_vec(),
+        };
+        self.hold(question, run, &said, found)
+    }
+
+    fn ask_jointly(&mut self, questions: &[Question]) {
+        let all: Vec<_> = questions
+            .iter()
+            .map(|question| (self.demands(question), self.rows(question)))
+            .collect();
+        let mut joined = Joined::default();
+        for (run, rows) in &all {
+            let call = self.asked(run, rows, false).call(together(run));
+            joined.add(call);
+        }
+        let reply = self.call(&joined.command().unwrap());
+        let replies = joined.replies(reply);
+        assert_eq!(replies.len(), all.len());
+        for ((question, (run, rows)), reply) in questions.iter().zip(&all).zip(replies) {
+            self.judge(question, run, rows, &reply.unwrap(), &[]);
+        }
+    }
+
+    /// Settles what a caller may have taken, before its call arrives.
+    fn give_up(&mut self, question: &Question, first: &Demand) {
+        for (charge, limiter) in first.charges().zip(&question.which) {
+            if self.sides[*limiter].kind != Algorithm::SlidingLog {
+                continue;
+            }
+            let before = self.state(*limiter);
+            let call = verbs::settle(&charge.to_send(), self.now_given(), 0).unwrap();
+            assert_eq!(packed::freed(&self.call(&call)).unwrap(), 0);
+            assert_eq!(self.state(*limiter), before);
+        }
+    }
+
+    pub(super) fn now_given(&self) -> Option<u64> {
+        self.given.map(i64::cast_unsigned)
+    }
+
+    fn compare(&mut self, limiter: usize) {
+        let stamp = stamp(self.id(), self.given);
+        let versions = if self.has_one_limit() { 1 } else { 4 };
+        let (kind, name) = (self.sides[limiter].kind, self.sides[limiter].name.clone());
+        for version in 0..versions {
+            let row = row(kind, self.terms(limiter, version));
+            let reply = self.call(&verbs::ask_left(&row, &name, stamp));
+            let (_, left) = verbs::read_left(&row, &reply).unwrap();
+            let now = self.time_of(&reply).unwrap();
+            self.is_left(limiter, version, now, left.unwrap());
+        }
+        // -2 is a key that is not there.
+        let life: i64 = ask(&mut self.connection, &["PTTL", &packed::key(&name)]);
+        assert_ne!(life, -1, "{name:?} never expires");
+    }
+
+    pub(super) fn is_left(&self, limiter: usize, version: usize, now: i64, left: i64) {
+        let (side, terms) = (&self.sides[limiter], self.terms(limiter, version));
+        let [least, most] = side.left(now, terms);
+        assert!(least <= left && left <= most, "{left} of {least} to {most}");
+        if self.has_one_limit() && side.memory.limit.is_some() {
+            let by_memory = side.left_in_memory(now);
+            assert_eq!(left, by_memory, "in memory");
+        }
+    }
+
+    /// After an interval, and what was fetched ahead, all permits are free.
+    pub(super) fn lose_nothing(&mut self) {
+        if self.is_over {
+            return;
+        }
+        self.advance(2 * 3000);
+        for limiter in 0..LIMITERS {
+            self.compare(limiter);
+            let [least, _] = {
+                let now = self.now();
+                self.sides[limiter].left(now, self.terms(limiter, 0))
+            };
+            let rate = self.terms(limiter, 0).0.cast_signed();
+            if self.sides[limiter].kind != Algorithm::FixedWindow || self.has_one_limit() {
+                assert_eq!(least, rate);
+            }
+        }
+    }
+}
+
+/// Moves all times of a state back.
+fn move_back(state: &mut [u8], by: i64) {
+    let length = state.len();
+    let places: Vec<usize> = match state[length - 2] {
+        17 => {
+            let windows = usize::from(state[length - 3]);
+            let stop = length - 10 - 30 * windows;
+            let records = (0..stop / 22).map(|record| 22 * record + 16);
+            let seen = (0..windows).map(|window| stop + 30 * window + 24);
+            records.chain(seen).chain([length - 10]).collect()
+        }
+        19 => vec![0, 6],
+        kind => panic!("{kind}"),
+    };
+    for place in places {
+        let mut number = [0; 8];
+        number[..6].copy_from_slice(&state[place..place + 6]);
+        let moved = (i64::from_le_bytes(number) - by).max(0);
+        state[place..place + 6].copy_from_slice(&moved.to_le_bytes()[..6]);
+    }
+}
