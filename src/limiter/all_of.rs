@@ -14,10 +14,10 @@ use crate::{
 /// [`RateLimiter::all`].
 ///
 /// One call decides, if all are in one format. If one limiter refuses, nothing is taken from the
-/// others, and the refusal's wait is the longest of theirs. On a Redis Cluster that holds for limiters whose names have the
-/// same hash tag, such as `{shop}a` and `{shop}b`. Others are asked one hash slot after the other,
-/// and what was taken is given back when a later one refuses. Until then these permits are in use,
-/// or for one interval if this process dies in between.
+/// others, and the refusal's wait is the longest of theirs. On a Redis Cluster that holds for
+/// limiters whose names have the same hash tag, such as `{shop}a` and `{shop}b`. Others are asked
+/// one hash slot after the other, and what was taken is given back when a later one refuses. Until
+/// then these permits are in use, or for one interval if this process dies in between.
 ///
 /// # Example
 ///

@@ -319,8 +319,8 @@ impl RateLimitLayerBuilder {
     ///
     /// With `false`, [`LimitState::remaining`](crate::LimitState::remaining) is `None` for them,
     /// [`LimitState::reset_after`](crate::LimitState::reset_after) may be the interval, and Redis
-    /// has less work for limiters in Redisson's format. The fields of [`headers`](Self::headers) then report the limit but not how much
-    /// of it is left.
+    /// has less work for limiters in Redisson's format. The fields of [`headers`](Self::headers)
+    /// then report the limit but not how much of it is left.
     pub fn count_remaining(mut self, remaining: bool) -> Self {
         self.defaults.remaining = remaining;
         self

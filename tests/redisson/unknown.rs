@@ -1,5 +1,5 @@
-//! What Redisson knows nothing of, in the keys beside its own: bans, and limits by the calendar. And
-//! the limiters of rules, which it knows where a store keeps them in its format.
+//! What Redisson knows nothing of, in the keys beside its own: bans, and limits by the calendar.
+//! And the limiters of rules, which it knows where a store keeps them in its format.
 
 use tower_ratelimit::Ban;
 

@@ -142,8 +142,8 @@ impl Log {
         self.0.len()
     }
 
-    /// Merges neighbours of less than a `width` of scores to the time of the last of them, but for
-    /// so many of the newest.
+    /// Merges neighbours of less than a `width` of scores to the time of the last of them. So many
+    /// of the newest stay as they are.
     pub(super) fn merge(&mut self, width: i64, newest: usize) {
         let mut first = None;
         let mut merged: VecDeque<Entry> = VecDeque::new();

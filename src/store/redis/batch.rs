@@ -8,7 +8,8 @@
 //! for their runtime, and a task sends as many as have come. Each request is decided as by a call
 //! of its own, and a state that is foreign fails its own request alone. A call that the joint
 //! command cannot answer is sent once more, alone: that is safe because its limiters know by ids
-//! what they granted just now.
+//! what they granted just now. It is not where each call would fail so, or where the script may
+//! have written in part.
 //!
 //! Their keys are in different hash slots, so on a Redis Cluster each call is sent alone.
 
@@ -139,8 +140,8 @@ impl Batches {
     /// lone caller if `tries_lone` and there is one, or joined with others. Returns the reply, and
     /// whether it is that of such a script.
     ///
-    /// The reply is nil if the joint command did not answer this call, and may have carried it out or
-    /// not. Then the caller asks again, alone. If that fails, the call is still unacknowledged.
+    /// The reply is nil if the joint command did not answer this call, and may have carried it out
+    /// or not. Then the caller asks again, alone. If that fails, the call is still unacknowledged.
     ///
     /// # Errors
     ///

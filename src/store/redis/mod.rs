@@ -1,4 +1,5 @@
-//! Limiters in Redis: in our own format, or in that of Redisson's `RRateLimiter`, which Java shares.
+//! Limiters in Redis: in our own format, or in that of Redisson's `RRateLimiter`, which Java
+//! shares.
 
 mod batch;
 mod builder;

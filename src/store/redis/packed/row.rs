@@ -37,8 +37,8 @@ impl Row {
         }
     }
 
-    /// Returns what a receipt is settled by, and the two numbers by which its grant is found; `None`
-    /// if it lacks what that needs.
+    /// Returns what a receipt is settled by, and the two numbers by which its grant is found;
+    /// `None` if it lacks what that needs.
     pub(super) fn settled(receipt: &Charge) -> Option<(Self, [i64; 2])> {
         Some(match receipt.of().counting.algorithm {
             Algorithm::SlidingLog => {
