@@ -110,9 +110,14 @@ impl Demand {
         self.charges().all(|charge| charge.shadow)
     }
 
+    /// Returns whether some of it is shadow, and some is not.
+    pub(crate) fn has_shadow_beside(&self) -> bool {
+        !self.is_all_shadow() && self.charges().any(|charge| charge.shadow)
+    }
+
     /// Returns the same without shadow charges, if that makes a difference and leaves something.
     pub(crate) fn without_shadows(&self) -> Option<Self> {
-        if self.is_all_shadow() || self.charges().all(|charge| !charge.shadow) {
+        if !self.has_shadow_beside() {
             return None;
         }
         let enforced = self.charges().filter(|charge| !charge.shadow).cloned();

@@ -42,7 +42,7 @@ impl Decide for Failing {
 }
 
 impl Calls for Failing {
-    async fn acquire_run(&self, _: &[Demand]) -> Result<List<Decision>, Error> {
+    async fn acquire_run(&self, _: &[Demand], _: bool) -> Result<List<Decision>, Error> {
         Err(self.0.into())
     }
 

@@ -11,9 +11,8 @@
 //! called. None is held while a caller is woken. Few are held at the same time, and then in this
 //! order:
 //!
-//! - Queues: callers behind the calls of their limiters (`runs`) > the ids that shared calls are
-//!   for (`unanswered`). The queues of those that wait for permits (`waits`), and the calls in
-//!   flight to a node (`InFlight`), are locked alone.
+//! - The outbox: the queues of those that wait for permits (`Waits`), and what is in flight to a node
+//!   (`Node`), are locked alone.
 //! - Leases: the shard of the table > what is known of one limiter (`Entry`) > the balance of one
 //!   lease (`Balance`).
 //! - The share of a limit in an outage: the grants of one limiter (`Recent`) > the store in memory.
@@ -21,10 +20,9 @@
 //!   without a place (`Untracked`).
 //!
 //! All others are locked alone: those of the deny cache (`Refusals`), of breaker and connection,
-//! the calls that are to go together (`Batches`), the runtime of the settle queue
-//! (`SettleQueue::runtime`), the names that were rewritten lately, the limits that were last seen
-//! (`Locals`), the rules that count in a store (`RuleNames`), and the charges of a request
-//! (`Ledger`). Observers are called with none held. A reload of a layer's rules locks out other
+//! the runtime of the settle queue (`SettleQueue::runtime`), the names that were rewritten lately,
+//! the limits that were last seen (`Locals`), the rules that count in a store (`RuleNames`), and
+//! the charges of a request (`Ledger`). Observers are called with none held. A reload of a layer's rules locks out other
 //! reloads, and takes the lock of `RuleNames` meanwhile.
 //!
 //! Settling is called with none of these held, and never comes back to leases. The settle queue
@@ -47,19 +45,18 @@
 //! - A call that finds a limit missing or differing calls the listeners before it returns.
 //! - A receipt is sent on the connection that carried its call, and so arrives after it, or is
 //!   sent once more a second later. A call that arrives later still costs one interval. A receipt
-//!   waits until each batch that has taken its calls is on its way.
+//!   for a shared command that is under way is sent once more when the command ends.
 //!
 //! ## What may be dropped where
 //!
 //! - A decision, at every await. What it may have taken stays charged for an HTTP request, and is
 //!   given back for a [`RateLimiter`](crate::RateLimiter). Guards give back what a waiter has
 //!   taken, and what a lease has taken ahead.
-//! - A call that many share is a task: it survives each of its callers, and is dropped with the
+//! - A command that many share is a task: it survives each of its callers, and is dropped with the
 //!   last. Waiters whose call takes longer than a deadline are asked for once more, by another id.
 //!   Where the runtime of a call ends, its callers send for themselves, or are asked for again.
-//! - A caller that leaves before its call is sent takes nothing: a call has its place in flight
-//!   before its callers are picked. Then it may join a batch: it leaves unsent if all of its
-//!   callers leave.
+//! - A caller that leaves before its command is sent takes nothing: a command counts as in flight
+//!   before its callers are picked.
 //! - A verb, at every await: it may be carried out or not, and listeners are called either way.
 //! - A receipt is never awaited. It is lost if its queue is full, or no runtime lasts.
 //! - A store: leases give back what they hold, and the settle queue ends when it is empty.
@@ -246,9 +243,10 @@ pub(crate) trait Decide: Calls {
     }
 }
 
-/// The calls that a queue sends, by leases or a store.
+/// The calls that an outbox sends, by leases or a store.
 pub(crate) trait Calls: Send + Sync + 'static {
-    /// Returns one decision per caller of the same limiters, in order. Each has its id.
+    /// Returns one decision per caller of the same limiters, in order. Each has its id. If they ask
+    /// `again`, a call for them may have been carried out before.
     ///
     /// A shorter list means that the remaining callers were not tried; call again for them. It is
     /// empty only if `run` is.
@@ -265,15 +263,44 @@ pub(crate) trait Calls: Send + Sync + 'static {
     fn acquire_run(
         &self,
         run: &[Demand],
+        again: bool,
     ) -> impl Future<Output = Result<List<Decision>, Error>> + Send;
 
     /// Decides for one caller: a run of one.
     fn acquire(&self, demand: &Demand) -> impl Future<Output = Result<Decision, Error>> + Send {
         async move {
-            let decisions = self.acquire_run(std::slice::from_ref(demand)).await?;
+            let decisions = self
+                .acquire_run(std::slice::from_ref(demand), false)
+                .await?;
             let decision = decisions.into_iter().next();
             decision.ok_or_else(|| ErrorKind::Permits.into())
         }
+    }
+
+    /// Decides for several runs in one command, each of which [`joins`](Self::joins) others. Each is
+    /// answered as if it had been sent alone.
+    ///
+    /// # Cancel safety
+    ///
+    /// As [`acquire_run`](Self::acquire_run).
+    fn acquire_joint(&self, runs: &[&[Demand]]) -> impl Future<Output = List<Answered>> + Send {
+        let apart = runs.iter().map(|_| Answered::Apart { was_sent: false });
+        std::future::ready(apart.collect())
+    }
+
+    /// Returns what callers of these limiters need of a command that they share with callers of
+    /// others; `None` if they go apart.
+    fn joins(&self, _: &Demand) -> Option<Joins> {
+        None
+    }
+
+    /// Waits until a command can be sent. Its callers are picked after that.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future has no effect.
+    fn ready(&self) -> impl Future<Output = ()> + Send {
+        std::future::ready(())
     }
 
     /// Returns whether one call decides for several callers of these limiters.
@@ -287,6 +314,25 @@ pub(crate) trait Calls: Send + Sync + 'static {
     /// Returns at once. One that is lost costs at most one interval, or what was to be charged. A
     /// receipt is settled once.
     fn settle(&self, receipt: Charge, keep: u32);
+}
+
+/// What a run needs of a command that it shares.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Joins {
+    /// Its limits and their bans
+    pub(crate) terms: usize,
+    /// The most callers of the run that go with others.
+    pub(crate) callers: usize,
+}
+
+/// What a shared command says of one run.
+pub(crate) enum Answered {
+    Decided(Result<List<Decision>, Error>),
+    /// It is to be asked alone, as the command did not answer it, which may have been carried out
+    /// if it `was_sent`
+    Apart {
+        was_sent: bool,
+    },
 }
 
 /// Returns bytes that no process has used before, also after a fork or a restored snapshot: they

@@ -1,7 +1,7 @@
 //! Puts guards and stores together, in one fixed order.
 //!
 //! A [`Remote`] has all guards: every decision, verb and settlement passes them in its functions,
-//! from the outside in. A store in memory has only the outermost guard and the queue of waiters.
+//! from the outside in. A store in memory has only the outermost guard and the outbox, for its waiters.
 
 #[cfg(feature = "_guards")]
 use std::sync::Weak;
@@ -16,8 +16,8 @@ use std::{
 use super::{
     About, AnyStore, Decide, Deciding, Listener, Listeners, Managing, Op,
     guard::{
+        outbox::{Nodes, Outbox, Waits},
         policy,
-        queue::{InFlight, Queued, Queues},
     },
     report::{self, Undecided},
 };
@@ -95,10 +95,10 @@ impl Outermost {
     }
 }
 
-/// A store in memory, and its queue.
+/// A store in memory, and its outbox.
 pub(crate) struct InMemory<S> {
     outermost: Outermost,
-    queue: Arc<Queued<S>>,
+    outbox: Arc<Outbox<S>>,
     store: Arc<S>,
 }
 
@@ -106,20 +106,20 @@ pub(crate) struct InMemory<S> {
 /// nothing polls it.
 const ANSWERS_WITHIN: Duration = Duration::from_millis(100);
 
-/// Puts the queue around a store in memory, which is made with its listeners.
+/// Puts the outbox around a store in memory, which is made with its listeners.
 pub(crate) fn memory<S: Decide>(
     clock: Arc<dyn Clock>,
     about: About,
     store: impl FnOnce(Listeners) -> S,
 ) -> (Arc<S>, Arc<dyn AnyStore>) {
-    let queues = Arc::new(Queues::default());
-    let listeners = Listeners::new([Box::new(Arc::clone(&queues)) as Box<dyn Listener>]);
+    let waits = Arc::new(Waits::default());
+    let listeners = Listeners::new([Box::new(Arc::clone(&waits)) as Box<dyn Listener>]);
     let store = Arc::new(store(listeners.clone()));
-    let in_flight = InFlight::new(ANSWERS_WITHIN, Arc::new(SteadyClock::new()), |_| 0);
+    let nodes = Nodes::new(1, |_| 0, ANSWERS_WITHIN, Arc::new(SteadyClock::new()));
     let stack = InMemory {
         outermost: Outermost::new(listeners, about),
         // Nothing happens to its limiters that it does not see.
-        queue: Queued::new(Arc::clone(&store), clock, queues, in_flight, None),
+        outbox: Outbox::new(Arc::clone(&store), clock, waits, nodes, None),
         store: Arc::clone(&store),
     };
     (store, Arc::new(stack))
@@ -161,7 +161,7 @@ impl<S: Decide> AnyStore for InMemory<S> {
         let mut undecided = Undecided::new(demand);
         Box::pin(async move {
             let demand = &undecided.demand;
-            let mut decision = self.queue.acquire(demand).await;
+            let mut decision = self.outbox.acquire(demand).await;
             strike(&*self.store, demand, &mut decision);
             self.report_limiters();
             let decision = decision.or_else(|error| self.answer_error(demand, error));
@@ -180,7 +180,7 @@ impl<S: Decide> AnyStore for InMemory<S> {
     }
 
     fn settle(&self, receipt: Charge, keep: u32) {
-        self.queue.settle(receipt, keep);
+        self.outbox.settle(receipt, keep);
     }
 
     fn about(&self) -> &About {
@@ -206,7 +206,7 @@ pub(crate) struct Remote<S: Decide> {
     deadline: Deadline,
     refusals: Arc<Refusals>,
     /// Sends its calls through the leases, as what these take ahead goes with them.
-    queue: Arc<Queued<Leasing<S>>>,
+    outbox: Arc<Outbox<Leasing<S>>>,
     pub(crate) leasing: Arc<Leasing<S>>,
     pub(crate) server: Arc<S>,
 }
@@ -239,7 +239,7 @@ pub(crate) fn remote<S: Decide>(
     let clock = own_clock
         .clone()
         .unwrap_or_else(|| Arc::new(SteadyClock::new()));
-    let queues = Arc::new(Queues::default());
+    let waits = Arc::new(Waits::default());
     let refusals = Arc::new(Refusals::new(guards.deny_cache, own_clock.clone()));
     let recent = Arc::new(Recent::new(Arc::clone(&clock)));
     let mut listeners = Listeners::none();
@@ -248,18 +248,25 @@ pub(crate) fn remote<S: Decide>(
         listeners = Listeners::new([
             Box::new(Arc::clone(&refusals)) as Box<dyn Listener>,
             Box::new(Weak::clone(leasing)),
-            Box::new(Arc::clone(&queues)),
+            Box::new(Arc::clone(&waits)),
         ]);
         let bans = Arc::clone(&refusals.bans);
         let server = Arc::new(server(listeners.clone(), bans));
-        let (clock, queues) = (Arc::clone(&clock), Arc::clone(&queues));
-        Leasing::new(server, own_clock, clock, queues, Arc::clone(&recent))
+        let (clock, waits) = (Arc::clone(&clock), Arc::clone(&waits));
+        Leasing::new(server, own_clock, clock, waits, Arc::clone(&recent))
     });
     let traffic = Arc::clone(&guards.traffic);
     let steady: Arc<dyn Clock> = Arc::new(SteadyClock::new());
-    let in_flight = InFlight::new(guards.deadline, Arc::clone(&steady), move |name| {
-        traffic.index(name)
-    });
+    let index_of = {
+        let traffic = Arc::clone(&traffic);
+        move |name: &Name| traffic.index(name)
+    };
+    let nodes = Nodes::new(
+        traffic.nodes(),
+        index_of,
+        guards.deadline,
+        Arc::clone(&steady),
+    );
     // Also those that keep no refusals: a caller that waits does not ask all the time.
     let looks_after = match guards.deny_cache {
         Duration::ZERO => LOOKS_AFTER,
@@ -271,22 +278,16 @@ pub(crate) fn remote<S: Decide>(
         fallback: Fallback::new(Arc::clone(&refusals), locals, steady),
         deadline: Deadline::new(guards.deadline, guards.traffic),
         refusals,
-        queue: Queued::new(
-            Arc::clone(&leasing),
-            clock,
-            queues,
-            in_flight,
-            Some(looks_after),
-        ),
+        outbox: Outbox::new(Arc::clone(&leasing), clock, waits, nodes, Some(looks_after)),
         server: Arc::clone(&leasing.inner),
         leasing,
     })
 }
 
-/// The order of all guards: outermost > fallback > deny cache > deadline > queue > leases > server.
+/// The order of all guards: outermost > fallback > deny cache > deadline > outbox > leases > server.
 ///
 /// `decide_unsent` asks the deny cache, the leases and the breaker before there is a future, and so
-/// past the queue. That overtakes no waiter: a limiter that callers wait for has no lease.
+/// past the outbox. That overtakes no waiter: a limiter that callers wait for has no lease.
 #[cfg(feature = "_guards")]
 impl<S: Decide> Remote<S> {
     /// Takes permits, if that can be decided without a call.
@@ -334,7 +335,7 @@ impl<S: Decide> AnyStore for Remote<S> {
             let demand = &undecided.demand;
             let asked = self.refusals.ask(demand);
             let left = OnDrop::new(|| self.left(demand));
-            let call = || self.queue.acquire(demand);
+            let call = || self.outbox.acquire(demand);
             let mut decision = self.deadline.within(demand, call).await;
             left.disarm();
             strike(&*self.server, demand, &mut decision);
@@ -355,7 +356,7 @@ impl<S: Decide> AnyStore for Remote<S> {
                 }
                 Err(_) => {}
             }
-            let give_back = |receipt| self.queue.settle(receipt, 0);
+            let give_back = |receipt| self.outbox.settle(receipt, 0);
             let decision = self.fallback.answer(demand, decision, give_back);
             let decision = decision.map_err(|error| self.outermost.named(error));
             undecided.decided(&decision);
@@ -394,7 +395,7 @@ impl<S: Decide> AnyStore for Remote<S> {
     fn settle(&self, receipt: Charge, keep: u32) {
         if let Some(receipt) = self.fallback.locals.settle(receipt, keep) {
             self.refusals.settles(&receipt);
-            self.queue.settle(receipt, keep);
+            self.outbox.settle(receipt, keep);
         }
     }
 

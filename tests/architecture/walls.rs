@@ -156,8 +156,8 @@ fn no_circle_but_these() {
     let known = [
         // A log's entries are those of slots where a limit has them.
         "algorithm::sliding_log algorithm::sliding_log::slots",
-        // What shares calls and what waits are the two halves of a queued store.
-        "store::guard::queue store::guard::queue::runs store::guard::queue::waits",
+        // Those that wait, those that do not, and what is in flight are the parts of an outbox.
+        "store::guard::outbox store::guard::outbox::command store::guard::outbox::node store::guard::outbox::waits",
         // What a full store does with newcomers needs the shards of the store.
         "store::memory::shared store::memory::untracked",
         // A file is read entry by entry, each with what the user has registered.

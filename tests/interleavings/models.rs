@@ -73,7 +73,7 @@ impl Decide for Server {
 }
 
 impl Calls for Server {
-    async fn acquire_run(&self, _: &[Demand]) -> Result<List<Decision>, Error> {
+    async fn acquire_run(&self, _: &[Demand], _: bool) -> Result<List<Decision>, Error> {
         pending_once().await;
         let decision = if self.has_room() { grant() } else { refusal() };
         pending_once().await;

@@ -89,6 +89,8 @@ async fn some_leave(
     leaves: impl Fn(usize) -> bool,
 ) -> Vec<Option<Result<Decision, Error>>> {
     let mut answers: Vec<_> = callers.iter().map(|_| None).collect();
+    // What those before gave back has arrived, each twice, as a call may follow its receipt.
+    scene.load.handles[0].close().await;
     let before = scene.server.scripts_called();
     scene.server.stop_process();
     for caller in callers.iter_mut().flatten() {

@@ -22,7 +22,7 @@ use crate::{
     list::List,
     name::Name,
     store::{
-        About, AnyStore, Calls, Decide, Listeners, Op, OpResult,
+        About, Answered, AnyStore, Calls, Decide, Joins, Listeners, Op, OpResult,
         guard::breaker::{Breakers, Signal},
         stack::{self, Guards},
     },
@@ -103,10 +103,11 @@ impl Decide for Client {
     }
 }
 
-impl Calls for Client {
-    async fn acquire_run(&self, run: &[Demand]) -> Result<List<Decision>, Error> {
-        let Some(first) = run.first() else {
-            return Ok(List::new());
+impl Client {
+    /// Sends a command for these runs. Returns the decisions of each.
+    async fn send(&self, runs: Vec<Vec<Demand>>) -> Result<Vec<Vec<Decision>>, Error> {
+        let Some(first) = runs.first().and_then(|run| run.first()) else {
+            return Ok(Vec::new());
         };
         let waited = first
             .asked_at
@@ -114,15 +115,16 @@ impl Calls for Client {
         let name = first.first().name();
         let pass = self.breakers.enter(name, waited.unwrap_or_default())?;
         let (reply, decided) = oneshot::channel();
-        let (node, run) = (node_of(name), run.to_vec());
-        let receipts: Vec<_> = run.iter().map(|demand| demand.first().to_send()).collect();
-        lock(&self.network).call(self.link, Call { node, run, reply });
+        let node = node_of(name);
+        let each = runs.iter().flatten();
+        let receipts: Vec<_> = each.map(|demand| demand.first().to_send()).collect();
+        lock(&self.network).call(self.link, Call { node, runs, reply });
         match decided.await {
             Ok(decided) => {
                 pass.ends(Signal::Answered);
-                Ok(List::from_vec(decided))
+                Ok(decided)
             }
-            // The connection is lost, and the call may have been carried out.
+            // The connection is lost, and the command may have been carried out.
             Err(_) => {
                 pass.ends(Signal::Nothing);
                 receipts
@@ -131,6 +133,38 @@ impl Calls for Client {
                 Err(ErrorKind::Unavailable.into())
             }
         }
+    }
+}
+
+impl Calls for Client {
+    async fn acquire_run(&self, run: &[Demand], _: bool) -> Result<List<Decision>, Error> {
+        let decided = self.send(vec![run.to_vec()]).await?;
+        Ok(decided.into_iter().flatten().collect())
+    }
+
+    async fn acquire_joint(&self, runs: &[&[Demand]]) -> List<Answered> {
+        let decided = self
+            .send(runs.iter().map(|run| run.to_vec()).collect())
+            .await;
+        match decided {
+            Ok(decided) => {
+                let each = decided.into_iter().map(List::from_vec);
+                each.map(|run| Answered::Decided(Ok(run))).collect()
+            }
+            Err(error) => {
+                let each = runs.iter().map(|_| Err(error.clone()));
+                each.map(Answered::Decided).collect()
+            }
+        }
+    }
+
+    fn joins(&self, demand: &Demand) -> Option<Joins> {
+        let is_own = demand.first().of().counting.is_own();
+        let joins = is_own && NODES.get() == 1 && demand.max_wait.is_none() && !demand.is_list();
+        joins.then_some(Joins {
+            terms: 1,
+            callers: usize::MAX,
+        })
     }
 
     fn decides_together(&self, demand: &Demand) -> bool {

@@ -40,6 +40,9 @@ const MILLI: u64 = 1_000_000;
 const STEP: u64 = MILLI / 10;
 /// How long a crashed process is away.
 const AWAY: u64 = 500 * MILLI;
+/// How often all tasks are polled before nothing more is sent: one that sends for several callers is
+/// spawned, and lets those of the same turn come first.
+const TURNS: usize = 4;
 
 /// What a simulation found. Parts are of 1.
 #[derive(Clone, Debug, PartialEq)]
@@ -184,9 +187,10 @@ impl Fleet {
             for (listeners, receipt) in settled {
                 listeners.room(receipt.name(), false);
             }
-            tokio::task::yield_now().await;
-            let mut network = lock(&self.shared.network);
-            network.send_queued();
+            for _ in 0..TURNS {
+                tokio::task::yield_now().await;
+            }
+            let network = lock(&self.shared.network);
             if network.activity == before {
                 return;
             }

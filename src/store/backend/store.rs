@@ -171,7 +171,7 @@ impl<B: Backend> Decide for Unguarded<B> {
 
 impl<B: Backend> Calls for Unguarded<B> {
     /// Decides for the first: a backend takes one demand at a time.
-    async fn acquire_run(&self, run: &[Demand]) -> Result<List<Decision>, Error> {
+    async fn acquire_run(&self, run: &[Demand], _: bool) -> Result<List<Decision>, Error> {
         let Some(first) = run.first() else {
             return Ok(List::new());
         };

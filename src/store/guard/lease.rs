@@ -29,7 +29,11 @@ use self::{
     balance::{Balance, SettleFn},
     table::{Lease, LeasePlan, LeaseTable, MOST_LIMITERS, lease_of, longest},
 };
-use super::{clock::StoreClock, local::recent::Recent, queue::Queues};
+use super::{
+    clock::{StoreClock, StoreInstant},
+    local::recent::Recent,
+    outbox::Waits,
+};
 use crate::{
     charge::{Charge, TakenFrom},
     clock::Clock,
@@ -38,8 +42,7 @@ use crate::{
     error::Error,
     list::List,
     name::Name,
-    store::{Calls, Listener, Op},
-    sync::OnDrop,
+    store::{Answered, Calls, Joins, Listener, Op},
 };
 
 /// Sends calls to a store, and fetches permits ahead with them.
@@ -52,19 +55,19 @@ pub(crate) struct Leasing<S: Calls> {
     settle: SettleFn,
     /// The clock that timers use.
     clock: Arc<dyn Clock>,
-    queues: Arc<Queues>,
+    waits: Arc<Waits>,
     recent: Arc<Recent>,
 }
 
 impl<S: Calls> Leasing<S> {
     /// `own_clock` is the clock of the logs, if that is a clock of this process; `clock` is the one
-    /// that timers use. `queues` are those around this guard. What leases take and give back is
+    /// that timers use. `waits` are those of the outbox around it. What leases take and give back is
     /// recorded in `recent`.
     pub(crate) fn new(
         inner: Arc<S>,
         own_clock: Option<Arc<dyn Clock>>,
         clock: Arc<dyn Clock>,
-        queues: Arc<Queues>,
+        waits: Arc<Waits>,
         recent: Arc<Recent>,
     ) -> Self {
         let (store, settled) = (Arc::clone(&inner), Arc::clone(&recent));
@@ -76,7 +79,7 @@ impl<S: Calls> Leasing<S> {
             }),
             clock,
             inner,
-            queues,
+            waits,
             recent,
         }
     }
@@ -89,66 +92,35 @@ impl<S: Calls> Leasing<S> {
         !op.only_reads()
     }
 
-    /// Sends a call for the callers of `run`, with the permits that `plan` fetches ahead behind
-    /// them.
-    async fn ask(&self, run: &[Demand], plan: &LeasePlan) -> Result<List<Decision>, Error> {
-        let Some(first) = run.first().filter(|_| plan.ahead > 0) else {
-            let decisions = self.inner.acquire_run(run).await?;
-            record(run, &decisions, plan);
-            return Ok(decisions);
+    /// Serves callers out of a lease, which may have come while they stood in their line, or plans
+    /// what their call fetches ahead.
+    fn begin(&self, run: &[Demand]) -> Begun<'_, S> {
+        let first = run.first();
+        let Some((first, lead)) = first.and_then(|first| Some((first, lease_of(first)?))) else {
+            return Begun::Unleased;
         };
-        let ahead = ahead(first, plan);
-        // Made before the call is sent: its caller may leave.
-        let mut receipt = ahead.first().to_send();
-        let _ended = OnDrop::new(|| plan.entry.asking_ended());
-        let unanswered = OnDrop::new(|| self.inner.settle(receipt.clone(), 0));
-        let mut all = run.to_vec();
-        all.push(ahead);
-        let sent = self.table.clock.now();
-        let decisions = self.inner.acquire_run(&all).await;
-        // If the call failed, the store has given back what it may have taken.
-        unanswered.disarm();
-        let mut decisions = decisions?;
-        let leased = (decisions.len() == all.len()).then(|| decisions.pop());
-        record(run, &decisions, plan);
-        match leased.flatten() {
-            None => {}
-            Some(Decision::Deny(_)) => plan.entry.refused(plan.ahead),
-            Some(Decision::Allow(grant)) => {
-                let Some(Charge { standing, .. }) = grant.charges().first() else {
-                    return Ok(decisions);
-                };
-                receipt.standing = *standing;
-                let received = self.table.clock.elapsed(&sent);
-                let lasts = plan.lead.min(longest(standing.interval()));
-                let left = lasts.saturating_sub(received);
-                // Before the lease can end: that subtracts what no grant has.
-                self.recent
-                    .record(receipt.name(), standing, plan.ahead, left);
-                let balance = Arc::new(Balance::new(receipt, Arc::clone(&self.settle)));
-                let lease = Lease {
-                    _expiry: self.expiry(plan, &balance, left),
-                    balance,
-                    sent,
-                    lasts,
-                    received,
-                };
-                // Permits that one of these callers lacked are not kept for later callers.
-                let lacking =
-                    decisions.iter().any(is_over_limit) || self.queues.is_waited_for(first);
-                let put = Arc::downgrade(&lease.balance);
-                if !lacking && !left.is_zero() && plan.entry.put(lease, plan.changes) {
-                    // The expiry task may have run before the lease was put.
-                    if self.table.clock.elapsed(&sent) >= lasts {
-                        plan.entry.end(&put);
-                    }
-                    decisions
-                        .iter_mut()
-                        .for_each(|decision| add(decision, plan.ahead));
-                }
-            }
+        // Callers that it does not serve are not tried, and are in the next call.
+        let served = run
+            .iter()
+            .map_while(|demand| self.table.take(&mut demand.clone()));
+        let served: List<_> = served.map(Decision::Allow).collect();
+        if !served.is_empty() {
+            return Begun::Served(served);
         }
-        Ok(decisions)
+        let reserved = self.waits.is_waited_for(first);
+        let plan = self.table.plan(first, run, lead, reserved);
+        let mut all = run.to_vec();
+        let ahead = (plan.ahead > 0).then(|| ahead(first, &plan));
+        // Made before the call is sent: its caller may leave.
+        let receipt = ahead.as_ref().map(|ahead| ahead.first().to_send());
+        all.extend(ahead);
+        Begun::Leased(Box::new(Asking {
+            leasing: self,
+            all,
+            receipt,
+            sent: self.table.clock.now(),
+            plan,
+        }))
     }
 
     /// Spawns and returns the task that ends a lease after `left`; `None` without a runtime or
@@ -173,6 +145,96 @@ impl<S: Calls> Leasing<S> {
         };
         task.spawn_on(expires, &runtime);
         Some(task)
+    }
+}
+
+/// A run before its call.
+enum Begun<'a, S: Calls> {
+    Unleased,
+    Served(List<Decision>),
+    Leased(Box<Asking<'a, S>>),
+}
+
+/// A run that is asked for, with what it fetches ahead. Dropped unanswered, it gives that back.
+struct Asking<'a, S: Calls> {
+    leasing: &'a Leasing<S>,
+    plan: LeasePlan,
+    /// Behind the callers what is fetched ahead
+    all: Vec<Demand>,
+    /// Of what is fetched ahead, until it is answered
+    receipt: Option<Charge>,
+    sent: StoreInstant,
+}
+
+impl<S: Calls> Asking<'_, S> {
+    /// Puts what was fetched ahead into a lease. Returns the decisions of the callers.
+    fn end(&mut self, outcome: Result<List<Decision>, Error>) -> Result<List<Decision>, Error> {
+        // If the call failed, the store has given back what it may have taken.
+        let receipt = self.receipt.take();
+        let mut decisions = outcome?;
+        let fetched = receipt.filter(|_| decisions.len() == self.all.len());
+        let fetched = fetched.and_then(|receipt| Some((receipt, decisions.pop()?)));
+        record(&self.all, &decisions, &self.plan);
+        match fetched {
+            None => {}
+            Some((_, Decision::Deny(_))) => self.plan.entry.refused(self.plan.ahead),
+            Some((receipt, Decision::Allow(grant))) => {
+                if let Some(Charge { standing, .. }) = grant.charges().first() {
+                    let receipt = Charge {
+                        standing: *standing,
+                        ..receipt
+                    };
+                    self.put(receipt, &mut decisions);
+                }
+            }
+        }
+        Ok(decisions)
+    }
+
+    /// Keeps what was fetched ahead for later callers, and adds it to what these are told is left.
+    fn put(&self, receipt: Charge, decisions: &mut [Decision]) {
+        let (leasing, plan) = (self.leasing, &self.plan);
+        let standing = receipt.standing;
+        let received = leasing.table.clock.elapsed(&self.sent);
+        let lasts = plan.lead.min(longest(standing.interval()));
+        let left = lasts.saturating_sub(received);
+        // Before the lease can end: that subtracts what no grant has.
+        leasing
+            .recent
+            .record(receipt.name(), &standing, plan.ahead, left);
+        let balance = Arc::new(Balance::new(receipt, Arc::clone(&leasing.settle)));
+        let lease = Lease {
+            _expiry: leasing.expiry(plan, &balance, left),
+            balance,
+            sent: self.sent,
+            lasts,
+            received,
+        };
+        // Permits that one of these callers lacked are not kept for later callers.
+        let is_waited_for = |first| leasing.waits.is_waited_for(first);
+        let lacking =
+            decisions.iter().any(is_over_limit) || self.all.first().is_some_and(is_waited_for);
+        let put = Arc::downgrade(&lease.balance);
+        if !lacking && !left.is_zero() && plan.entry.put(lease, plan.changes) {
+            // The expiry task may have run before the lease was put.
+            if leasing.table.clock.elapsed(&self.sent) >= lasts {
+                plan.entry.end(&put);
+            }
+            decisions
+                .iter_mut()
+                .for_each(|decision| add(decision, plan.ahead));
+        }
+    }
+}
+
+impl<S: Calls> Drop for Asking<'_, S> {
+    fn drop(&mut self) {
+        if let Some(receipt) = self.receipt.take() {
+            self.leasing.inner.settle(receipt, 0);
+        }
+        if self.plan.ahead > 0 {
+            self.plan.entry.asking_ended();
+        }
     }
 }
 
@@ -233,26 +295,60 @@ impl<S: Calls> Calls for Leasing<S> {
     /// # Cancel safety
     ///
     /// As that of the inner store; permits that are fetched ahead meanwhile are given back.
-    async fn acquire_run(&self, run: &[Demand]) -> Result<List<Decision>, Error> {
-        let Some((first, lead)) = run
-            .first()
-            .and_then(|first| Some((first, lease_of(first)?)))
-        else {
-            return self.inner.acquire_run(run).await;
-        };
-        // A lease may have come while they were in the queue. Callers that it does not serve are
-        // not tried, and are in the next call.
-        let served = run
-            .iter()
-            .map_while(|demand| self.table.take(&mut demand.clone()));
-        let served: List<_> = served.map(Decision::Allow).collect();
-        if !served.is_empty() {
-            return Ok(served);
+    async fn acquire_run(&self, run: &[Demand], again: bool) -> Result<List<Decision>, Error> {
+        if again {
+            return self.inner.acquire_run(run, true).await;
         }
-        let reserved = self.queues.is_waited_for(first);
-        let plan = self.table.plan(first, run, lead, reserved);
-        // Boxed, so that those without a lease have no room for it in their futures.
-        Box::pin(self.ask(run, &plan)).await
+        match self.begin(run) {
+            Begun::Unleased => self.inner.acquire_run(run, false).await,
+            Begun::Served(decisions) => Ok(decisions),
+            Begun::Leased(mut asking) => {
+                let outcome = self.inner.acquire_run(&asking.all, false).await;
+                asking.end(outcome)
+            }
+        }
+    }
+
+    /// # Cancel safety
+    ///
+    /// As [`acquire_run`](Self::acquire_run).
+    async fn acquire_joint(&self, runs: &[&[Demand]]) -> List<Answered> {
+        let mut begun: Vec<_> = runs.iter().map(|run| self.begin(run)).collect();
+        let each = runs.iter().zip(&begun);
+        let asked: Vec<&[Demand]> = each
+            .filter_map(|(run, begun)| match begun {
+                Begun::Unleased => Some(*run),
+                Begun::Served(_) => None,
+                Begun::Leased(asking) => Some(&asking.all),
+            })
+            .collect();
+        let mut answers = self.inner.acquire_joint(&asked).await.into_iter();
+        drop(asked);
+        let mut next = || {
+            let answered = answers.next();
+            answered.unwrap_or(Answered::Apart { was_sent: true })
+        };
+        let each = begun.drain(..).map(|begun| match begun {
+            Begun::Unleased => next(),
+            Begun::Served(decisions) => Answered::Decided(Ok(decisions)),
+            Begun::Leased(mut asking) => match next() {
+                Answered::Decided(outcome) => Answered::Decided(asking.end(outcome)),
+                Answered::Apart { was_sent } => {
+                    // Unsent, it is fetched by the same id next time.
+                    asking.receipt.take_if(|_| !was_sent);
+                    Answered::Apart { was_sent }
+                }
+            },
+        });
+        each.collect()
+    }
+
+    fn joins(&self, demand: &Demand) -> Option<Joins> {
+        self.inner.joins(demand)
+    }
+
+    async fn ready(&self) {
+        self.inner.ready().await;
     }
 
     fn decides_together(&self, demand: &Demand) -> bool {

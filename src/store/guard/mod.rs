@@ -7,11 +7,11 @@
 //!   for which a caller waits for permits comes on top.
 //! - The deny cache comes before the lease. It hides no leased permits: a lease comes with a grant,
 //!   and a grant drops the refusals of its limiter.
-//! - The queue sends one call of a limiter at a time for many callers, and bounds the calls in
-//!   flight to a node. A caller leaves at its deadline; the call ends when the last of them has
-//!   left, or by the connection's timeouts. Calls beyond the bound are overload: they are answered
-//!   by policy, and are no failure of the server.
-//! - The lease is inside the queue. There it can join a call that is made anyway, and it sees
+//! - The outbox sends one command of a limiter at a time for many callers, puts limiters together in
+//!   one command, and bounds the commands in flight to a node. A caller leaves at its deadline; the
+//!   command ends when the last of them has left, or by the connection's timeouts. Callers beyond
+//!   the bound are overload: they are answered by policy, and are no failure of the server.
+//! - The lease is inside the outbox. There it can join a call that is made anyway, and it sees
 //!   whether a caller waits, which takes precedence over later callers.
 //! - The breaker has two halves. The first is asked before there is a future, so that nothing waits
 //!   for a server whose breaker is open. The second is in the store, around each call, because only
@@ -37,8 +37,8 @@ pub(crate) mod late;
 pub(crate) mod lease;
 #[cfg(feature = "_guards")]
 pub(crate) mod local;
+pub(crate) mod outbox;
 pub(crate) mod policy;
-pub(crate) mod queue;
 #[cfg(test)]
 #[cfg(feature = "_guards")]
 pub(crate) mod scripted;

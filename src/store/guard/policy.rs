@@ -70,10 +70,17 @@ pub(crate) fn refuses_anyway(error: &Error) -> bool {
     )
 }
 
-/// Returns the same callers without their shadow rules, if one of these may be why the store cannot
-/// decide: nothing was taken then, and the enforced rules must not suffer. All callers of a run
-/// have the same shadow rules.
+/// Returns the same callers without their shadow rules, if one of these [may be why](is_of_shadow)
+/// the store cannot decide. All callers of a run have the same shadow rules.
 pub(crate) fn without_shadows(run: &[Demand], error: &Error) -> Option<Vec<Demand>> {
+    let first = run.first().filter(|first| is_of_shadow(first, error))?;
+    warn_uncounted(first, error);
+    run.iter().map(Demand::without_shadows).collect()
+}
+
+/// Returns whether a shadow rule beside enforced ones may be why the store cannot decide: nothing
+/// was taken then, and the enforced rules must not suffer.
+pub(crate) fn is_of_shadow(demand: &Demand, error: &Error) -> bool {
     let of_one_limiter = matches!(
         error.kind(),
         ErrorKind::NotInitialized
@@ -82,14 +89,7 @@ pub(crate) fn without_shadows(run: &[Demand], error: &Error) -> Option<Vec<Deman
             | ErrorKind::Full
             | ErrorKind::Limit
     );
-    if !of_one_limiter {
-        return None;
-    }
-    let enforced = run.iter().map(Demand::without_shadows).collect();
-    if let Some(first) = run.first() {
-        warn_uncounted(first, error);
-    }
-    enforced
+    of_one_limiter && demand.has_shadow_beside()
 }
 
 /// Logs once for a shadow rule that its limiter cannot be counted.

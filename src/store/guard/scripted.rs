@@ -93,7 +93,7 @@ impl Decide for Scripted {
 }
 
 impl Calls for Scripted {
-    async fn acquire_run(&self, run: &[Demand]) -> Result<List<Decision>, Error> {
+    async fn acquire_run(&self, run: &[Demand], _: bool) -> Result<List<Decision>, Error> {
         write(&self.log, "in time");
         if let Some(error) = self.fails.lock().unwrap().clone() {
             return Err(error);

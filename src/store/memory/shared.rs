@@ -106,7 +106,7 @@ impl Decide for Shared {
 }
 
 impl Calls for Shared {
-    async fn acquire_run(&self, run: &[Demand]) -> Result<List<Decision>, Error> {
+    async fn acquire_run(&self, run: &[Demand], _: bool) -> Result<List<Decision>, Error> {
         self.acquire_all(run).map(List::from_vec)
     }
 

@@ -1,9 +1,9 @@
 //! Limiters in Redis: in our own format, or in that of Redisson's `RRateLimiter`, which Java
 //! shares.
 
-mod batch;
 mod builder;
 pub(crate) mod classify;
+mod exchange;
 mod header;
 mod health;
 #[cfg(test)]

@@ -1,12 +1,16 @@
 //! Decides and carries out verbs for limiters in [our own format](super::packed).
 
+use std::sync::atomic::Ordering::Relaxed;
+
 use redis::Value;
 
 use super::{
-    batch::Failure,
+    exchange::{Failure, asked_at},
     packed::{
-        self, Stamp, calendar, gcra, log,
-        requests::{Asked, Reply, has_ban, may_ask_again, together},
+        self, Stamp, calendar,
+        call::Joined,
+        gcra, log,
+        requests::{Asked, KNOWN, Reply, has_ban, may_ask_again, together},
         row::Row,
         verbs, window,
     },
@@ -23,8 +27,30 @@ use crate::{
     error::{Error, ErrorKind},
     limit::Algorithm,
     list::List,
-    store::{Op, OpResult, guard::deny_cache::bans::BanCall, random_id},
+    store::{
+        Answered, Op, OpResult,
+        guard::{deny_cache::bans::BanCall, policy},
+        random_id,
+    },
 };
+
+/// A run of a command that it shares.
+struct InCommand {
+    stamp: Stamp,
+    rows: List<Row>,
+    bans: Option<BanCall>,
+}
+
+impl InCommand {
+    fn asked(&self) -> Asked<'_> {
+        Asked {
+            stamp: self.stamp,
+            rows: &self.rows,
+            carried: self.bans.as_ref().map_or(&[][..], |bans| &*bans.carried),
+            again: false,
+        }
+    }
+}
 
 impl Server {
     /// Decides for the first of these callers: all of them, unless they wait for permits and ask
@@ -44,18 +70,21 @@ impl Server {
         let stamp = self.stamp(first.first().id, &first.first().limiter);
         let (mut now, mut tries_lone, mut is_second) = (None, true, false);
         loop {
-            let rows = first.charges().map(|charge| self.row(&charge.limiter, now));
-            let rows: List<Row> = rows.collect::<Result<_, _>>()?;
+            let rows = self.rows(first, now)?;
             // Such a connection may send each command several times.
             let repeats = self.connection.source.repeats_all() && rows.iter().all(Row::has_records);
-            let call = Asked {
+            let asking = Asked {
                 stamp,
                 rows: &rows,
                 carried,
                 again: again || repeats,
             };
-            let sent = self.batches.send_own(&call, asked, tries_lone).await;
-            let read = match sent {
+            let lone = tries_lone.then(|| asking.lone(asked)).flatten();
+            let is_lone = lone.is_some();
+            let mut call = lone.unwrap_or_else(|| asking.call(asked).command());
+            // Asked again, each caller is a grant of its own, and a state may know only so many.
+            call.once = !asking.again || asked.len() > KNOWN;
+            let reply = match self.exchange.send(call, asked, asking.again).await {
                 Err(failure) if failure.connection_lost && !is_second => {
                     is_second = true;
                     // It may have been carried out, which its limiters know by the ids.
@@ -65,16 +94,13 @@ impl Server {
                     }
                     continue;
                 }
-                // It stood among others, whose call may have been carried out.
-                Ok((Value::Nil, false)) if !call.again => {
-                    again = true;
-                    continue;
-                }
-                Ok((reply, true)) => call.read_lone(&reply, run),
-                Ok((reply, false)) => call.read(&reply, run).map(Some),
-                Err(failure) => return Err(failure),
+                reply => reply?,
             };
-            match read.map_err(|error| Failure::read(error, call.again))? {
+            let read = match is_lone {
+                true => asking.read_lone(&reply, run),
+                false => asking.read(&reply, run).map(Some),
+            };
+            match read.map_err(|error| Failure::read(error, asking.again))? {
                 None => tries_lone = false,
                 Some(reply) if reply.answers.is_none() && now.is_none() => {
                     // At most once: the windows fit the server's time, unless its clock jumps.
@@ -85,10 +111,100 @@ impl Server {
                         self.give_up_ahead(asked);
                     }
                     let decided = self.decided(run, &reply, bans.as_ref());
-                    return decided.ok_or_else(|| Failure::read(wire::unreadable(), call.again));
+                    return decided.ok_or_else(|| Failure::read(wire::unreadable(), asking.again));
                 }
             }
         }
+    }
+
+    /// Decides for several runs in one command.
+    pub(super) async fn call_joint(&self, runs: &[&[Demand]]) -> List<Answered> {
+        let mut joined = Joined::default();
+        let asked: Vec<_> = runs.iter().map(|run| self.join(run, &mut joined)).collect();
+        let of_first = runs.iter().zip(&asked).find(|(_, asked)| asked.is_ok());
+        let limiter = of_first.and_then(|(run, _)| Some(&run.first()?.first().limiter));
+        let outcome = match (joined.command(), limiter) {
+            (Some(call), Some(limiter)) => {
+                let asked_at = asked_at(runs.iter().copied().flatten());
+                let outcome = self.exchange.call(&call, limiter, asked_at).await;
+                call.recycle();
+                outcome
+            }
+            _ => Ok(Value::Nil),
+        };
+        let mut replies = match outcome {
+            Ok(reply) => joined.replies(reply).into_iter(),
+            Err(failure) => {
+                let each = runs.iter().map(|run| self.not_joined(run, &failure));
+                return each.collect();
+            }
+        };
+        let each = runs.iter().zip(asked).map(|(run, asked)| match asked {
+            Ok(asked) => self.read_joint(run, &asked, replies.next().flatten()),
+            Err(error) => Answered::Decided(Err(error)),
+        });
+        each.collect()
+    }
+
+    /// Adds the call of a run to a command.
+    fn join(&self, run: &[Demand], joined: &mut Joined) -> Result<InCommand, Error> {
+        let first = run.first().ok_or(Error::new(ErrorKind::Permits))?;
+        first.check()?;
+        let rows = self.rows(first, None)?;
+        let bans = has_ban(first).then(|| self.bans.ask(first));
+        let stamp = self.stamp(first.first().id, &first.first().limiter);
+        let run_of = InCommand { stamp, rows, bans };
+        joined.add(run_of.asked().call(run));
+        Ok(run_of)
+    }
+
+    /// Reads what the reply to a command says of one of its runs.
+    fn read_joint(&self, run: &[Demand], asked: &InCommand, reply: Option<Value>) -> Answered {
+        let read = reply.ok_or_else(wire::unreadable);
+        let read = read.and_then(|reply| asked.asked().read(&reply, run));
+        match read.map(|reply| self.decided(run, &reply, asked.bans.as_ref())) {
+            Ok(Some(decisions)) => Answered::Decided(Ok(decisions)),
+            // No window holds the time of the server.
+            Ok(None) => Answered::Apart { was_sent: false },
+            Err(error)
+                if run
+                    .first()
+                    .is_some_and(|it| policy::is_of_shadow(it, &error)) =>
+            {
+                Answered::Apart { was_sent: false }
+            }
+            Err(error) => Answered::Decided(Err(error)),
+        }
+    }
+
+    /// Returns the answer to one of several runs whose command has failed: the next command is for
+    /// it alone, unless that would fail, too.
+    fn not_joined(&self, run: &[Demand], failure: &Failure) -> Answered {
+        // One forbidden key, or keys of different hash slots, has the server refuse all.
+        if failure.error.kind() == ErrorKind::OtherSlot {
+            self.no_cross_slot.store(true, Relaxed);
+        }
+        let may_ask = || {
+            let rows = run.first().map(|first| self.rows(first, None));
+            rows.is_some_and(|rows| rows.is_ok_and(|rows| may_ask_again(&rows, run)))
+        };
+        if !failure.fails_for_all && (!failure.unacknowledged || may_ask()) {
+            return Answered::Apart {
+                was_sent: failure.unacknowledged,
+            };
+        }
+        if failure.unacknowledged {
+            self.give_back_all(run);
+        }
+        Answered::Decided(Err(failure.error.clone()))
+    }
+
+    /// Returns the rows of a caller's limiters: see [`row`](Self::row).
+    fn rows(&self, demand: &Demand, now: Option<i64>) -> Result<List<Row>, Error> {
+        let charges = demand.charges();
+        charges
+            .map(|charge| self.row(&charge.limiter, now))
+            .collect()
     }
 
     /// Returns the decisions of a reply, and learns from it what it says of bans. `None` if it

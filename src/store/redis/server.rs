@@ -1,12 +1,15 @@
 //! A Redis server without guards: carries out each operation by a script or a command.
 
 use std::{
-    sync::{Arc, OnceLock, atomic::Ordering::Relaxed},
+    sync::{
+        Arc, OnceLock,
+        atomic::{AtomicBool, Ordering::Relaxed},
+    },
     time::{Duration, Instant},
 };
 
 use super::{
-    batch::{Batches, Failure},
+    exchange::{Exchange, Failure},
     packed,
     settle_queue::SettleQueue,
     transport::connection::Connection,
@@ -29,7 +32,7 @@ use crate::{
     macros::warning,
     name::{Text, push_hex},
     store::{
-        Calls, Decide, Listeners, Op, OpResult,
+        Answered, Calls, Decide, Joins, Listeners, Op, OpResult,
         guard::{Cache, deny_cache::bans::Bans, policy},
         prepare_call, random_id,
     },
@@ -42,10 +45,17 @@ const REWRITTEN_AGAIN_AFTER: Duration = Duration::from_secs(60);
 /// The maximum number of names remembered for that. A forgotten one may be rewritten early.
 pub(super) const MOST_REWRITTEN: usize = 1024;
 
+/// The most refusals before a ban, and the most callers that may be banned, for a run to share a
+/// command: its script reads each refusal, and writes each caller's.
+const MOST_STRIKES: u32 = 100;
+const MOST_BANNED: usize = 8;
+
 /// A server, and the state that this process keeps about it.
 pub(crate) struct Server {
     pub(crate) connection: Arc<Connection>,
-    pub(super) batches: Arc<Batches>,
+    pub(super) exchange: Exchange,
+    /// Set when the server, or what stands in front of it, takes no keys of different hash slots.
+    pub(super) no_cross_slot: AtomicBool,
     pub(super) settle_queue: SettleQueue,
     /// Created when first needed, unless the user has set one.
     pub(crate) client_id: OnceLock<Arc<str>>,
@@ -60,7 +70,7 @@ pub(crate) struct Server {
 impl Decide for Server {
     /// Fails while a breaker is open. All else is decided by the server, and not at once.
     fn decide_at_once(&self, demand: &mut Demand) -> Option<Result<Decision, Error>> {
-        prepare_call(self.batches.breakers.refuses(demand), demand)
+        prepare_call(self.exchange.breakers.refuses(demand), demand)
     }
 
     async fn manage(&self, limiter: &Limiter, op: &Op) -> Result<OpResult, Error> {
@@ -98,17 +108,47 @@ impl Decide for Server {
 impl Calls for Server {
     /// Decides for all callers in one call, or for the first alone if one script cannot reach all
     /// of its limiters.
-    async fn acquire_run(&self, run: &[Demand]) -> Result<List<Decision>, Error> {
+    async fn acquire_run(&self, run: &[Demand], again: bool) -> Result<List<Decision>, Error> {
         let Some(first) = run.first() else {
             return Ok(List::new());
         };
         if self.decides_together(first) {
-            return self.acquire_together(first, run, false).await;
+            return self.acquire_together(first, run, again).await;
         }
         // One at a time: each caller gets its decision at once, and holds nothing while others are
         // decided.
         let decision = Box::pin(self.acquire_in_calls(first)).await?;
         Ok(List::from([decision]))
+    }
+
+    async fn acquire_joint(&self, runs: &[&[Demand]]) -> List<Answered> {
+        self.call_joint(runs).await
+    }
+
+    /// Those in our own format that one server has. Of one on a Cluster, others are in different
+    /// hash slots.
+    fn joins(&self, demand: &Demand) -> Option<Joins> {
+        let mut charges = demand.charges();
+        let goes = |charge: &Charge| {
+            let counting = charge.of().counting;
+            // One call has one clock.
+            let has_other_clock = self.clock.is_some() && counting.algorithm.waits_by_server();
+            let ban = charge.of().ban;
+            counting.is_own() && !has_other_clock && ban.is_none_or(|ban| ban.after <= MOST_STRIKES)
+        };
+        let joins = !self.has_slots() && demand.max_wait.is_none() && charges.all(goes);
+        let bans = || demand.charges().filter(|charge| charge.of().ban.is_some());
+        joins.then(|| Joins {
+            terms: demand.charges.len() + bans().count(),
+            callers: match bans().next() {
+                Some(_) => MOST_BANNED,
+                None => usize::MAX,
+            },
+        })
+    }
+
+    async fn ready(&self) {
+        self.connection.ready().await;
     }
 
     fn decides_together(&self, demand: &Demand) -> bool {
@@ -127,7 +167,7 @@ impl Server {
     /// Returns whether limiters with different hash tags need a call each: the server is a Cluster,
     /// or an address that has refused keys of several hash slots in one call.
     pub(super) fn has_slots(&self) -> bool {
-        self.connection.source.is_cluster || self.batches.no_cross_slot.load(Relaxed)
+        self.connection.source.is_cluster || self.no_cross_slot.load(Relaxed)
     }
 
     /// Settles at `keep` permits, in the background. `undone` marks what a saga took before it was
@@ -170,7 +210,7 @@ impl Server {
         {
             // One address that stands for several shards. Such a call has taken nothing. Others
             // that were sent before it was known come here, too.
-            self.batches.no_cross_slot.store(true, Relaxed);
+            self.no_cross_slot.store(true, Relaxed);
             let decision = Box::pin(self.acquire_in_calls(first)).await?;
             return Ok(List::from([decision]));
         }
@@ -183,14 +223,19 @@ impl Server {
             return Box::pin(self.acquire_together(first, &enforced, again)).await;
         }
         if failure.unacknowledged {
-            for demand in run {
-                for charge in demand.charges() {
-                    // No younger than the call.
-                    self.queue_settlement(&charge.made(demand.asked_at), 0, false);
-                }
-            }
+            self.give_back_all(run);
         }
         Err(failure.error)
+    }
+
+    /// Gives back what a call for these callers may have taken.
+    pub(super) fn give_back_all(&self, run: &[Demand]) {
+        for demand in run {
+            for charge in demand.charges() {
+                // No younger than the call.
+                self.queue_settlement(&charge.made(demand.asked_at), 0, false);
+            }
+        }
     }
 
     /// Calls the scripts that decide for these callers. Gives nothing back if a call fails.
@@ -221,7 +266,7 @@ impl Server {
         let brief = (scripts.brief)(run, &limiters, settings);
         let may_have_taken = brief.is_some();
         if let Some((call, read)) = brief {
-            let reply = self.batches.send(call, run, false).await?;
+            let reply = self.exchange.send(call, run, false).await?;
             if let Some(answers) = read(&reply, run, settings)? {
                 return Ok(self.decisions(run, &answers));
             }
@@ -229,7 +274,7 @@ impl Server {
         let command = wire::acquire_command(scripts.acquire, &limiters, run, settings);
         let once = wire::is_sent_once(first);
         let call = ScriptCall::new(scripts.acquire, command, run.len(), once);
-        let reply = self.batches.send(call, run, may_have_taken).await?;
+        let reply = self.exchange.send(call, run, may_have_taken).await?;
         let answers = wire::read_answers(&reply, limiters.len(), run.len())?;
         Ok(self.decisions(run, &answers))
     }
@@ -248,7 +293,7 @@ impl Server {
         let limiters = self.with_rewrites(first);
         let command = wire::ban::acquire_command(banning, &limiters, &asked.carried, run, settings);
         let call = ScriptCall::new(banning, command, run.len(), wire::is_sent_once(first));
-        let reply = self.batches.send(call, run, false).await?;
+        let reply = self.exchange.send(call, run, false).await?;
         let (answers, found) = wire::ban::read(&reply, run)?;
         let decisions = self.decisions(run, &answers);
         if let Some(decision) = decisions.first() {

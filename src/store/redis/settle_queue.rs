@@ -11,7 +11,6 @@ use std::{
 use tokio::{runtime::Handle, sync::watch};
 
 use super::{
-    batch::Batches,
     classify::Class,
     transport::connection::{Connection, Failed},
     wire::script::ScriptCall,
@@ -36,7 +35,7 @@ const KEPT_FOR: Duration = Duration::from_secs(60);
 /// Settles in the background, each receipt in a task of its own: all of them share the connection,
 /// which writes what is waiting at once.
 pub(super) struct SettleQueue {
-    batches: Arc<Batches>,
+    connection: Arc<Connection>,
     listeners: Listeners,
     pub(super) counts: Arc<Counts>,
     /// The runtime of the last receipt, for those that are dropped outside of any.
@@ -89,9 +88,13 @@ impl Drop for Settlement {
 }
 
 impl SettleQueue {
-    pub(super) fn new(batches: Arc<Batches>, listeners: Listeners, observers: Observers) -> Self {
+    pub(super) fn new(
+        connection: Arc<Connection>,
+        listeners: Listeners,
+        observers: Observers,
+    ) -> Self {
         Self {
-            batches,
+            connection,
             listeners,
             counts: Arc::new(Counts {
                 observers,
@@ -136,8 +139,8 @@ impl SettleQueue {
         let Some(runtime) = self.runtime().filter(|_| !full) else {
             return;
         };
-        let (batches, listeners) = (Arc::clone(&self.batches), self.listeners.clone());
-        drop(runtime.spawn(settlement.run(batches, listeners)));
+        let (connection, listeners) = (Arc::clone(&self.connection), self.listeners.clone());
+        drop(runtime.spawn(settlement.run(connection, listeners)));
     }
 
     /// Waits until no receipt is on its way: each was settled, or kept for its full time.
@@ -169,22 +172,20 @@ impl Settlement {
     /// # Cancel safety
     ///
     /// Dropping it counts the receipt as lost, unless it has arrived.
-    async fn run(mut self, batches: Arc<Batches>, listeners: Listeners) {
-        let connection = &batches.connection;
+    async fn run(mut self, connection: Arc<Connection>, listeners: Listeners) {
         // The first attempt of a charge was a single one.
         let mut pause = match self.charges_until {
             Some(_) => Duration::ZERO,
             None => AGAIN_AFTER,
         };
         let mut last = false;
-        batches.departed().await;
         loop {
-            let reply = self.call.send(connection).await;
+            let reply = self.call.send(&connection).await;
             let arrived = reply.map_or_else(|failed| self.repeatable && replied(&failed), |_| true);
             if arrived {
                 self.arrived = true;
                 listeners.room(&self.name, self.undone);
-                if last || !self.is_sent_again(connection) {
+                if last || !self.is_sent_again(&connection) {
                     return;
                 }
             } else if !self.repeatable {

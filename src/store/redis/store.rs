@@ -2,12 +2,12 @@
 
 use std::{
     fmt,
-    sync::{Arc, OnceLock},
+    sync::{Arc, OnceLock, atomic::AtomicBool},
     time::Duration,
 };
 
 use super::{
-    batch::Batches,
+    exchange::Exchange,
     header::Header,
     node,
     server::{MOST_REWRITTEN, Server},
@@ -58,8 +58,9 @@ const RETURNED_AT_ONCE: usize = settle_queue::PLACES / 2;
 /// # Concurrent requests
 ///
 /// While a call for some limiters is in flight, other requests for the same ones wait for its reply
-/// and then share one call. So a busy key costs at most one call per round trip, and no timer is
-/// needed. See [tuning](crate::docs::tuning).
+/// and then share one call, also with requests for other limiters in our own format. So a busy key
+/// costs at most one call per round trip, and no timer is needed. See
+/// [tuning](crate::docs::tuning).
 ///
 /// # Clock
 ///
@@ -191,14 +192,17 @@ impl RedisStore {
             certificates: settings.certificates.clone(),
         };
         let connection = Arc::new(Connection::new(source, dial));
-        let batches = Arc::new(Batches::new(Arc::clone(&connection), breakers));
         let shared = stack::remote(guards, about, |listeners, bans| Server {
             settle_queue: SettleQueue::new(
-                Arc::clone(&batches),
+                Arc::clone(&connection),
                 listeners.clone(),
                 settings.observers.clone(),
             ),
-            batches,
+            exchange: Exchange {
+                connection: Arc::clone(&connection),
+                breakers,
+            },
+            no_cross_slot: AtomicBool::new(false),
             connection,
             client_id: settings
                 .client_id

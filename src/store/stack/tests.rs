@@ -116,18 +116,18 @@ fn listeners_are_called_when_a_verb_is_over() {
             let listeners = listeners.map(|it| Box::new(it) as Box<dyn Listener>);
             let outermost = Outermost::new(Listeners::new(listeners), About::default());
             let (clock, steady) = (ManualClock::new(), Arc::new(SteadyClock::new()));
-            let in_flight = InFlight::new(ANSWERS_WITHIN, steady, |_| 0);
+            let nodes = Nodes::new(1, |_| 0, ANSWERS_WITHIN, steady);
             let store = Arc::new(server);
-            let queue = Queued::new(
+            let outbox = Outbox::new(
                 Arc::clone(&store),
                 Arc::new(clock),
                 Arc::default(),
-                in_flight,
+                nodes,
                 None,
             );
             let stack = Arc::new(InMemory {
                 outermost,
-                queue,
+                outbox,
                 store,
             });
             {

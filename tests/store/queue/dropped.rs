@@ -153,9 +153,10 @@ impl ConnectionLike for Slow {
     }
 }
 
-/// A caller leaves when a task has its call, and has not sent it yet: what gives back comes later.
+/// A caller leaves when a task has its call, and has not sent it yet: what gives back may overtake
+/// the call, and comes once more after it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_gives_back_does_not_overtake_its_call() {
+async fn what_gives_back_comes_after_its_call() {
     let connection = Slow::default();
     let store = RedisStore::connection(connection.clone()).build().unwrap();
     let orders = Limit::per_hour(9).named("orders").keyed(&store).unwrap();
@@ -168,8 +169,12 @@ async fn what_gives_back_does_not_overtake_its_call() {
     let is_sending = async || connection.is_sending.load(Ordering::SeqCst);
     until("the second is taken", is_sending).await;
     drop(leaving);
-    until("it is given back", async || connection.count() >= 3).await;
-    let sent = connection.sent.lock().unwrap().clone();
-    assert_eq!(sent[..3], ["call", "call", "settlement"]);
+    let is_given_back = async || {
+        let sent = connection.sent.lock().unwrap();
+        let mut calls = sent.iter().enumerate().filter(|(_, it)| **it == "call");
+        let second = calls.nth(1);
+        second.is_some_and(|(at, _)| sent[at..].contains(&"settlement"))
+    };
+    until("it is given back", is_given_back).await;
     first.abort();
 }

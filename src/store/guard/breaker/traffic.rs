@@ -166,6 +166,11 @@ impl NodeTraffic {
         came_in.is_none_or(|at| now.saturating_sub(at) >= time)
     }
 
+    /// Returns how many nodes there are.
+    pub(crate) fn nodes(&self) -> usize {
+        self.nodes.len()
+    }
+
     /// Returns the index of the node of a name.
     pub(crate) fn index(&self, name: &Name) -> usize {
         match &*self.nodes {

@@ -137,11 +137,29 @@ async fn a_caller_who_waits_goes_before_those_to_come() {
     let asked = world.ahead().len();
     let mut run: Vec<_> = (0..20).map(|_| world.acquire(1)).collect();
     run.push(waits(200));
-    let decisions = done(lease.acquire_run(&run));
+    let decisions = done(lease.acquire_run(&run, false));
     assert!(!decisions[20].is_allowed());
     assert_eq!(world.ahead().len(), asked + 1);
     assert!(world.leased().is_none());
     assert_eq!(world.available(), 150 - 1 - 20);
+}
+
+/// It is fetched by the same id with the next call, which its receipt could follow.
+#[tokio::test]
+async fn what_an_unsent_command_would_have_fetched_is_not_given_back() {
+    let world = World::of_one();
+    let _ = world.takes(0, 1);
+    let (run, lease) = ([world.acquire(1)], &world.processes[0]);
+    let answered = poll(lease.acquire_joint(&[&run]), 9).unwrap();
+    assert!(matches!(
+        answered[..],
+        [Answered::Apart { was_sent: false }]
+    ));
+    assert_eq!(world.server.settled.load(Ordering::Relaxed), 0);
+    assert!(world.ahead().is_empty());
+    assert!(world.run(&run)[0].is_allowed());
+    assert_eq!(world.ahead().len(), 1);
+    assert!(world.leased().is_some());
 }
 
 #[tokio::test]

@@ -19,9 +19,6 @@ const COUNTS: u8 = 2;
 /// What a settlement of permits of any callers has for its mark.
 pub(super) const RELEASES: [i64; 2] = [MOST, 0];
 
-/// The greatest number of a byte.
-const MOST_IN_BYTE: usize = u8::MAX as usize;
-
 /// What a key of a call counts by.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Terms {
@@ -205,12 +202,7 @@ pub(crate) struct Joined {
 }
 
 impl Joined {
-    /// Returns whether there is room for a call.
-    pub(crate) fn has_room(&self, call: &Call) -> bool {
-        self.call.as_ref().is_none_or(|all| all.has_room(call))
-    }
-
-    /// Adds a call that there [is room](Self::has_room) for.
+    /// Adds a call, by the same clock as the others.
     pub(crate) fn add(&mut self, call: Call) {
         self.counts.push(call.count);
         match &mut self.call {
@@ -256,13 +248,6 @@ impl Joined {
 }
 
 impl Call {
-    fn has_room(&self, other: &Self) -> bool {
-        self.terms.len() + other.terms.len() <= MOST_IN_BYTE
-            && self.ids.len() + other.ids.len() < MOST_IN_BYTE
-            // One call has one clock.
-            && self.now.is_some() == other.now.is_some()
-    }
-
     /// Adds the requests of another call.
     fn join(&mut self, other: Self) {
         let begin = self.requests.0.len();

@@ -16,6 +16,7 @@ pub(crate) struct Server {
     pub(crate) limiter: Mutex<LimiterState<SlidingLog>>,
     clock: ManualClock,
     calls: AtomicU64,
+    pub(crate) settled: AtomicU64,
     /// Permits that were asked for ahead.
     ahead: Mutex<Vec<u32>>,
 }
@@ -61,7 +62,7 @@ impl Decide for Connection {
 }
 
 impl Calls for Connection {
-    async fn acquire_run(&self, run: &[Demand]) -> Result<List<Decision>, Error> {
+    async fn acquire_run(&self, run: &[Demand], _: bool) -> Result<List<Decision>, Error> {
         pause().await;
         let decisions = self.decide(run);
         pause().await;
@@ -73,6 +74,7 @@ impl Calls for Connection {
     }
 
     fn settle(&self, receipt: Charge, keep: u32) {
+        self.0.settled.fetch_add(1, Ordering::Relaxed);
         let settled = self.limiter().settle(&receipt, None, keep, self.now());
         settled.unwrap();
     }
@@ -94,6 +96,7 @@ impl World {
             limiter: Mutex::default(),
             clock: clock.clone(),
             calls: AtomicU64::new(0),
+            settled: AtomicU64::new(0),
             ahead: Mutex::default(),
         });
         server.limiter.lock().unwrap().try_set_rate(limit.stored());
@@ -194,7 +197,7 @@ impl World {
 
     /// Has the first process decide for callers.
     pub(crate) fn run(&self, run: &[Demand]) -> List<Decision> {
-        done(self.processes[0].acquire_run(run))
+        done(self.processes[0].acquire_run(run, false))
     }
 
     /// Ends all leases of a process.

@@ -5,7 +5,7 @@ use std::{pin::Pin, sync::atomic::AtomicBool, task::Wake};
 use tokio::runtime::{Builder, Runtime};
 
 use super::{
-    super::{InFlight, Queued, Queues},
+    super::{Nodes, Outbox, Waits},
     server::{Alive, SentCall, Server, id_of, number},
     *,
 };
@@ -21,9 +21,8 @@ pub(super) const BOUNDS: Bounds = Bounds {
 
 pub(super) struct World {
     pub(super) server: Arc<Server>,
-    pub(super) queued: Arc<Queued<Server>>,
-    pub(super) queues: Arc<Queues>,
-    pub(super) in_flight: Arc<InFlight>,
+    pub(super) outbox: Arc<Outbox<Server>>,
+    pub(super) waits: Arc<Waits>,
     pub(super) clock: ManualClock,
     pub(super) runtimes: Vec<Option<Runtime>>,
     last: u64,
@@ -48,23 +47,18 @@ impl World {
     ) -> Self {
         let clock = ManualClock::new();
         let server = Arc::new(Server::new(clock.clone(), together));
-        let queues = Arc::new(Queues::default());
-        server.state().queues = Some(queues.clone());
+        let waits = Arc::new(Waits::default());
+        server.state().waits = Some(waits.clone());
         let own: Arc<dyn Clock> = Arc::new(clock.clone());
-        let mut in_flight = InFlight::new(bounds.deadline, Arc::clone(&own), |_| 0);
-        Arc::get_mut(&mut in_flight).expect("not shared yet").bounds = bounds;
-        let queued = Queued::new(
-            Arc::clone(&server),
-            own,
-            queues.clone(),
-            Arc::clone(&in_flight),
-            looks_after,
-        );
+        let nodes = Nodes {
+            bounds,
+            ..Nodes::new(1, |_| 0, bounds.deadline, Arc::clone(&own))
+        };
+        let outbox = Outbox::new(Arc::clone(&server), own, waits.clone(), nodes, looks_after);
         Self {
             server,
-            queued,
-            queues,
-            in_flight,
+            outbox,
+            waits,
             clock,
             runtimes: std::iter::repeat_with(Self::runtime)
                 .take(runtimes)
@@ -92,12 +86,12 @@ impl World {
 
     /// A caller of a limiter, on a runtime or on none, that has not been polled.
     pub(super) fn caller(&mut self, runtime: Option<usize>, demand: Demand) -> Caller {
-        let (queued, asked) = (Arc::clone(&self.queued), demand.clone());
+        let (outbox, asked) = (Arc::clone(&self.outbox), demand.clone());
         Caller {
             id: self.alive(&demand),
             runtime,
             arrived: self.clock.now(),
-            future: Some(Box::pin(async move { queued.acquire(&asked).await })),
+            future: Some(Box::pin(async move { outbox.acquire(&asked).await })),
             demand,
             flag: Arc::new(Flag(AtomicBool::new(true))),
             server: Arc::clone(&self.server),
@@ -230,16 +224,19 @@ impl World {
     /// Has those asked for again that wait for a limiter.
     pub(super) fn nudge(&mut self, limiter: u64) {
         let name = self.acquire(limiter, None).first().name().clone();
-        self.queues.room(&name, false);
+        self.waits.room(&name, false);
     }
 
     /// Asserts that nothing is left of any caller.
     pub(super) fn is_empty(&self) {
-        let queues = &self.queues;
-        assert_eq!(lock(&queues.runs).len() + lock(&queues.waits).len(), 0);
-        assert!(lock(&queues.unanswered).is_empty());
-        assert_eq!(queues.waiting.load(Ordering::SeqCst), 0);
-        assert_eq!(self.in_flight.count(0).0, 0);
+        assert!(lock(&self.waits.queues).is_empty());
+        assert_eq!(self.waits.waiting.load(Ordering::SeqCst), 0);
+        lock(&self.outbox.nodes[0]).is_empty();
+    }
+
+    /// The number of commands in flight, and their bound.
+    pub(super) fn in_flight(&self) -> (usize, usize) {
+        lock(&self.outbox.nodes[0]).in_flight()
     }
 
     pub(super) fn held(&self) -> Vec<u64> {
@@ -286,7 +283,7 @@ impl Caller {
         let receipts = self.demand.to_settle();
         drop(self);
         for receipt in receipts {
-            world.queued.settle(receipt, 0);
+            world.outbox.settle(receipt, 0);
         }
     }
 }

@@ -17,12 +17,12 @@ use std::{
 use tokio::runtime::Handle;
 
 use super::{
-    Key, Queued, key,
-    runs::of_each,
+    Key, Outbox, key,
     wait_queue::{Times, Turn, Until, WaitQueue},
 };
 use crate::{
-    charge::Charge, decision::Decision, demand::Demand, error::Error, store::Calls, sync::lock,
+    charge::Charge, decision::Decision, demand::Demand, error::Error, list::List, store::Calls,
+    sync::lock,
 };
 
 type Sleep = Pin<Box<dyn Future<Output = ()> + Send>>;
@@ -33,24 +33,24 @@ type Sleep = Pin<Box<dyn Future<Output = ()> + Send>>;
 ///
 /// Dropping it gives up the place, and gives back what was or may yet be taken.
 pub(super) async fn acquire<S: Calls>(
-    queue: &Arc<Queued<S>>,
+    outbox: &Arc<Outbox<S>>,
     demand: &Demand,
     deadline: Option<Duration>,
 ) -> Result<Decision, Error> {
     let key = key(demand);
-    let now = queue.clock.now();
-    let in_parts = !queue.inner.decides_together(demand);
+    let now = outbox.clock.now();
+    let in_parts = !outbox.inner.decides_together(demand);
     // Before it can be asked for, or room that is made then would go unnoticed.
-    queue.queues.waiting.fetch_add(1, Ordering::SeqCst);
-    let number = queue.with_waits(&key, |waits| {
+    outbox.waits.waiting.fetch_add(1, Ordering::SeqCst);
+    let number = outbox.with_waits(&key, |waits| {
         waits.in_parts = in_parts;
         // With the queue locked: by its number a waiter finds its place.
-        let number = queue.queues.next();
+        let number = outbox.waits.next();
         waits.push(number, demand, deadline, now);
         number
     });
     let mut place = WaitPlace {
-        queue,
+        outbox,
         key,
         number,
         timer: None,
@@ -60,11 +60,11 @@ pub(super) async fn acquire<S: Calls>(
     poll_fn(|cx| place.poll(cx)).await
 }
 
-impl<S: Calls> Queued<S> {
+impl<S: Calls> Outbox<S> {
     /// Acts on the queue of a key. Wakers are called when it is not locked any more.
     fn with_waits<T>(&self, key: &Key, act: impl FnOnce(&mut WaitQueue) -> T) -> T {
         let (acted, wakers) = {
-            let mut queues = lock(&self.queues.waits);
+            let mut queues = lock(&self.waits.queues);
             let mut there = match queues.entry(key.clone()) {
                 Entry::Occupied(there) => there,
                 Entry::Vacant(free) => free.insert_entry(WaitQueue::default()),
@@ -81,9 +81,9 @@ impl<S: Calls> Queued<S> {
     }
 }
 
-/// A waiter's place in its queue.
+/// A waiter's place in its outbox.
 struct WaitPlace<'a, S: Calls> {
-    queue: &'a Arc<Queued<S>>,
+    outbox: &'a Arc<Outbox<S>>,
     key: Key,
     number: u64,
     timer: Option<(Until, Sleep)>,
@@ -101,14 +101,14 @@ impl<S: Calls> WaitPlace<'_, S> {
             {
                 self.asking = None;
             }
-            let (queue, next_call) = (self.queue, self.queue.queues.next());
+            let (outbox, next_call) = (self.outbox, self.outbox.waits.next());
             let times = Times {
-                now: queue.clock.now(),
-                of_calls: queue.in_flight.clock.now(),
-                hold: queue.in_flight.bounds.deadline,
+                now: outbox.clock.now(),
+                of_calls: outbox.steady.now(),
+                hold: outbox.bounds.deadline,
             };
             let turn = |waits: &mut WaitQueue| waits.turn(self.number, next_call, times, cx);
-            match queue.with_waits(&self.key, turn) {
+            match outbox.with_waits(&self.key, turn) {
                 Some(Turn::Return(outcome, owed)) => {
                     self.owed = owed;
                     return Poll::Ready(outcome);
@@ -117,8 +117,8 @@ impl<S: Calls> WaitPlace<'_, S> {
                 Some(Turn::Sleep(until)) => {
                     if self.timer.as_ref().is_none_or(|(due, _)| *due != until) {
                         let timer = match until {
-                            Until::Due(time) => queue.clock.sleep_until(time),
-                            Until::Held(time) => queue.in_flight.sleep_until(time),
+                            Until::Due(time) => outbox.clock.sleep_until(time),
+                            Until::Held(time) => outbox.sleep_until(time),
                         };
                         self.timer = Some((until, timer));
                     }
@@ -137,7 +137,7 @@ impl<S: Calls> WaitPlace<'_, S> {
     /// Sends a call. In memory the first poll completes it; otherwise a task awaits the reply.
     fn ask(&mut self, call: u64, cx: &mut Context<'_>) {
         let asking = Asking {
-            queue: Arc::clone(self.queue),
+            outbox: Arc::clone(self.outbox),
             key: self.key.clone(),
             call,
             callers: Vec::new(),
@@ -152,27 +152,27 @@ impl<S: Calls> WaitPlace<'_, S> {
             return;
         };
         let task = runtime.spawn(asking).abort_handle();
-        self.queue
+        self.outbox
             .with_waits(&self.key, |waits| waits.is_sent_by(call, task));
     }
 }
 
 impl<S: Calls> Drop for WaitPlace<'_, S> {
     fn drop(&mut self) {
-        self.queue.queues.waiting.fetch_sub(1, Ordering::SeqCst);
+        self.outbox.waits.waiting.fetch_sub(1, Ordering::SeqCst);
         let (receipts, unwanted) = self
-            .queue
+            .outbox
             .with_waits(&self.key, |waits| waits.leave(self.number));
         unwanted.into_iter().for_each(|task| task.abort());
         // The task's end alone is too late: it may come after the store is closed.
-        self.queue.give_back(receipts);
-        self.queue.give_back(mem::take(&mut self.owed));
+        self.outbox.give_back(receipts);
+        self.outbox.give_back(mem::take(&mut self.owed));
     }
 }
 
 /// A call for those that wait. Dropped unanswered, it gives back what it may have taken.
 struct Asking<S: Calls> {
-    queue: Arc<Queued<S>>,
+    outbox: Arc<Outbox<S>>,
     key: Key,
     call: u64,
     callers: Vec<Demand>,
@@ -181,23 +181,19 @@ struct Asking<S: Calls> {
 
 impl<S: Calls> Asking<S> {
     async fn send(mut self) {
-        let queue = Arc::clone(&self.queue);
+        let outbox = Arc::clone(&self.outbox);
         let Some((limiter, ..)) = self.key.first() else {
             return;
         };
-        let place = queue.in_flight.take_place(&limiter.name, true).await;
-        let in_flight = &queue.in_flight;
-        let until = in_flight
-            .clock
-            .now()
-            .saturating_add(in_flight.bounds.deadline);
-        let (numbers, callers) = queue.with_waits(&self.key, |waits| waits.ask(self.call, until));
+        let place = outbox.take_place(&limiter.name, true).await;
+        let until = outbox.steady.now().saturating_add(outbox.bounds.deadline);
+        let (numbers, callers) = outbox.with_waits(&self.key, |waits| waits.ask(self.call, until));
         if callers.is_empty() {
             return;
         }
         self.callers = callers;
         let outcome = match place {
-            Ok(_place) => queue.inner.acquire_run(&self.callers).await,
+            Ok(_place) => outbox.inner.acquire_run(&self.callers, false).await,
             Err(unsent) => Err(unsent),
         };
         let mut outcomes = of_each(outcome, numbers.len());
@@ -209,12 +205,12 @@ impl<S: Calls> Asking<S> {
         for (place, refusal) in refused.enumerate() {
             refusal.behind = place > 0;
         }
-        let now = queue.clock.now();
-        let look = queue.looks_after.map(|pause| now.saturating_add(pause));
+        let now = outbox.clock.now();
+        let look = outbox.looks_after.map(|pause| now.saturating_add(pause));
         // The store may have learnt from this call that it takes several.
         let first = self.callers.first();
-        let in_parts = first.is_some_and(|first| !queue.inner.decides_together(first));
-        queue.with_waits(&self.key, |waits| {
+        let in_parts = first.is_some_and(|first| !outbox.inner.decides_together(first));
+        outbox.with_waits(&self.key, |waits| {
             waits.in_parts = in_parts;
             waits.answer(self.call, &numbers, &mut outcomes, now, look);
             waits.end(self.call, true);
@@ -222,7 +218,7 @@ impl<S: Calls> Asking<S> {
         self.is_answered = true;
         for outcome in outcomes {
             if let Ok(Decision::Allow(grant)) = outcome {
-                queue.give_back(grant.charges().to_vec());
+                outbox.give_back(grant.charges().to_vec());
             }
         }
     }
@@ -231,10 +227,18 @@ impl<S: Calls> Asking<S> {
 impl<S: Calls> Drop for Asking<S> {
     fn drop(&mut self) {
         if !self.is_answered {
-            self.queue
+            self.outbox
                 .with_waits(&self.key, |waits| waits.end(self.call, false));
             let callers = self.callers.iter();
-            callers.for_each(|demand| self.queue.give_back(demand.to_settle()));
+            callers.for_each(|demand| self.outbox.give_back(demand.to_settle()));
         }
+    }
+}
+
+/// Returns the decision of each caller of a call. An error is that of each of them.
+fn of_each(outcome: Result<List<Decision>, Error>, callers: usize) -> Vec<Result<Decision, Error>> {
+    match outcome {
+        Ok(decisions) => decisions.into_iter().map(Ok).collect(),
+        Err(error) => vec![Err(error); callers],
     }
 }

@@ -3,15 +3,19 @@
 use std::{
     collections::{BTreeMap, BTreeSet},
     future::poll_fn,
+    sync::atomic::AtomicBool,
 };
 
 use super::{
-    super::{Queues, wait_queue::WaitQueue},
+    super::{Waits, wait_queue::WaitQueue},
     *,
 };
 use crate::{
     compiled_limit::Limiter,
-    store::guard::breaker::{BreakerState, Breakers, Signal},
+    store::{
+        Answered, Joins,
+        guard::breaker::{BreakerState, Breakers, Signal},
+    },
     sync::lock,
 };
 
@@ -24,9 +28,13 @@ pub(super) const DEADLINE: Duration = Duration::from_millis(50);
 pub(super) struct SentCall {
     pub(super) callers: Vec<Demand>,
     pub(super) sent: Duration,
+    /// The first call of its command.
+    pub(super) command: usize,
     /// The last decision of the node on this call.
     pub(super) decided: Option<Vec<Decision>>,
     reply: Option<Reply>,
+    /// Set if its command does not answer it, with whether it may have been carried out.
+    apart: Option<bool>,
     pub(super) answered: bool,
     /// Set if no caller waits for it.
     pub(super) over: bool,
@@ -77,8 +85,8 @@ pub(super) struct State {
     pub(super) holds_limiters: bool,
     /// The call that panics when it is polled next.
     pub(super) panics: Option<usize>,
-    /// The queues in which callers stand.
-    pub(super) queues: Option<Arc<Queues>>,
+    /// The queues in which waiting callers stand.
+    pub(super) waits: Option<Arc<Waits>>,
 }
 
 pub(super) struct Server {
@@ -87,6 +95,8 @@ pub(super) struct Server {
     pub(super) breakers: Breakers,
     /// Set if one call decides for several callers.
     pub(super) together: bool,
+    /// Set if calls of several limiters share a command.
+    pub(super) joins: AtomicBool,
 }
 
 impl std::fmt::Debug for Server {
@@ -106,6 +116,7 @@ impl Server {
             breakers: Breakers::new(5, DEADLINE, 1, |_| 0, breaker_clock),
             clock,
             together,
+            joins: AtomicBool::new(false),
         }
     }
 
@@ -217,9 +228,23 @@ impl Server {
         let now = self.clock.now();
         let waited = arrived.map_or(Duration::ZERO, |arrived| now.saturating_sub(arrived));
         let pass = self.breakers.enter(run[0].first().name(), waited)?;
-        let at = self.state().send(run, now, self.decides_together(&run[0]));
+        let command = self.state().calls.len();
+        let at = self
+            .state()
+            .send(run, now, self.decides_together(&run[0]), command);
         let _dropped = Dropped(self, at);
-        let reply = poll_fn(|cx| {
+        let reply = self.answered(at).await;
+        match &reply {
+            Ok(_) => pass.ends(Signal::Answered),
+            Err(_) => pass.ends(Signal::Nothing),
+        }
+        reply
+    }
+}
+
+impl Server {
+    async fn answered(&self, at: usize) -> Reply {
+        poll_fn(|cx| {
             let mut state = self.state();
             if state.panics == Some(at) {
                 drop(state);
@@ -229,18 +254,31 @@ impl Server {
             call.waker = Some(cx.waker().clone());
             call.reply.take().map_or(Poll::Pending, Poll::Ready)
         })
-        .await;
-        match &reply {
-            Ok(_) => pass.ends(Signal::Answered),
-            Err(_) => pass.ends(Signal::Nothing),
+        .await
+    }
+
+    /// Has the command of a call end without an answer to any of its calls, which may have been
+    /// carried out if it `was_sent`.
+    pub(super) fn refuse_joint(&self, at: usize, was_sent: bool) {
+        let command = self.state().calls[at].command;
+        let is_joint = |call: &SentCall| call.command == command;
+        let all: Vec<_> = (command..)
+            .take_while(|at| self.state().calls.get(*at).is_some_and(is_joint))
+            .collect();
+        if all.len() < 2 {
+            return self.reply(at);
         }
-        reply
+        for at in all {
+            let was_carried_out = self.state().calls[at].decided.is_some();
+            self.state().calls[at].apart = Some(was_sent || was_carried_out);
+            self.answer(at, Err(ErrorKind::Rejected.into()));
+        }
     }
 }
 
 impl State {
-    /// Sends a call, by the laws.
-    fn send(&mut self, run: &[Demand], now: Duration, together: bool) -> usize {
+    /// Sends a call, by the laws. It is one of the command whose first call this is.
+    fn send(&mut self, run: &[Demand], now: Duration, together: bool, command: usize) -> usize {
         assert!(
             (1..=64).contains(&run.len()),
             "{} callers in a call",
@@ -282,6 +320,8 @@ impl State {
         self.calls.push(SentCall {
             callers: run.to_vec(),
             sent: now,
+            command,
+            apart: None,
             decided: None,
             reply: None,
             answered: false,
@@ -294,8 +334,9 @@ impl State {
             let mut ids = call.ids().into_iter();
             is_young(call) && ids.any(|id| self.alive.contains_key(&id))
         };
-        let young = self.young(now).filter(|call| is_wanted(call)).count();
-        self.most = self.most.max(young);
+        let wanted = self.young(now).filter(|call| is_wanted(call));
+        let young: BTreeSet<_> = wanted.map(|call| call.command).collect();
+        self.most = self.most.max(young.len());
         let ids = run.iter().map(|demand| number(demand.first().id));
         self.sent.extend(ids);
         self.calls.len() - 1
@@ -348,10 +389,10 @@ impl State {
 
     /// Returns whether a caller waits, and is not decided for.
     fn stands(&self, caller: u64) -> bool {
-        let Some(queues) = &self.queues else {
+        let Some(waits) = &self.waits else {
             return false;
         };
-        let queues = lock(&queues.waits);
+        let queues = lock(&waits.queues);
         let mut waiters = queues.values().flat_map(WaitQueue::waiting);
         waiters.any(|waiter| number(waiter.demand.first().id) == caller)
     }
@@ -392,8 +433,43 @@ impl Decide for Server {
 }
 
 impl Calls for Server {
-    async fn acquire_run(&self, run: &[Demand]) -> Result<List<Decision>, Error> {
+    async fn acquire_run(&self, run: &[Demand], _: bool) -> Result<List<Decision>, Error> {
         self.call(run).await.map(List::from_vec)
+    }
+
+    /// As if each run had a call of its own, all of one breaker's pass.
+    async fn acquire_joint(&self, runs: &[&[Demand]]) -> List<Answered> {
+        let now = self.clock.now();
+        let mut callers = 0;
+        let command = self.state().calls.len();
+        for run in runs {
+            callers += run.len();
+            let at = self
+                .state()
+                .send(run, now, self.decides_together(&run[0]), command);
+            assert!(self.joins(&run[0]).is_some() && at == self.state().calls.len() - 1);
+        }
+        assert!(callers <= 64, "{callers} callers in a command");
+        let calls = command..command + runs.len();
+        let _dropped: Vec<_> = calls.clone().map(|at| Dropped(self, at)).collect();
+        let mut answers = List::new();
+        for at in calls {
+            let reply = self.answered(at).await;
+            let apart = self.state().calls[at].apart;
+            answers.push(match apart {
+                Some(was_sent) => Answered::Apart { was_sent },
+                None => Answered::Decided(reply.map(List::from_vec)),
+            });
+        }
+        answers
+    }
+
+    fn joins(&self, demand: &Demand) -> Option<Joins> {
+        let joins = self.joins.load(Ordering::SeqCst) && self.decides_together(demand);
+        joins.then_some(Joins {
+            terms: demand.charges.len(),
+            callers: 64,
+        })
     }
 
     fn decides_together(&self, demand: &Demand) -> bool {

@@ -206,14 +206,14 @@ fn those_that_wait_are_asked_for_when_there_may_be_room() {
     let mut waiting = world.waits(1);
     world.answer_all();
     requests.remove(0).leave_and_give_back(&world);
-    assert!(world.queues.is_waited_for(&waiting.demand));
+    assert!(world.waits.is_waited_for(&waiting.demand));
     let other = world.acquire(2, None);
-    assert!(!world.queues.is_waited_for(&other));
+    assert!(!world.waits.is_waited_for(&other));
     world.nudge(1);
     assert!(world.poll(&mut waiting).is_none());
     world.answer_all();
     assert!(granted(&world, &mut waiting));
-    assert!(!world.queues.is_waited_for(&waiting.demand));
+    assert!(!world.waits.is_waited_for(&waiting.demand));
 }
 
 /// Lists of several calls give back what they took before one of them refused: that is no room for
@@ -230,7 +230,7 @@ fn what_a_list_undoes_is_no_room_for_lists() {
         world.answer_all();
         assert!(world.run(&mut [&mut waiting]).is_empty());
         let calls = world.calls().len();
-        world.queues.room(waiting.demand.first().name(), undone);
+        world.waits.room(waiting.demand.first().name(), undone);
         assert!(world.run(&mut [&mut waiting]).is_empty());
         assert_eq!(world.calls().len() > calls, asks, "{together} {undone}");
     }

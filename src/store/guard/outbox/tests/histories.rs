@@ -61,8 +61,11 @@ impl History {
             most: MOST,
             least: 2,
         };
+        let world = World::with(RUNTIMES, bounds, true);
+        let joins = dice.one_in(2);
+        world.server.joins.store(joins, Ordering::SeqCst);
         Self {
-            world: World::with(RUNTIMES, bounds, true),
+            world,
             limiters: 1 + dice.roll(6),
             dice,
             callers: Vec::new(),
@@ -179,6 +182,10 @@ impl History {
             // Also once more, as a call whose connection was lost.
             0..=3 => self.world.server.carry_out(*at),
             4 => self.world.server.fail(*at),
+            5 => {
+                let was_sent = self.dice.one_in(2);
+                self.world.server.refuse_joint(*at, was_sent);
+            }
             _ => self.world.server.reply(*at),
         }
     }

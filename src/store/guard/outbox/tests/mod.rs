@@ -1,4 +1,4 @@
-//! A simulation of queues: a node that loses, delays and reorders, callers that come and leave at
+//! A simulation of an outbox: a node that loses, delays and reorders, callers that come and leave at
 //! every step, and runtimes that are shut down or not driven, on a clock that is moved by hand.
 //!
 //! [`server`] is the node, with the pure sliding log in it and the laws that hold at each call;
@@ -17,5 +17,5 @@ use self::{
     server::DEADLINE,
     world::{BOUNDS, Caller, World},
 };
-use super::in_flight::Bounds;
+use super::node::Bounds;
 use crate::store::guard::scripted::*;

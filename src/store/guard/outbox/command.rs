@@ -1,0 +1,350 @@
+//! The callers that do not wait for permits, and the commands that decide for them.
+//!
+//! A caller that finds nothing in flight that it could have shared sends a command at once, in its
+//! own future. Others stand in the line of their limiter, and a task sends a command for as many as
+//! have come: of one limiter, or of several that go together. So a limiter has one command for each
+//! answer of the store, however many callers there are.
+//!
+//! A caller that leaves before its command is sent is taken out of its line. A shared command goes
+//! on when single callers leave, and is dropped when all have. If it fails, each of its callers
+//! gets the error; those behind them are in the next one. Callers whose task is gone send for
+//! themselves.
+
+use std::{future::poll_fn, mem, pin::pin, sync::Arc, task::Poll};
+
+use tokio::{
+    runtime::{Handle, Id},
+    sync::oneshot,
+};
+
+use super::{
+    Key, Outbox, key,
+    node::{Caller, Entered, Taken},
+};
+use crate::{
+    charge::Charge,
+    decision::{Decision, Source},
+    demand::Demand,
+    error::Error,
+    list::List,
+    store::{Answered, Calls, guard::late::Late},
+};
+
+/// A decision on its way to a caller, who may have left and given back by now.
+pub(super) struct Reply {
+    pub(super) outcome: Result<Decision, Error>,
+    /// Set if it was given back before it was taken.
+    pub(super) gave_back: bool,
+}
+
+impl Reply {
+    /// Returns what to give back for a caller that has left: a grant that it gave back too early,
+    /// or a leased one, whose id it does not know. The code that dropped the caller decides
+    /// about other grants.
+    pub(super) fn unread(self) -> Vec<Charge> {
+        match self.outcome {
+            Ok(Decision::Allow(grant)) if self.gave_back || grant.source() == Source::Lease => {
+                grant.charges().to_vec()
+            }
+            _ => Vec::new(),
+        }
+    }
+}
+
+/// Decides by a command for this caller alone, or by a shared one.
+///
+/// # Cancel safety
+///
+/// As [`Outbox::acquire`].
+pub(super) async fn acquire<S: Calls>(
+    outbox: &Arc<Outbox<S>>,
+    demand: &Demand,
+) -> Result<Decision, Error> {
+    let Ok(runtime) = Handle::try_current() else {
+        // Without a runtime, no task can send a shared command.
+        return Box::pin(outbox.call_alone(demand)).await;
+    };
+    let (key, joins) = (key(demand), outbox.inner.joins(demand));
+    let node = outbox.index(demand.first().name());
+    let entered = outbox.with(node, |node, now| {
+        node.enter(&key, joins, demand, &runtime, now)
+    });
+    match entered {
+        Entered::Alone(number) => {
+            let _in_flight = InFlight {
+                outbox: Arc::clone(outbox),
+                node,
+                number,
+                keys: List::from([key]),
+            };
+            outbox.inner.acquire(demand).await
+        }
+        Entered::Behind(number, reply) => {
+            let mut place = LinePlace {
+                outbox,
+                node,
+                key: &key,
+                demand,
+                number,
+                reply,
+            };
+            match (&mut place.reply).await {
+                Ok(reply) => reply.outcome,
+                // The runtime of the task is gone, or it has panicked.
+                Err(_) => Box::pin(outbox.call_again(demand)).await,
+            }
+        }
+        Entered::Overload => Err(Late::Unsent.error()),
+    }
+}
+
+/// A caller's place in its line. Dropping it leaves the line.
+struct LinePlace<'a, S: Calls> {
+    outbox: &'a Arc<Outbox<S>>,
+    node: usize,
+    key: &'a Key,
+    demand: &'a Demand,
+    number: u64,
+    reply: oneshot::Receiver<Reply>,
+}
+
+impl<S: Calls> Drop for LinePlace<'_, S> {
+    fn drop(&mut self) {
+        if self.reply.is_terminated() {
+            return;
+        }
+        // The channel is closed before the line is searched. A caller that is put back into it
+        // meanwhile is then either found below, or recognised by its closed channel.
+        self.reply.close();
+        if let Ok(reply) = self.reply.try_recv() {
+            self.outbox.give_back(reply.unread());
+        }
+        let leave = |node: &mut super::Node, _| node.leave(self.key, self.number);
+        if let Some((_member, true)) = self.outbox.with(self.node, leave) {
+            let _ = self.demand.unsent.set(());
+        }
+    }
+}
+
+/// A command in flight for these limiters, or a call of one caller. Dropping it lets those go that
+/// wait for it.
+pub(super) struct InFlight<S: Calls> {
+    pub(super) outbox: Arc<Outbox<S>>,
+    pub(super) node: usize,
+    pub(super) number: u64,
+    pub(super) keys: List<Key>,
+}
+
+impl<S: Calls> Drop for InFlight<S> {
+    fn drop(&mut self) {
+        self.outbox.with(self.node, |node, now| {
+            node.end(self.number, mem::take(&mut self.keys), now);
+        });
+    }
+}
+
+/// A command that a task sends for the first callers of a line, or of all that go together.
+pub(super) struct Command<S: Calls> {
+    /// What its callers ask, and those that are not answered yet. Dropped before the next command
+    /// is sent.
+    demands: Vec<Demand>,
+    callers: Vec<Caller>,
+    line: Option<Key>,
+    runtime: Id,
+    has_begun: bool,
+    in_flight: InFlight<S>,
+}
+
+impl<S: Calls> Command<S> {
+    pub(super) fn new(
+        outbox: &Arc<Outbox<S>>,
+        (node, number): (usize, u64),
+        line: Option<Key>,
+        runtime: Id,
+    ) -> Self {
+        Self {
+            demands: Vec::new(),
+            callers: Vec::new(),
+            runtime,
+            has_begun: false,
+            in_flight: InFlight {
+                outbox: Arc::clone(outbox),
+                node,
+                number,
+                keys: line.iter().cloned().collect(),
+            },
+            line,
+        }
+    }
+
+    pub(super) async fn send(mut self) {
+        self.has_begun = true;
+        let outbox = Arc::clone(&self.in_flight.outbox);
+        if self.line.is_none() {
+            // Those that come in the same turn of the runtime go with it.
+            tokio::task::yield_now().await;
+            outbox.inner.ready().await;
+        }
+        let counts = self.take();
+        let answers = {
+            let mut rest = &self.demands[..];
+            let runs = counts.iter().filter_map(|(count, again)| {
+                let (run, others) = rest.split_at_checked(*count)?;
+                rest = others;
+                Some((run, *again))
+            });
+            let runs: List<_> = runs.collect();
+            let call = async {
+                match runs[..] {
+                    [(run, again)] => {
+                        let decided = outbox.inner.acquire_run(run, again).await;
+                        List::from([Answered::Decided(decided)])
+                    }
+                    _ => {
+                        let runs: Vec<_> = runs.iter().map(|(run, _)| *run).collect();
+                        outbox.inner.acquire_joint(&runs).await
+                    }
+                }
+            };
+            while_wanted(call, &mut self.callers).await
+        };
+        if let Some(answers) = answers {
+            self.answer(counts.iter().map(|(count, _)| *count), answers);
+        }
+    }
+
+    /// Takes the callers of this command. Returns how many each limiter has, and whether they ask
+    /// again.
+    fn take(&mut self) -> List<(usize, bool)> {
+        let in_flight = &mut self.in_flight;
+        let (number, line) = (in_flight.number, self.line.clone());
+        let taken = in_flight
+            .outbox
+            .with(in_flight.node, |node, now| node.take(number, line, now));
+        let Some((number, taken)) = taken else {
+            return List::new();
+        };
+        in_flight.number = number;
+        in_flight.keys.clear();
+        let mut counts = List::new();
+        for Taken {
+            key,
+            members,
+            again,
+        } in taken
+        {
+            in_flight.keys.push(key);
+            counts.push((members.len(), again));
+            for (demand, caller) in members {
+                self.demands.push(demand);
+                self.callers.push(caller);
+            }
+        }
+        counts
+    }
+
+    /// Answers the callers, so many of each limiter.
+    fn answer(&mut self, counts: impl Iterator<Item = usize>, answers: List<Answered>) {
+        let gave_back = self.end_shared();
+        let demands = mem::take(&mut self.demands);
+        let mut members = demands
+            .into_iter()
+            .zip(mem::take(&mut self.callers))
+            .zip(gave_back);
+        let InFlight {
+            outbox,
+            node,
+            number,
+            keys,
+        } = &self.in_flight;
+        let reply = |caller: Caller, outcome, gave_back| {
+            if let Err(reply) = caller.reply.send(Reply { outcome, gave_back }) {
+                outbox.give_back(reply.unread());
+            }
+        };
+        for ((key, count), answered) in keys.iter().zip(counts).zip(answers) {
+            let mut of_run = members.by_ref().take(count);
+            let mut apart = None;
+            match answered {
+                Answered::Decided(Ok(decisions)) => {
+                    for (decision, ((_, caller), gave_back)) in
+                        decisions.into_iter().zip(of_run.by_ref())
+                    {
+                        reply(caller, Ok(decision), gave_back);
+                    }
+                }
+                Answered::Decided(Err(error)) => {
+                    for ((_, caller), gave_back) in of_run.by_ref() {
+                        reply(caller, Err(error.clone()), gave_back);
+                    }
+                }
+                Answered::Apart { was_sent } => apart = Some(was_sent),
+            }
+            let others = of_run.map(|(member, gave_back)| {
+                if gave_back && apart == Some(true) {
+                    outbox.give_back(member.0.to_settle());
+                }
+                member
+            });
+            let others: Vec<_> = others.collect();
+            if !others.is_empty() {
+                // If another command holds the limiter by now, these are dropped, and send calls of
+                // their own.
+                drop(outbox.with(*node, |node, _| node.put_back(key, *number, others, apart)));
+            }
+        }
+    }
+
+    /// Notes that what the callers give back is not awaited any longer. Returns which of them have
+    /// given back meanwhile.
+    fn end_shared(&self) -> Vec<bool> {
+        let ids = self.demands.iter().map(|demand| demand.first().id);
+        let in_flight = &self.in_flight;
+        in_flight.outbox.with(in_flight.node, |node, _| {
+            ids.map(|id| node.end_shared(id)).collect()
+        })
+    }
+}
+
+impl<S: Calls> Drop for Command<S> {
+    fn drop(&mut self) {
+        let (outbox, node) = (&self.in_flight.outbox, self.in_flight.node);
+        // What was given back during the command may have reached the store before it. It is not
+        // sent again from now on, so it is given back once more.
+        if !self.demands.is_empty() {
+            for (demand, gave_back) in self.demands.iter().zip(self.end_shared()) {
+                if gave_back {
+                    outbox.give_back(demand.to_settle());
+                }
+            }
+        }
+        if !self.has_begun {
+            // The task never ran, as its runtime is gone. Callers of this runtime send their own
+            // calls.
+            let (runtime, line) = (self.runtime, self.line.as_ref());
+            drop(outbox.with(node, |node, _| node.abandon(runtime, line)));
+        }
+    }
+}
+
+/// Waits for a call as long as one of its callers waits for a reply.
+async fn while_wanted<T>(call: impl Future<Output = T>, callers: &mut [Caller]) -> Option<T> {
+    let mut call = pin!(call);
+    let mut left = 0;
+    poll_fn(|cx| {
+        if callers.is_empty() {
+            return Poll::Ready(None);
+        }
+        if let Poll::Ready(outcome) = call.as_mut().poll(cx) {
+            return Poll::Ready(Some(outcome));
+        }
+        while let Some(caller) = callers.get_mut(left) {
+            if caller.reply.poll_closed(cx).is_pending() {
+                return Poll::Pending;
+            }
+            left += 1;
+        }
+        Poll::Ready(None)
+    })
+    .await
+}

@@ -1,0 +1,384 @@
+//! The outbox of a store: decides which callers share a command, which wait for permits, and how
+//! many commands are in flight to a node.
+//!
+//! What is in flight to a node, and who waits to be sent there, stands in one [`node::Node`] behind
+//! one lock. [`command`] has the way of a caller that does not wait for permits, and the tasks that
+//! send shared commands. Callers that wait for permits stand in front, in a queue of their own,
+//! first come, first served: see [`waits`].
+//!
+//! All of it is plain state behind a mutex. A task lives as long as one command, and runs on the
+//! runtime of one of its callers. If that runtime is gone, another one runs it, or the callers send
+//! their own calls. If a runtime is alive but not polled, its command blocks others for one
+//! deadline at most.
+//!
+//! A command counts as in flight before its callers are picked. So a caller that leaves before that
+//! takes nothing.
+
+mod command;
+mod node;
+#[cfg(test)]
+mod tests;
+mod wait_queue;
+mod waits;
+
+use std::{
+    collections::HashMap,
+    future, iter,
+    pin::Pin,
+    slice,
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicU64, AtomicUsize, Ordering},
+    },
+    task::Waker,
+    time::Duration,
+};
+
+use tokio::sync::oneshot;
+
+use self::{
+    command::{Command, InFlight},
+    node::{Bounds, Node, Start},
+    wait_queue::WaitQueue,
+};
+use super::late::Late;
+use crate::{
+    charge::Charge,
+    clock::{Clock, no_timer},
+    compiled_limit::Limiter,
+    decision::{Decision, Grant, RefusalKind, Source},
+    demand::Demand,
+    error::{Error, ErrorKind},
+    list::List,
+    name::{BuildSpread, Name},
+    store::{Calls, Listener},
+    sync::{OnDrop, lock},
+};
+
+/// The limiters of callers, each with whether it is a shadow, and whether its rule bans. Callers
+/// that differ in any of these stand in different lines.
+type Key = List<(Limiter, [bool; 2])>;
+
+fn key(demand: &Demand) -> Key {
+    let key_of = |charge: &Charge| {
+        let bans = charge.of().ban.is_some();
+        (charge.limiter.clone(), [charge.shadow, bans])
+    };
+    demand.charges().map(key_of).collect()
+}
+
+/// The queues of those that wait for permits of a store's limiters.
+#[derive(Default)]
+pub(crate) struct Waits {
+    /// Names bring their own hash, by a secret of this process.
+    queues: Mutex<HashMap<Key, WaitQueue, BuildSpread>>,
+    /// The number of callers that wait, in all queues.
+    waiting: AtomicUsize,
+    /// The number of the next call or caller.
+    next: AtomicU64,
+}
+
+impl Waits {
+    /// Returns whether a caller waits for permits of these limiters that no call is in flight for.
+    pub(crate) fn is_waited_for(&self, demand: &Demand) -> bool {
+        self.waiting.load(Ordering::SeqCst) > 0
+            && lock(&self.queues)
+                .get(&key(demand))
+                .is_some_and(|queue| queue.waiting().any(|waiter| waiter.call.is_none()))
+    }
+
+    /// Returns a number that no other call or caller has. Later ones are greater.
+    fn next(&self) -> u64 {
+        self.next.fetch_add(1, Ordering::Relaxed)
+    }
+}
+
+impl Listener for Arc<Waits> {
+    /// Asks again for those that wait for `name`.
+    fn room(&self, name: &Name, undone: bool) {
+        // A caller that begins to wait after this look asks after it, too.
+        if self.waiting.load(Ordering::SeqCst) == 0 {
+            return;
+        }
+        let waited_for = |key: &Key| key.iter().any(|(limiter, ..)| limiter.name == *name);
+        let mut wakers = Vec::new();
+        for (key, queue) in lock(&self.queues).iter_mut() {
+            if waited_for(key) && !(undone && queue.in_parts) {
+                queue.nudge();
+                wakers.append(&mut queue.wakers);
+            }
+        }
+        wakers.into_iter().for_each(Waker::wake);
+    }
+}
+
+/// The way of all calls for permits to a store.
+pub(crate) struct Outbox<S> {
+    inner: Arc<S>,
+    /// The clock to wait for permits by.
+    clock: Arc<dyn Clock>,
+    waits: Arc<Waits>,
+    nodes: Box<[Mutex<Node>]>,
+    index_of: Box<dyn Fn(&Name) -> usize + Send + Sync>,
+    /// A monotonic clock.
+    steady: Arc<dyn Clock>,
+    bounds: Bounds,
+    /// How long after an answer those that wait are asked for again at the latest: other processes
+    /// make room unseen. `None` if there are none.
+    looks_after: Option<Duration>,
+}
+
+/// The nodes of a store, and the monotonic clock by which its calls are in flight.
+pub(crate) struct Nodes {
+    count: usize,
+    index_of: Box<dyn Fn(&Name) -> usize + Send + Sync>,
+    bounds: Bounds,
+    steady: Arc<dyn Clock>,
+}
+
+impl Nodes {
+    /// Returns so many, of which each name has that of its index. A caller waits for an answer no
+    /// longer than the deadline.
+    pub(crate) fn new(
+        count: usize,
+        index_of: impl Fn(&Name) -> usize + Send + Sync + 'static,
+        deadline: Duration,
+        steady: Arc<dyn Clock>,
+    ) -> Self {
+        Self {
+            count,
+            index_of: Box::new(index_of),
+            bounds: Bounds::of(deadline),
+            steady,
+        }
+    }
+}
+
+impl<S: Calls> Outbox<S> {
+    /// `waits` is also among the listeners of the store.
+    pub(crate) fn new(
+        inner: Arc<S>,
+        clock: Arc<dyn Clock>,
+        waits: Arc<Waits>,
+        nodes: Nodes,
+        looks_after: Option<Duration>,
+    ) -> Arc<Self> {
+        let Nodes {
+            count,
+            index_of,
+            bounds,
+            steady,
+        } = nodes;
+        let node = || Mutex::new(Node::new(bounds));
+        Arc::new(Self {
+            inner,
+            clock,
+            waits,
+            nodes: iter::repeat_with(node).take(count.max(1)).collect(),
+            index_of,
+            steady,
+            bounds,
+            looks_after,
+        })
+    }
+
+    fn index(&self, name: &Name) -> usize {
+        (self.index_of)(name).min(self.nodes.len() - 1)
+    }
+
+    /// Acts on a node, and starts what may be sent then. Its lock is released first: what is started
+    /// may end at once, and then takes it again.
+    fn with<T>(self: &Arc<Self>, index: usize, act: impl FnOnce(&mut Node, Duration) -> T) -> T {
+        let now = self.steady.now();
+        let (acted, started) = {
+            let mut node = lock(&self.nodes[index]);
+            node.forget(now);
+            let acted = act(&mut node, now);
+            let started = node.start(now);
+            #[cfg(test)]
+            node.check();
+            (acted, started)
+        };
+        for start in started {
+            match start {
+                Start::Place(caller, number) => {
+                    if caller.send(number).is_err() {
+                        drop(self.in_flight(index, number));
+                    }
+                }
+                Start::Task(runtime, number, line) => {
+                    let command = Command::new(self, (index, number), line, runtime.id());
+                    drop(runtime.spawn(command.send()));
+                }
+            }
+        }
+        acted
+    }
+
+    fn in_flight(self: &Arc<Self>, node: usize, number: u64) -> InFlight<S> {
+        InFlight {
+            outbox: Arc::clone(self),
+            node,
+            number,
+            keys: List::new(),
+        }
+    }
+
+    /// Sleeps by the monotonic clock. Without a timer it never ends: the end of a call then wakes
+    /// the callers that wait for it.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future has no effect.
+    fn sleep_until(&self, time: Duration) -> Pin<Box<dyn Future<Output = ()> + Send>> {
+        if self.steady.can_sleep() {
+            self.steady.sleep_until(time)
+        } else {
+            Box::pin(future::pending())
+        }
+    }
+
+    /// Waits until a call may be sent to the node of `name`. That of a patient caller is never
+    /// refused for overload.
+    ///
+    /// # Errors
+    ///
+    /// Overload, at once.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future gives the place up.
+    async fn take_place(
+        self: &Arc<Self>,
+        name: &Name,
+        is_patient: bool,
+    ) -> Result<InFlight<S>, Error> {
+        let node = self.index(name);
+        loop {
+            match self.with(node, |node, now| node.enter_alone(is_patient, now)) {
+                None => return Err(Late::Unsent.error()),
+                Some(Ok(number)) => return Ok(self.in_flight(node, number)),
+                Some(Err(number)) => {
+                    let mut waiting = WaitingCall {
+                        outbox: self,
+                        node,
+                        number,
+                    };
+                    let number = (&mut waiting.number).await;
+                    let number = number.map_err(|_| Late::Unsent.error())?;
+                    // The call counts from now on.
+                    let mut in_flight = self.in_flight(node, number);
+                    if let Some(number) = self.with(node, |node, now| node.renew(number, now)) {
+                        in_flight.number = number;
+                        return Ok(in_flight);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Decides by a call of the caller's own.
+    ///
+    /// # Cancel safety
+    ///
+    /// As [`acquire`](Self::acquire).
+    async fn call_alone(self: &Arc<Self>, demand: &Demand) -> Result<Decision, Error> {
+        let leaving = OnDrop::new(|| {
+            let _ = demand.unsent.set(());
+        });
+        let place = self.take_place(demand.first().name(), false).await;
+        leaving.disarm();
+        let _place = place?;
+        self.inner.acquire(demand).await
+    }
+
+    /// Decides for a caller whose shared command was dropped, which may have arrived. What it took
+    /// is given back, unless the caller's own call is granted by the same id.
+    ///
+    /// # Cancel safety
+    ///
+    /// As [`acquire`](Self::acquire).
+    async fn call_again(self: &Arc<Self>, demand: &Demand) -> Result<Decision, Error> {
+        let _place = self.take_place(demand.first().name(), true).await?;
+        let decided = self.inner.acquire_run(slice::from_ref(demand), true).await;
+        let first = |decided: List<Decision>| decided.into_iter().next();
+        let decided = decided.and_then(|it| first(it).ok_or_else(|| ErrorKind::Permits.into()));
+        let by_its_id = |grant: &Grant| grant.source() == Source::Store;
+        if !matches!(&decided, Ok(Decision::Allow(grant)) if by_its_id(grant)) {
+            self.give_back(demand.to_settle());
+        }
+        decided
+    }
+
+    fn give_back(&self, charges: Vec<Charge>) {
+        for charge in charges.into_iter().filter(Charge::took) {
+            self.inner.settle(charge, 0);
+        }
+    }
+
+    /// Decides for a caller that would wait, where there is no timer: a refusal says how long.
+    ///
+    /// # Errors
+    ///
+    /// Those of the store, and that there is no timer where the caller waits without end.
+    async fn acquire_unwaiting(&self, demand: &Demand) -> Result<Decision, Error> {
+        let is_endless = demand.max_wait.is_some_and(|wait| wait.longest.is_none());
+        match self.inner.acquire(demand).await? {
+            Decision::Deny(refusal) if is_endless && refusal.kind() == RefusalKind::OverLimit => {
+                Err(no_timer())
+            }
+            decision => Ok(decision),
+        }
+    }
+
+    /// Decides for a caller, by its own call or one that it shares.
+    ///
+    /// # Errors
+    ///
+    /// Those of the store, and [`Late::Unsent`](super::late::Late).
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping it before its call is sent takes nothing. After that, what was or may yet be taken
+    /// for a caller that waits for permits is given back; for one that does not, the caller of this
+    /// method decides, by the receipts that it can make.
+    pub(crate) async fn acquire(self: &Arc<Self>, demand: &Demand) -> Result<Decision, Error> {
+        // Boxed because it is rare, so that it does not enlarge the future.
+        let Some(max_wait) = demand.max_wait else {
+            if !self.inner.decides_together(demand) {
+                // One after the other, callers would wait for nothing.
+                return Box::pin(self.call_alone(demand)).await;
+            }
+            return command::acquire(self, demand).await;
+        };
+        if !self.clock.can_sleep() {
+            return Box::pin(self.acquire_unwaiting(demand)).await;
+        }
+        let now = self.clock.now();
+        let deadline = max_wait.longest.and_then(|wait| now.checked_add(wait));
+        waits::acquire(self, demand, deadline).await
+    }
+
+    /// Settles as the store does, once more where a shared command is still on its way.
+    pub(crate) fn settle(&self, receipt: Charge, keep: u32) {
+        let node = &self.nodes[self.index(receipt.name())];
+        lock(node).gives_back(receipt.id);
+        self.inner.settle(receipt, keep);
+    }
+}
+
+/// A call that waits to be sent. Dropping it gives its place up.
+struct WaitingCall<'a, S: Calls> {
+    outbox: &'a Arc<Outbox<S>>,
+    node: usize,
+    number: oneshot::Receiver<u64>,
+}
+
+impl<S: Calls> Drop for WaitingCall<'_, S> {
+    fn drop(&mut self) {
+        self.number.close();
+        if let Ok(number) = self.number.try_recv() {
+            drop(self.outbox.in_flight(self.node, number));
+        }
+    }
+}

@@ -1,0 +1,103 @@
+//! Tests the bound of a node, and says what must hold of one at any time.
+
+use std::{collections::BTreeSet, ptr};
+
+use super::*;
+
+impl Node {
+    /// Asserts that what waits to be sent stands in one place, once.
+    pub(in crate::store::guard::outbox) fn check(&self) {
+        let alone = self.alone.iter().filter_map(|(_, turn)| match turn {
+            Turn::Line(key) => Some(key),
+            Turn::Place(_) => None,
+        });
+        let waiting: Vec<_> = alone.chain(self.joint.iter().map(|(_, key)| key)).collect();
+        for key in &waiting {
+            let line = &self.lines[*key];
+            assert!(line.command.is_none() && !line.behind.is_empty());
+        }
+        let each: BTreeSet<_> = waiting
+            .iter()
+            .map(|key| ptr::from_ref(&self.lines[*key]))
+            .collect();
+        assert_eq!(each.len(), waiting.len());
+        let idle = self.lines.values().filter(|line| line.command.is_none());
+        assert_eq!(idle.count(), waiting.len());
+    }
+
+    /// Asserts that nothing is left of any caller.
+    pub(in crate::store::guard::outbox) fn is_empty(&self) {
+        assert!(self.commands.is_empty() && self.gathers.is_none());
+        assert!(self.lines.is_empty() && self.unanswered.is_empty());
+        assert!(self.alone.is_empty() && self.joint.is_empty());
+    }
+
+    /// Returns how many commands are in flight, and their bound.
+    pub(in crate::store::guard::outbox) fn in_flight(&self) -> (usize, usize) {
+        (self.commands.len(), self.bound)
+    }
+}
+
+/// Some time, and as many milliseconds.
+fn at(after: u64) -> Duration {
+    Duration::from_millis(1000 + after)
+}
+
+fn node(bound: usize) -> Node {
+    Node {
+        bound,
+        ..Node::new(Bounds {
+            deadline: Duration::from_millis(100),
+            most: 4,
+            least: 1,
+        })
+    }
+}
+
+fn sends(node: &mut Node, now: Duration) -> u64 {
+    match node.enter_alone(false, now) {
+        Some(Ok(number)) => number,
+        _ => panic!("there is room"),
+    }
+}
+
+#[test]
+fn a_command_that_takes_longer_than_half_a_deadline_halves_the_bound() {
+    for (took, bound) in [(50, 4), (51, 2)] {
+        let mut node = node(4);
+        let number = sends(&mut node, at(0));
+        node.end(number, List::new(), at(took));
+        assert_eq!(node.bound, bound);
+    }
+}
+
+#[test]
+fn the_bound_grows_by_as_many_commands_in_time_as_it_lets_through_while_it_is_reached() {
+    let mut node = node(2);
+    let alone = sends(&mut node, at(0));
+    node.end(alone, List::new(), at(1));
+    for bound in [2, 3] {
+        let both = [sends(&mut node, at(2)), sends(&mut node, at(2))];
+        for number in both {
+            // When the second leaves, there is room.
+            node.end(number, List::new(), at(3));
+        }
+        assert_eq!(node.bound, bound);
+    }
+}
+
+#[test]
+fn one_more_call_waits_until_the_first_has_waited_for_half_a_deadline() {
+    for (is_patient, after, is_overload) in
+        [(false, 49, false), (false, 50, true), (true, 50, false)]
+    {
+        let mut node = node(2);
+        for _ in 0..2 {
+            sends(&mut node, at(0));
+        }
+        let first = node.enter_alone(false, at(10));
+        let next = node.enter_alone(is_patient, at(10 + after));
+        assert!(matches!(first, Some(Err(_))));
+        assert_eq!(next.is_none(), is_overload, "{after}");
+    }
+}

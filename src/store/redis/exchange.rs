@@ -1,0 +1,148 @@
+//! Sends calls for permits, past the breakers of their nodes.
+
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use redis::Value;
+
+use super::{
+    classify::Class,
+    node,
+    transport::connection::Connection,
+    wire::{self, script::ScriptCall},
+};
+use crate::{
+    clock::moment,
+    compiled_limit::Limiter,
+    demand::Demand,
+    error::Error,
+    store::guard::breaker::{Breakers, Signal},
+};
+
+/// A call that failed.
+#[derive(Clone)]
+pub(super) struct Failure {
+    pub(super) error: Error,
+    /// Set if it may have been carried out all the same.
+    pub(super) unacknowledged: bool,
+    /// Set if its connection is of no more use.
+    pub(super) connection_lost: bool,
+    /// Set if every call would fail so, or none of its callers may ask again.
+    pub(super) fails_for_all: bool,
+}
+
+/// The connection, and the breakers that keep decisions away from failing nodes. Verbs and receipts
+/// are sent past them, because no request waits for these.
+pub(super) struct Exchange {
+    pub(super) connection: Arc<Connection>,
+    pub(super) breakers: Breakers,
+}
+
+impl Exchange {
+    /// Sends the call of these callers, whose limiters are on one node. They may have sent it
+    /// before, and ask `again`.
+    ///
+    /// # Errors
+    ///
+    /// Those of the server and its connection, and that the breaker is open.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping it leaves the call unsent, or carried out or not.
+    pub(super) async fn send(
+        &self,
+        call: ScriptCall,
+        run: &[Demand],
+        again: bool,
+    ) -> Result<Value, Failure> {
+        let Some(first) = run.first() else {
+            return Ok(Value::Nil);
+        };
+        let outcome = self
+            .call(&call, &first.first().limiter, asked_at(run))
+            .await;
+        call.recycle();
+        outcome.map_err(|failure| Failure {
+            unacknowledged: failure.unacknowledged || again,
+            ..failure
+        })
+    }
+
+    /// Sends a call, and records what it says about the server. Its first caller asked at
+    /// `asked_at`.
+    ///
+    /// # Errors
+    ///
+    /// As [`send`](Self::send).
+    ///
+    /// # Cancel safety
+    ///
+    /// As [`send`](Self::send).
+    pub(super) async fn call(
+        &self,
+        call: &ScriptCall,
+        limiter: &Limiter,
+        asked_at: Option<Instant>,
+    ) -> Result<Value, Failure> {
+        let waited = asked_at.map_or(Duration::ZERO, |asked_at| {
+            moment().saturating_duration_since(asked_at)
+        });
+        let pass = self.breakers.enter(&limiter.name, waited)?;
+        // If it must not be sent twice, permits of a lost reply stay in use until they expire.
+        match call.send(&self.connection).await {
+            Ok(reply) => {
+                pass.ends(Signal::Answered);
+                Ok(reply)
+            }
+            Err(failed) => {
+                let class = Class::of(&failed.error);
+                if class == Class::Silent && failed.unacknowledged {
+                    pass.ends_unanswered();
+                } else {
+                    pass.ends(node::signal(&failed, self.connection.source.is_cluster));
+                }
+                Err(Failure {
+                    unacknowledged: failed.unacknowledged,
+                    connection_lost: class.ends_connection(),
+                    // A script that is refused a command may have written for the first limiters of
+                    // a list: who asked again would be found there, and take nothing of the others.
+                    fails_for_all: matches!(
+                        class,
+                        Class::Unable | Class::Unwritable | Class::Silent | Class::RefusedWithin
+                    ),
+                    error: wire::failure(failed),
+                })
+            }
+        }
+    }
+}
+
+/// Returns when the first of those asked that do not wait for permits: the others have time.
+pub(super) fn asked_at<'a>(run: impl IntoIterator<Item = &'a Demand>) -> Option<Instant> {
+    let not_waiting = run.into_iter().filter(|demand| demand.max_wait.is_none());
+    not_waiting.filter_map(|demand| demand.asked_at).min()
+}
+
+impl Failure {
+    /// Returns that of a call whose reply is an error, and which may have been carried out before.
+    pub(super) fn read(error: Error, again: bool) -> Self {
+        Self {
+            unacknowledged: again,
+            ..Self::from(error)
+        }
+    }
+}
+
+impl From<Error> for Failure {
+    /// The call was not sent, or was answered.
+    fn from(error: Error) -> Self {
+        Self {
+            error,
+            unacknowledged: false,
+            connection_lost: false,
+            fails_for_all: true,
+        }
+    }
+}
