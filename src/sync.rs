@@ -3,12 +3,14 @@
 //! The atomics and locks of modules whose order of steps matters are loom's in
 //! `tests/interleavings`, which tries every order.
 
+#[cfg(all(feature = "_guards", not(interleavings)))]
+pub(crate) use std::sync::atomic;
+#[cfg(not(interleavings))]
+pub(crate) use std::sync::{Mutex, MutexGuard};
 use std::sync::{
     Mutex as StdMutex, MutexGuard as StdGuard, PoisonError,
     atomic::{AtomicU8, Ordering},
 };
-#[cfg(all(feature = "_guards", not(interleavings)))]
-pub(crate) use std::sync::{Mutex, MutexGuard, atomic};
 
 #[cfg(interleavings)]
 pub(crate) use loom::sync::{Mutex, MutexGuard, atomic};

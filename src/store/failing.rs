@@ -4,7 +4,7 @@ use std::{sync::Arc, time::Duration};
 
 use super::{
     About, AnyStore, Calls, Decide, Op, OpResult,
-    guard::breaker::NodeTraffic,
+    guard::outbox::Nodes,
     stack::{Guards, remote},
 };
 use crate::{
@@ -19,11 +19,11 @@ use crate::{
 
 /// Returns a store whose calls all fail like this.
 pub(super) fn failing(kind: ErrorKind, clock: Arc<dyn Clock>, about: About) -> Arc<dyn AnyStore> {
+    // It fails at once, before any deadline.
+    let nodes = Nodes::new(1, |_| 0, Duration::MAX, Arc::new(SteadyClock::new()));
     let guards = Guards {
-        // It fails at once.
-        deadline: Duration::MAX,
         deny_cache: Duration::ZERO,
-        traffic: Arc::new(NodeTraffic::new(1, |_| 0, Arc::new(SteadyClock::new()))),
+        nodes: Arc::new(nodes),
         own_clock: Some(clock),
     };
     remote(guards, about, |_, _| Failing(kind))

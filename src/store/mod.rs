@@ -11,19 +11,19 @@
 //! called. None is held while a caller is woken. Few are held at the same time, and then in this
 //! order:
 //!
-//! - The outbox: the queues of those that wait for permits (`Waits`), and what is in flight to a node
-//!   (`Node`), are locked alone.
+//! - The outbox: what a process knows of a node (`Node`) > what its breakers have logged (`Log`).
+//!   The queues of those that wait for permits (`Waits`) are locked alone.
 //! - Leases: the shard of the table > what is known of one limiter (`Entry`) > the balance of one
 //!   lease (`Balance`).
 //! - The share of a limit in an outage: the grants of one limiter (`Recent`) > the store in memory.
 //! - The store in memory: one `Shard`, or those of a list in the order of their numbers > the names
 //!   without a place (`Untracked`).
 //!
-//! All others are locked alone: those of the deny cache (`Refusals`), of breaker and connection,
-//! the runtime of the settle queue (`SettleQueue::runtime`), the names that were rewritten lately,
-//! the limits that were last seen (`Locals`), the rules that count in a store (`RuleNames`), and
-//! the charges of a request (`Ledger`). Observers are called with none held. A reload of a layer's rules locks out other
-//! reloads, and takes the lock of `RuleNames` meanwhile.
+//! All others are locked alone: those of the deny cache (`Refusals`), of the connection, the runtime
+//! of the settle queue (`SettleQueue::runtime`), the names that were rewritten lately, the limits
+//! that were last seen (`Locals`), the rules that count in a store (`RuleNames`), and the charges
+//! of a request (`Ledger`). Observers are called with none held. A reload of a layer's rules locks
+//! out other reloads, and takes the lock of `RuleNames` meanwhile.
 //!
 //! Settling is called with none of these held, and never comes back to leases. The settle queue
 //! then spawns a task and wakes callers of `close`; both take no lock of another part. If it loses

@@ -24,7 +24,6 @@ use super::{
 #[cfg(feature = "_guards")]
 use super::{
     guard::{
-        breaker::NodeTraffic,
         deadline::Deadline,
         deny_cache::{Refusals, bans::Bans},
         fallback::Fallback,
@@ -115,7 +114,8 @@ pub(crate) fn memory<S: Decide>(
     let waits = Arc::new(Waits::default());
     let listeners = Listeners::new([Box::new(Arc::clone(&waits)) as Box<dyn Listener>]);
     let store = Arc::new(store(listeners.clone()));
-    let nodes = Nodes::new(1, |_| 0, ANSWERS_WITHIN, Arc::new(SteadyClock::new()));
+    let steady = Arc::new(SteadyClock::new());
+    let nodes = Arc::new(Nodes::new(1, |_| 0, ANSWERS_WITHIN, steady));
     let stack = InMemory {
         outermost: Outermost::new(listeners, about),
         // Nothing happens to its limiters that it does not see.
@@ -218,11 +218,9 @@ const LOOKS_AFTER: Duration = Duration::from_secs(1);
 /// The settings of the guards around a server.
 #[cfg(feature = "_guards")]
 pub(crate) struct Guards {
-    pub(crate) deadline: Duration,
     /// For how long a refusal is cached.
     pub(crate) deny_cache: Duration,
-    /// The bytes that came from the server, and when.
-    pub(crate) traffic: Arc<NodeTraffic>,
+    pub(crate) nodes: Arc<Nodes>,
     /// The clock of the logs, if it is this process's; none for the server's.
     pub(crate) own_clock: Option<Arc<dyn Clock>>,
 }
@@ -255,28 +253,17 @@ pub(crate) fn remote<S: Decide>(
         let (clock, waits) = (Arc::clone(&clock), Arc::clone(&waits));
         Leasing::new(server, own_clock, clock, waits, Arc::clone(&recent))
     });
-    let traffic = Arc::clone(&guards.traffic);
-    let steady: Arc<dyn Clock> = Arc::new(SteadyClock::new());
-    let index_of = {
-        let traffic = Arc::clone(&traffic);
-        move |name: &Name| traffic.index(name)
-    };
-    let nodes = Nodes::new(
-        traffic.nodes(),
-        index_of,
-        guards.deadline,
-        Arc::clone(&steady),
-    );
     // Also those that keep no refusals: a caller that waits does not ask all the time.
     let looks_after = match guards.deny_cache {
         Duration::ZERO => LOOKS_AFTER,
         pause => pause,
     };
+    let nodes = guards.nodes;
     let locals = Locals::new(stand_in(Arc::clone(&clock)), recent);
     Arc::new(Remote {
         outermost: Outermost::new(listeners, about),
-        fallback: Fallback::new(Arc::clone(&refusals), locals, steady),
-        deadline: Deadline::new(guards.deadline, guards.traffic),
+        fallback: Fallback::new(Arc::clone(&refusals), locals, Arc::clone(&nodes.clock)),
+        deadline: Deadline::new(Arc::clone(&nodes)),
         refusals,
         outbox: Outbox::new(Arc::clone(&leasing), clock, waits, nodes, Some(looks_after)),
         server: Arc::clone(&leasing.inner),

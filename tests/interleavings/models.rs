@@ -31,8 +31,11 @@ use crate::{
     store::{
         About, Calls, Decide, Listener, Listeners, Op, OpResult,
         guard::{
-            breaker::{BreakerState, Breakers, Pass, Signal},
             deny_cache::Refusals,
+            outbox::{
+                Nodes,
+                breaker::{BreakerState, Pass, Signal},
+            },
         },
         stack::Outermost,
     },
@@ -252,14 +255,18 @@ pub fn one_of_a_herd_goes() {
     }
 }
 
-fn breakers(failures: u32) -> (Arc<Breakers>, ManualClock) {
+fn breakers(failures: u32) -> (Arc<Nodes>, ManualClock) {
     let clock = ManualClock::new();
     let shared = Arc::new(clock.clone());
-    let breakers = Breakers::new(failures, Duration::from_secs(5), 1, |_| 0, shared);
+    let breakers = Nodes::new(1, |_| 0, Duration::from_secs(5), shared).with_breakers(
+        failures,
+        None,
+        |_, _| (),
+    );
     (Arc::new(breakers), clock)
 }
 
-fn enter(breakers: &Breakers) -> Option<Pass<'_>> {
+fn enter(breakers: &Nodes) -> Option<Pass<'_>> {
     breakers.enter(&name(), Duration::ZERO).ok()
 }
 

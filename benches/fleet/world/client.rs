@@ -23,7 +23,7 @@ use crate::{
     name::Name,
     store::{
         About, Answered, AnyStore, Calls, Decide, Joins, Listeners, Op, OpResult,
-        guard::breaker::{Breakers, Signal},
+        guard::outbox::{Nodes, breaker::Signal},
         stack::{self, Guards},
     },
     sync::lock,
@@ -44,29 +44,27 @@ thread_local! {
 pub(super) struct Client {
     network: Arc<Mutex<Network>>,
     link: usize,
-    breakers: Breakers,
+    nodes: Arc<Nodes>,
     listeners: Listeners,
 }
 
 /// Starts a process. Returns its store and the number of its connections.
 pub(super) fn start(network: &Arc<Mutex<Network>>) -> (Arc<dyn AnyStore>, usize) {
-    let nodes = NODES.get();
     let steady = Arc::new(SteadyClock::new());
-    let breakers = Breakers::new(FAILURES, DEADLINE, nodes, node_of, steady);
-    let traffic = Arc::clone(&breakers.traffic);
+    let nodes = Nodes::new(NODES.get(), node_of, DEADLINE, steady);
+    let nodes = Arc::new(nodes.with_breakers(FAILURES, None, |_, _| ()));
     let guards = Guards {
-        deadline: DEADLINE,
         deny_cache: DENY_CACHE,
-        traffic: Arc::clone(&traffic),
+        nodes: Arc::clone(&nodes),
         own_clock: None,
     };
     let mut link = 0;
     let store = stack::remote(guards, About::default(), |listeners, _| {
-        link = lock(network).connect(traffic, listeners.clone());
+        link = lock(network).connect(Arc::clone(&nodes), listeners.clone());
         Client {
             network: Arc::clone(network),
             link,
-            breakers,
+            nodes,
             listeners,
         }
     });
@@ -90,7 +88,7 @@ fn next_id() -> PermitId {
 
 impl Decide for Client {
     fn decide_at_once(&self, demand: &mut Demand) -> Option<Result<Decision, Error>> {
-        if let Some(error) = self.breakers.refuses(demand) {
+        if let Some(error) = self.nodes.refuses(demand) {
             return Some(Err(error));
         }
         demand.identify(next_id());
@@ -113,7 +111,7 @@ impl Client {
             .asked_at
             .map(|asked| moment().saturating_duration_since(asked));
         let name = first.first().name();
-        let pass = self.breakers.enter(name, waited.unwrap_or_default())?;
+        let pass = self.nodes.enter(name, waited.unwrap_or_default())?;
         let (reply, decided) = oneshot::channel();
         let node = node_of(name);
         let each = runs.iter().flatten();

@@ -11,7 +11,7 @@ use crate::{
     charge::Charge,
     decision::Decision,
     demand::Demand,
-    store::{Listeners, guard::breaker::NodeTraffic},
+    store::{Listeners, guard::outbox::Nodes},
 };
 
 /// Half of the way takes so long in the mean of its logarithm.
@@ -41,7 +41,8 @@ pub(super) struct Network {
 
 /// The connections of one process.
 pub(super) struct Link {
-    pub(super) traffic: Arc<NodeTraffic>,
+    /// What its process knows of the nodes
+    pub(super) process: Arc<Nodes>,
     pub(super) listeners: Listeners,
     /// Whether what is sent gets lost.
     cut: bool,
@@ -90,9 +91,9 @@ impl Network {
     }
 
     /// Adds the connections of a process, and returns their number.
-    pub(super) fn connect(&mut self, traffic: Arc<NodeTraffic>, listeners: Listeners) -> usize {
+    pub(super) fn connect(&mut self, process: Arc<Nodes>, listeners: Listeners) -> usize {
         self.links.push(Link {
-            traffic,
+            process,
             listeners,
             cut: false,
             dead: false,
@@ -200,7 +201,7 @@ impl Network {
                 self.answer(link, node, What::Settled(receipt));
             }
             What::Returns(reply, decided) => {
-                self.links[link].traffic.replied(node);
+                self.links[link].process.replied(node);
                 // Its callers may have left.
                 let _ = reply.send(decided);
             }

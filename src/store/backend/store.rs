@@ -20,7 +20,7 @@ use crate::{
     store::{
         About, AnyStore, Calls, Decide, Listeners, Op, OpResult,
         guard::{
-            breaker::{Breakers, Signal},
+            outbox::{Nodes, breaker::Signal},
             policy,
         },
         prepare_call,
@@ -70,11 +70,11 @@ impl BackendStore {
     pub fn new(backend: impl Backend, settings: Settings) -> Result<Self, ConfigError> {
         check_word("a prefix", &settings.prefix)?;
         let steady = Arc::new(SteadyClock::new());
-        let breakers = Breakers::new(FAILURES, settings.deadline, 1, |_| 0, steady);
+        let nodes = Nodes::new(1, |_| 0, settings.deadline, steady);
+        let nodes = Arc::new(nodes.with_breakers(FAILURES, None, |_, _| ()));
         let guards = Guards {
-            deadline: settings.deadline,
             deny_cache: Duration::from_secs(1),
-            traffic: Arc::clone(&breakers.traffic),
+            nodes: Arc::clone(&nodes),
             own_clock: settings.clock,
         };
         let about = About {
@@ -86,7 +86,7 @@ impl BackendStore {
         Ok(Self(stack::remote(guards, about, |listeners, _| {
             Unguarded {
                 backend,
-                breakers,
+                nodes,
                 listeners,
             }
         })))
@@ -102,7 +102,7 @@ impl Sealed for BackendStore {
 /// A backend as the guards know a store.
 struct Unguarded<B> {
     backend: Arc<B>,
-    breakers: Breakers,
+    nodes: Arc<Nodes>,
     listeners: Listeners,
 }
 
@@ -112,7 +112,7 @@ impl<B: Backend> Unguarded<B> {
             .asked_at
             .map(|asked| moment().saturating_duration_since(asked));
         let name = demand.first().name();
-        let pass = self.breakers.enter(name, asked.unwrap_or_default())?;
+        let pass = self.nodes.enter(name, asked.unwrap_or_default())?;
         let answers = self.backend.acquire(demand).await;
         pass.ends(match answers.as_ref().map_err(Error::kind) {
             Err(ErrorKind::Unavailable | ErrorKind::Timeout) => Signal::Failed,
@@ -161,7 +161,7 @@ impl<B: Backend> Decide for Unguarded<B> {
             let reason = "a store of your own has a sliding log without slots, for all clients";
             return Some(Err(Error::new(ErrorKind::Limit).detail(reason)));
         }
-        prepare_call(self.breakers.refuses(demand), demand)
+        prepare_call(self.nodes.refuses(demand), demand)
     }
 
     async fn manage(&self, limiter: &Limiter, op: &Op) -> Result<OpResult, Error> {

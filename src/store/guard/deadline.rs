@@ -2,7 +2,7 @@
 
 use std::{pin::pin, sync::Arc, time::Duration};
 
-use super::{breaker::NodeTraffic, late::Late};
+use super::{late::Late, outbox::Nodes};
 use crate::{clock, decision::Decision, demand::Demand, error::Error};
 
 /// Limits the time that callers wait.
@@ -10,13 +10,12 @@ use crate::{clock, decision::Decision, demand::Demand, error::Error};
 /// If it gives a call up, it does not give back what the call may have taken: only the fallback
 /// knows whether it admits the caller, which then stays charged.
 pub(crate) struct Deadline {
-    longest: Duration,
-    traffic: Arc<NodeTraffic>,
+    nodes: Arc<Nodes>,
 }
 
 impl Deadline {
-    pub(crate) fn new(longest: Duration, traffic: Arc<NodeTraffic>) -> Self {
-        Self { longest, traffic }
+    pub(crate) fn new(nodes: Arc<Nodes>) -> Self {
+        Self { nodes }
     }
 
     /// Waits for a call no longer than the deadline and the time that its caller is ready to wait
@@ -42,15 +41,18 @@ impl Deadline {
         let Some(wait) = wait.unwrap_or(Some(Duration::ZERO)) else {
             return call().await;
         };
-        let asked = self.traffic.clock.now();
-        let longest = self.longest.saturating_add(wait);
+        let asked = self.nodes.clock.now();
+        let longest = self.nodes.deadline().saturating_add(wait);
         // Pinned here, as it is large, and would be moved twice.
         match tokio::time::timeout(longest, pin!(call())).await {
             Ok(decision) => decision,
             Err(_) => {
                 // Its own wait says nothing about the server.
                 let asked = asked.saturating_add(wait);
-                let late = match self.traffic.any_was_silent(demand, asked, self.longest) {
+                let late = match self
+                    .nodes
+                    .any_was_silent(demand, asked, self.nodes.deadline())
+                {
                     true => Late::Silence,
                     false => Late::Overload,
                 };

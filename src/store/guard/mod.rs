@@ -23,8 +23,6 @@
 //! costs an exhausted limiter one call more, which refuses all its callers.
 
 #[cfg(feature = "_guards")]
-pub(crate) mod breaker;
-#[cfg(feature = "_guards")]
 mod clock;
 #[cfg(feature = "_guards")]
 pub(crate) mod deadline;

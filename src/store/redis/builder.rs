@@ -15,7 +15,7 @@ use crate::{
     error::{ConfigError, bail},
     name::check_word,
     observe::{Observer, Observers, summary::Summary},
-    store::guard::breaker::MOST_FAILURES,
+    store::guard::outbox::breaker::MOST_FAILURES,
 };
 
 const DEFAULT_PREFIX: &str = "ratelimit";

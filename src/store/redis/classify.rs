@@ -2,7 +2,7 @@
 
 use redis::{ErrorKind as RedisKind, RedisError};
 
-use crate::{error::ErrorKind, store::guard::breaker::Signal};
+use crate::{error::ErrorKind, store::guard::outbox::breaker::Signal};
 
 /// The meaning of an error for those who have to react.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -18,7 +18,7 @@ use crate::{
     compiled_limit::Limiter,
     demand::Demand,
     error::Error,
-    store::guard::breaker::{Breakers, Signal},
+    store::guard::outbox::{Nodes, breaker::Signal},
 };
 
 /// A call that failed.
@@ -37,7 +37,7 @@ pub(super) struct Failure {
 /// are sent past them, because no request waits for these.
 pub(super) struct Exchange {
     pub(super) connection: Arc<Connection>,
-    pub(super) breakers: Breakers,
+    pub(super) nodes: Arc<Nodes>,
 }
 
 impl Exchange {
@@ -89,7 +89,7 @@ impl Exchange {
         let waited = asked_at.map_or(Duration::ZERO, |asked_at| {
             moment().saturating_duration_since(asked_at)
         });
-        let pass = self.breakers.enter(&limiter.name, waited)?;
+        let pass = self.nodes.enter(&limiter.name, waited)?;
         // If it must not be sent twice, permits of a lost reply stay in use until they expire.
         match call.send(&self.connection).await {
             Ok(reply) => {

@@ -3,7 +3,7 @@
 use std::{ops::RangeInclusive, sync::atomic::Ordering::Relaxed, time::Duration};
 
 use super::{node::slots_of, store::RedisStore, transport::connection::ConnectionState};
-pub use crate::store::guard::breaker::BreakerState;
+pub use crate::store::guard::outbox::breaker::BreakerState;
 
 impl RedisStore {
     /// Returns the state of Redis, as this store has seen it: nothing is sent.
@@ -26,7 +26,7 @@ impl RedisStore {
     pub fn health(&self) -> Health {
         let server = self.server();
         let is_cluster = server.connection.source.is_cluster;
-        let seen = server.exchange.breakers.look().into_iter().zip(0..);
+        let seen = server.exchange.nodes.look().into_iter().zip(0..);
         let counts = &server.settle_queue.counts;
         Health {
             lost_receipts: counts.lost_receipts.load(Relaxed),

@@ -1,4 +1,4 @@
-//! The breakers of the nodes: which of them a limiter has, and what a failed call says about its
+//! The nodes of a server or a Cluster: which of them a limiter has, and what a failed call says about its
 //! node.
 
 use std::{ops::RangeInclusive, sync::Arc, time::Duration};
@@ -12,32 +12,31 @@ use crate::{
     clock::SteadyClock,
     name::Name,
     observe::{Observers, StateChange},
-    store::guard::breaker::{Breakers, Signal},
+    store::guard::outbox::{Nodes, breaker::Signal},
 };
 
-/// The number of hash slots of a Cluster that share a breaker. redis-rs shows only its strategies
+/// The number of hash slots of a Cluster that share a node's state. redis-rs shows only its strategies
 /// for replica reads which master has which slots, and with such a strategy it sends READONLY: a
 /// replica would then refuse by old data.
 const SLOTS_TOGETHER: u16 = 512;
 pub(crate) const SLOTS: u16 = 16_384;
 
-/// Returns the breakers of a store: one for its server, or one for each [`SLOTS_TOGETHER`].
-pub(super) fn breakers(
+/// Returns the nodes of a store: one for its server, or one for each [`SLOTS_TOGETHER`].
+pub(super) fn nodes(
     failures: u32,
     deadline: Duration,
     observers: Observers,
     source: &ConnectionSource,
-) -> Breakers {
+) -> Nodes {
     let is_cluster = source.is_cluster;
-    let (nodes, place): (_, fn(&Name) -> usize) = match is_cluster {
+    let (count, place): (_, fn(&Name) -> usize) = match is_cluster {
         true => (usize::from(SLOTS / SLOTS_TOGETHER), place),
         false => (1, |_| 0),
     };
     // That of the logs may stand still, or jump.
-    let clock = Arc::new(SteadyClock::new());
-    let breakers = Breakers::new(failures, deadline, nodes, place, clock);
+    let nodes = Nodes::new(count, place, deadline, Arc::new(SteadyClock::new()));
     let address = source.shown.clone();
-    breakers.named(source.shown.as_ref(), move |place, open| {
+    nodes.with_breakers(failures, source.shown.as_ref(), move |place, open| {
         let slots = slots_of(u16::try_from(place).unwrap_or_default());
         let node = match is_cluster {
             true => &*format!("slots {}-{}", slots.start(), slots.end()),

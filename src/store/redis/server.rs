@@ -70,7 +70,7 @@ pub(crate) struct Server {
 impl Decide for Server {
     /// Fails while a breaker is open. All else is decided by the server, and not at once.
     fn decide_at_once(&self, demand: &mut Demand) -> Option<Result<Decision, Error>> {
-        prepare_call(self.exchange.breakers.refuses(demand), demand)
+        prepare_call(self.exchange.nodes.refuses(demand), demand)
     }
 
     async fn manage(&self, limiter: &Limiter, op: &Op) -> Result<OpResult, Error> {

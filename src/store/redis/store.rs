@@ -167,12 +167,11 @@ impl RedisStore {
         header: Option<Arc<Header>>,
     ) -> Self {
         let observers = settings.observers.clone();
-        let breakers = node::breakers(settings.breaker, settings.deadline, observers, &source);
-        let traffic = Arc::clone(&breakers.traffic);
+        let nodes = node::nodes(settings.breaker, settings.deadline, observers, &source);
+        let nodes = Arc::new(nodes);
         let guards = Guards {
-            deadline: settings.deadline,
             deny_cache: settings.deny_cache,
-            traffic: Arc::clone(&traffic),
+            nodes: Arc::clone(&nodes),
             own_clock: settings.clock.clone(),
         };
         let about = About {
@@ -185,7 +184,7 @@ impl RedisStore {
         let dial = Dial {
             connect_timeout: settings.connect_timeout,
             response_timeout: settings.response_timeout,
-            traffic,
+            nodes: Arc::clone(&nodes),
             observers: settings.observers.clone(),
             header,
             #[cfg(feature = "tls")]
@@ -200,7 +199,7 @@ impl RedisStore {
             ),
             exchange: Exchange {
                 connection: Arc::clone(&connection),
-                breakers,
+                nodes,
             },
             no_cross_slot: AtomicBool::new(false),
             connection,

@@ -5,11 +5,10 @@ use crate::store::guard::scripted::*;
 
 fn remote_of(log: &Log) -> Arc<Remote<Scripted>> {
     let clock = ManualClock::new();
-    let traffic = NodeTraffic::new(1, |_| 0, Arc::new(clock.clone()));
+    let nodes = Nodes::new(1, |_| 0, Duration::from_secs(1), Arc::new(clock.clone()));
     let guards = Guards {
-        deadline: Duration::from_secs(1),
         deny_cache: Duration::from_secs(1),
-        traffic: Arc::new(traffic),
+        nodes: Arc::new(nodes),
         own_clock: Some(Arc::new(clock)),
     };
     remote(guards, About::default(), |listeners, _| Scripted {
@@ -116,7 +115,7 @@ fn listeners_are_called_when_a_verb_is_over() {
             let listeners = listeners.map(|it| Box::new(it) as Box<dyn Listener>);
             let outermost = Outermost::new(Listeners::new(listeners), About::default());
             let (clock, steady) = (ManualClock::new(), Arc::new(SteadyClock::new()));
-            let nodes = Nodes::new(1, |_| 0, ANSWERS_WITHIN, steady);
+            let nodes = Arc::new(Nodes::new(1, |_| 0, ANSWERS_WITHIN, steady));
             let store = Arc::new(server);
             let outbox = Outbox::new(
                 Arc::clone(&store),

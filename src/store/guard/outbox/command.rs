@@ -18,8 +18,9 @@ use tokio::{
 };
 
 use super::{
-    Key, Outbox, key,
-    node::{Caller, Entered, Taken},
+    Key, Outbox,
+    flights::{Caller, Entered, Flights, Taken},
+    key,
 };
 use crate::{
     charge::Charge,
@@ -65,9 +66,9 @@ pub(super) async fn acquire<S: Calls>(
         return Box::pin(outbox.call_alone(demand)).await;
     };
     let (key, joins) = (key(demand), outbox.inner.joins(demand));
-    let node = outbox.index(demand.first().name());
-    let entered = outbox.with(node, |node, now| {
-        node.enter(&key, joins, demand, &runtime, now)
+    let node = outbox.nodes.index(demand.first().name());
+    let entered = outbox.with(node, |flights, now| {
+        flights.enter(&key, joins, demand, &runtime, now)
     });
     match entered {
         Entered::Alone(number) => {
@@ -119,7 +120,7 @@ impl<S: Calls> Drop for LinePlace<'_, S> {
         if let Ok(reply) = self.reply.try_recv() {
             self.outbox.give_back(reply.unread());
         }
-        let leave = |node: &mut super::Node, _| node.leave(self.key, self.number);
+        let leave = |flights: &mut Flights, _| flights.leave(self.key, self.number);
         if let Some((_member, true)) = self.outbox.with(self.node, leave) {
             let _ = self.demand.unsent.set(());
         }
@@ -137,8 +138,8 @@ pub(super) struct InFlight<S: Calls> {
 
 impl<S: Calls> Drop for InFlight<S> {
     fn drop(&mut self) {
-        self.outbox.with(self.node, |node, now| {
-            node.end(self.number, mem::take(&mut self.keys), now);
+        self.outbox.with(self.node, |flights, now| {
+            flights.end(self.number, mem::take(&mut self.keys), now);
         });
     }
 }
@@ -218,9 +219,9 @@ impl<S: Calls> Command<S> {
     fn take(&mut self) -> List<(usize, bool)> {
         let in_flight = &mut self.in_flight;
         let (number, line) = (in_flight.number, self.line.clone());
-        let taken = in_flight
-            .outbox
-            .with(in_flight.node, |node, now| node.take(number, line, now));
+        let taken = in_flight.outbox.with(in_flight.node, |flights, now| {
+            flights.take(number, line, now)
+        });
         let Some((number, taken)) = taken else {
             return List::new();
         };
@@ -290,7 +291,9 @@ impl<S: Calls> Command<S> {
             if !others.is_empty() {
                 // If another command holds the limiter by now, these are dropped, and send calls of
                 // their own.
-                drop(outbox.with(*node, |node, _| node.put_back(key, *number, others, apart)));
+                drop(outbox.with(*node, |flights, _| {
+                    flights.put_back(key, *number, others, apart)
+                }));
             }
         }
     }
@@ -300,8 +303,8 @@ impl<S: Calls> Command<S> {
     fn end_shared(&self) -> Vec<bool> {
         let ids = self.demands.iter().map(|demand| demand.first().id);
         let in_flight = &self.in_flight;
-        in_flight.outbox.with(in_flight.node, |node, _| {
-            ids.map(|id| node.end_shared(id)).collect()
+        in_flight.outbox.with(in_flight.node, |flights, _| {
+            ids.map(|id| flights.end_shared(id)).collect()
         })
     }
 }
@@ -322,7 +325,7 @@ impl<S: Calls> Drop for Command<S> {
             // The task never ran, as its runtime is gone. Callers of this runtime send their own
             // calls.
             let (runtime, line) = (self.runtime, self.line.as_ref());
-            drop(outbox.with(node, |node, _| node.abandon(runtime, line)));
+            drop(outbox.with(node, |flights, _| flights.abandon(runtime, line)));
         }
     }
 }

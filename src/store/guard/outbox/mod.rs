@@ -1,8 +1,8 @@
 //! The outbox of a store: decides which callers share a command, which wait for permits, and how
 //! many commands are in flight to a node.
 //!
-//! What is in flight to a node, and who waits to be sent there, stands in one [`node::Node`] behind
-//! one lock. [`command`] has the way of a caller that does not wait for permits, and the tasks that
+//! What is in flight to a node, and who waits to be sent there, stands in one [`nodes::Node`] behind
+//! one lock, with what is known of it. [`command`] has the way of a caller that does not wait for permits, and the tasks that
 //! send shared commands. Callers that wait for permits stand in front, in a queue of their own,
 //! first come, first served: see [`waits`].
 //!
@@ -14,16 +14,21 @@
 //! A command counts as in flight before its callers are picked. So a caller that leaves before that
 //! takes nothing.
 
+#[cfg(feature = "_guards")]
+pub(crate) mod breaker;
 mod command;
-mod node;
+mod flights;
+mod nodes;
 #[cfg(test)]
 mod tests;
+#[cfg(feature = "_guards")]
+mod traffic;
 mod wait_queue;
 mod waits;
 
 use std::{
     collections::HashMap,
-    future, iter,
+    future,
     pin::Pin,
     slice,
     sync::{
@@ -36,9 +41,12 @@ use std::{
 
 use tokio::sync::oneshot;
 
+pub(crate) use self::nodes::Nodes;
+#[cfg(feature = "_guards")]
+pub(crate) use self::traffic::HasUnread;
 use self::{
     command::{Command, InFlight},
-    node::{Bounds, Node, Start},
+    flights::{Flights, Start},
     wait_queue::WaitQueue,
 };
 use super::late::Late;
@@ -118,40 +126,10 @@ pub(crate) struct Outbox<S> {
     /// The clock to wait for permits by.
     clock: Arc<dyn Clock>,
     waits: Arc<Waits>,
-    nodes: Box<[Mutex<Node>]>,
-    index_of: Box<dyn Fn(&Name) -> usize + Send + Sync>,
-    /// A monotonic clock.
-    steady: Arc<dyn Clock>,
-    bounds: Bounds,
+    nodes: Arc<Nodes>,
     /// How long after an answer those that wait are asked for again at the latest: other processes
     /// make room unseen. `None` if there are none.
     looks_after: Option<Duration>,
-}
-
-/// The nodes of a store, and the monotonic clock by which its calls are in flight.
-pub(crate) struct Nodes {
-    count: usize,
-    index_of: Box<dyn Fn(&Name) -> usize + Send + Sync>,
-    bounds: Bounds,
-    steady: Arc<dyn Clock>,
-}
-
-impl Nodes {
-    /// Returns so many, of which each name has that of its index. A caller waits for an answer no
-    /// longer than the deadline.
-    pub(crate) fn new(
-        count: usize,
-        index_of: impl Fn(&Name) -> usize + Send + Sync + 'static,
-        deadline: Duration,
-        steady: Arc<dyn Clock>,
-    ) -> Self {
-        Self {
-            count,
-            index_of: Box::new(index_of),
-            bounds: Bounds::of(deadline),
-            steady,
-        }
-    }
 }
 
 impl<S: Calls> Outbox<S> {
@@ -160,43 +138,29 @@ impl<S: Calls> Outbox<S> {
         inner: Arc<S>,
         clock: Arc<dyn Clock>,
         waits: Arc<Waits>,
-        nodes: Nodes,
+        nodes: Arc<Nodes>,
         looks_after: Option<Duration>,
     ) -> Arc<Self> {
-        let Nodes {
-            count,
-            index_of,
-            bounds,
-            steady,
-        } = nodes;
-        let node = || Mutex::new(Node::new(bounds));
         Arc::new(Self {
             inner,
             clock,
             waits,
-            nodes: iter::repeat_with(node).take(count.max(1)).collect(),
-            index_of,
-            steady,
-            bounds,
+            nodes,
             looks_after,
         })
     }
 
-    fn index(&self, name: &Name) -> usize {
-        (self.index_of)(name).min(self.nodes.len() - 1)
-    }
-
-    /// Acts on a node, and starts what may be sent then. Its lock is released first: what is started
+    /// Acts on what is in flight to a node, and starts what may be sent then. Its lock is released first: what is started
     /// may end at once, and then takes it again.
-    fn with<T>(self: &Arc<Self>, index: usize, act: impl FnOnce(&mut Node, Duration) -> T) -> T {
-        let now = self.steady.now();
+    fn with<T>(self: &Arc<Self>, index: usize, act: impl FnOnce(&mut Flights, Duration) -> T) -> T {
+        let now = self.nodes.clock.now();
         let (acted, started) = {
-            let mut node = lock(&self.nodes[index]);
-            node.forget(now);
-            let acted = act(&mut node, now);
-            let started = node.start(now);
+            let flights = &mut self.nodes.node(index).flights;
+            flights.forget(now);
+            let acted = act(flights, now);
+            let started = flights.start(now);
             #[cfg(test)]
-            node.check();
+            flights.check();
             (acted, started)
         };
         for start in started {
@@ -231,8 +195,8 @@ impl<S: Calls> Outbox<S> {
     ///
     /// Dropping the future has no effect.
     fn sleep_until(&self, time: Duration) -> Pin<Box<dyn Future<Output = ()> + Send>> {
-        if self.steady.can_sleep() {
-            self.steady.sleep_until(time)
+        if self.nodes.clock.can_sleep() {
+            self.nodes.clock.sleep_until(time)
         } else {
             Box::pin(future::pending())
         }
@@ -253,9 +217,9 @@ impl<S: Calls> Outbox<S> {
         name: &Name,
         is_patient: bool,
     ) -> Result<InFlight<S>, Error> {
-        let node = self.index(name);
+        let node = self.nodes.index(name);
         loop {
-            match self.with(node, |node, now| node.enter_alone(is_patient, now)) {
+            match self.with(node, |flights, now| flights.enter_alone(is_patient, now)) {
                 None => return Err(Late::Unsent.error()),
                 Some(Ok(number)) => return Ok(self.in_flight(node, number)),
                 Some(Err(number)) => {
@@ -268,7 +232,8 @@ impl<S: Calls> Outbox<S> {
                     let number = number.map_err(|_| Late::Unsent.error())?;
                     // The call counts from now on.
                     let mut in_flight = self.in_flight(node, number);
-                    if let Some(number) = self.with(node, |node, now| node.renew(number, now)) {
+                    if let Some(number) = self.with(node, |flights, now| flights.renew(number, now))
+                    {
                         in_flight.number = number;
                         return Ok(in_flight);
                     }
@@ -361,8 +326,8 @@ impl<S: Calls> Outbox<S> {
 
     /// Settles as the store does, once more where a shared command is still on its way.
     pub(crate) fn settle(&self, receipt: Charge, keep: u32) {
-        let node = &self.nodes[self.index(receipt.name())];
-        lock(node).gives_back(receipt.id);
+        let node = self.nodes.index(receipt.name());
+        self.nodes.node(node).flights.gives_back(receipt.id);
         self.inner.settle(receipt, keep);
     }
 }

@@ -104,8 +104,8 @@ impl<S: Calls> WaitPlace<'_, S> {
             let (outbox, next_call) = (self.outbox, self.outbox.waits.next());
             let times = Times {
                 now: outbox.clock.now(),
-                of_calls: outbox.steady.now(),
-                hold: outbox.bounds.deadline,
+                of_calls: outbox.nodes.clock.now(),
+                hold: outbox.nodes.bounds.deadline,
             };
             let turn = |waits: &mut WaitQueue| waits.turn(self.number, next_call, times, cx);
             match outbox.with_waits(&self.key, turn) {
@@ -186,7 +186,11 @@ impl<S: Calls> Asking<S> {
             return;
         };
         let place = outbox.take_place(&limiter.name, true).await;
-        let until = outbox.steady.now().saturating_add(outbox.bounds.deadline);
+        let until = outbox
+            .nodes
+            .clock
+            .now()
+            .saturating_add(outbox.nodes.bounds.deadline);
         let (numbers, callers) = outbox.with_waits(&self.key, |waits| waits.ask(self.call, until));
         if callers.is_empty() {
             return;

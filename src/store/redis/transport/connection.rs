@@ -262,7 +262,7 @@ impl Connection {
         }
         // With several nodes, the caller knows which one it was.
         if !self.source.is_cluster {
-            self.dial.traffic.replied(0);
+            self.dial.nodes.replied(0);
         }
         let mut slot = lock(&self.slot);
         if slot.since == since {
@@ -406,7 +406,7 @@ impl Connection {
         let max_wait = self.dial.response_timeout.saturating_mul(UNDRIVEN_FOR);
         !self.source.is_cluster
             && silent_for < max_wait
-            && !self.dial.traffic.is_silent_for(self.dial.response_timeout)
+            && !self.dial.nodes.is_silent_for(self.dial.response_timeout)
     }
 }
 

@@ -3,7 +3,7 @@
 //! redis-rs passes a reply only to the caller that waits for it. In a burst most callers have left
 //! by then, so a server that answers as fast as it can would look as silent as one that hangs. The
 //! bytes of a connection made here are observed in both directions, and show the difference: see
-//! [`NodeTraffic`].
+//! [`Nodes`].
 
 use std::{
     io,
@@ -36,7 +36,7 @@ use tokio::{
 };
 
 use crate::store::{
-    guard::breaker::{HasUnread, NodeTraffic},
+    guard::outbox::{HasUnread, Nodes},
     redis::classify::{Class, HUNG_UP},
 };
 
@@ -146,7 +146,7 @@ pub(super) fn tcp_settings() -> TcpSettings {
 pub(super) async fn connect(
     client: &Client,
     config: &AsyncConnectionConfig,
-    traffic: Arc<NodeTraffic>,
+    nodes: Arc<Nodes>,
 ) -> RedisResult<(MultiplexedConnection, Driver)> {
     let info = client.get_connection_info();
     let settings = info.redis_settings();
@@ -160,7 +160,7 @@ pub(super) async fn connect(
             driven(
                 TcpStream::from_std(stream)?,
                 has_unread,
-                traffic,
+                nodes,
                 settings,
                 config,
             )
@@ -170,7 +170,7 @@ pub(super) async fn connect(
         ConnectionAddr::Unix(path) => {
             let stream = UnixStream::connect(path).await?;
             // The standard library cannot look ahead here.
-            driven(stream, || false, traffic, settings, config).await
+            driven(stream, || false, nodes, settings, config).await
         }
         _ => {
             let made = client
@@ -237,15 +237,15 @@ async fn connect_to(address: SocketAddr, settings: TcpSettings) -> io::Result<Tc
 async fn driven<S: AsyncRead + AsyncWrite + Unpin + Send + 'static>(
     stream: S,
     has_unread: impl Fn() -> bool + Send + Sync + 'static,
-    traffic: Arc<NodeTraffic>,
+    nodes: Arc<Nodes>,
     settings: &RedisConnectionInfo,
     config: &AsyncConnectionConfig,
 ) -> RedisResult<(MultiplexedConnection, Driver)> {
     let (keep, mut first_line) = oneshot::channel();
     let seen = Seen {
         stream,
-        _has_unread: traffic.watch(has_unread),
-        traffic: Arc::clone(&traffic),
+        _has_unread: nodes.watch(has_unread),
+        nodes: Arc::clone(&nodes),
         first_line: Some((Vec::new(), keep)),
     };
     let connecting = MultiplexedConnection::new_with_config(settings, seen, config.clone());
@@ -260,7 +260,7 @@ async fn driven<S: AsyncRead + AsyncWrite + Unpin + Send + 'static>(
         Err(error) => return Err(error),
     };
     // It is connected.
-    traffic.owes_nothing(0);
+    nodes.owes_nothing(0);
     let mut driving = JoinSet::new();
     driving.spawn(driver);
     Ok((connection, Some(Arc::new(driving))))
@@ -272,7 +272,7 @@ const LONGEST_LINE: usize = 4096;
 /// A stream that records when bytes come in and go out, and the first line that comes in.
 struct Seen<S> {
     stream: S,
-    traffic: Arc<NodeTraffic>,
+    nodes: Arc<Nodes>,
     /// It is watched for as long as this lasts.
     _has_unread: Arc<HasUnread>,
     /// What has come in of the first line, and where it goes when it is whole.
@@ -301,11 +301,9 @@ impl<S: AsyncRead + Unpin> AsyncRead for Seen<S> {
         cx: &mut Context<'_>,
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        let Self {
-            stream, traffic, ..
-        } = &mut *self;
+        let Self { stream, nodes, .. } = &mut *self;
         let before = buffer.filled().len();
-        let read = traffic.read(|| {
+        let read = nodes.read(|| {
             let read = Pin::new(stream).poll_read(cx, buffer);
             (read, buffer.filled().len() - before)
         });
@@ -327,7 +325,7 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Seen<S> {
             Poll::Ready(Err(_)) if self.first_line.is_some() => Poll::Ready(Ok(bytes.len())),
             written => {
                 if matches!(written, Poll::Ready(Ok(1..))) {
-                    self.traffic.sent(0);
+                    self.nodes.sent(0);
                 }
                 written
             }

@@ -48,7 +48,7 @@ pub(crate) fn sentinel(
             let sentinels = Arc::clone(&sentinels);
             async move {
                 let master = dial.client(&sentinels.master(&dial).await?)?;
-                let made = link::connect(&master, &dial.config(), dial.traffic).await;
+                let made = link::connect(&master, &dial.config(), dial.nodes).await;
                 made.map(|(connection, driver)| Link::Multiplexed(connection, driver))
             }
         })

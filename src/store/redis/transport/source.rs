@@ -18,7 +18,7 @@ use super::{
 use crate::{
     error::ConfigError,
     observe::Observers,
-    store::{guard::breaker::NodeTraffic, redis::header::Header},
+    store::{guard::outbox::Nodes, redis::header::Header},
 };
 
 /// The settings of a connection that is made here.
@@ -27,7 +27,7 @@ pub(crate) struct Dial {
     pub(crate) connect_timeout: Duration,
     pub(crate) response_timeout: Duration,
     /// Records that a server answers.
-    pub(crate) traffic: Arc<NodeTraffic>,
+    pub(crate) nodes: Arc<Nodes>,
     /// Those of the store.
     pub(crate) observers: Observers,
     /// What stands in front of scripts.
@@ -69,8 +69,8 @@ impl Dial {
         info: &ConnectionInfo,
     ) -> RedisResult<(redis::aio::MultiplexedConnection, link::Driver)> {
         let clock = Arc::new(crate::clock::SteadyClock::new());
-        let traffic = NodeTraffic::new(1, |_| 0, clock);
-        link::connect(&self.client(info)?, &self.config(), Arc::new(traffic)).await
+        let nodes = Nodes::new(1, |_| 0, self.response_timeout, clock);
+        link::connect(&self.client(info)?, &self.config(), Arc::new(nodes)).await
     }
 }
 
@@ -133,7 +133,7 @@ impl ConnectionSource {
             ..Self::new(move |dial| {
                 let client = dial.client(&info);
                 async move {
-                    let made = link::connect(&client?, &dial.config(), dial.traffic).await;
+                    let made = link::connect(&client?, &dial.config(), dial.nodes).await;
                     made.map(|(connection, driver)| Link::Multiplexed(connection, driver))
                 }
             })

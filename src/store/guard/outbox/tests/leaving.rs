@@ -3,7 +3,7 @@
 use tokio::runtime::Runtime;
 
 use super::*;
-use crate::{store::guard::breaker::Signal, sync::lock};
+use crate::{store::guard::outbox::breaker::Signal, sync::lock};
 
 /// A call of a limiter in flight, with so many requests and waiters behind it.
 fn behind(world: &mut World, requests: usize) -> (Caller, Vec<Caller>) {
@@ -219,7 +219,7 @@ fn callers_that_are_not_granted_by_their_own_id_give_back_what_the_shared_call_t
         assert_eq!(world.held(), [first.id, others[0].id, others[1].id]);
         let name = others[0].demand.first().name().clone();
         while !leases && world.server.is_closed() {
-            let pass = world.server.breakers.enter(&name, Duration::ZERO);
+            let pass = world.outbox.nodes.enter(&name, Duration::ZERO);
             pass.expect("it is closed").ends(Signal::Failed);
         }
         for caller in &mut others {

@@ -14,7 +14,10 @@ use crate::{
     compiled_limit::Limiter,
     store::{
         Answered, Joins,
-        guard::breaker::{BreakerState, Breakers, Signal},
+        guard::outbox::{
+            Nodes,
+            breaker::{BreakerState, Signal},
+        },
     },
     sync::lock,
 };
@@ -92,7 +95,7 @@ pub(super) struct State {
 pub(super) struct Server {
     pub(super) state: Mutex<State>,
     pub(super) clock: ManualClock,
-    pub(super) breakers: Breakers,
+    pub(super) nodes: Arc<Nodes>,
     /// Set if one call decides for several callers.
     pub(super) together: bool,
     /// Set if calls of several limiters share a command.
@@ -106,14 +109,13 @@ impl std::fmt::Debug for Server {
 }
 
 impl Server {
-    pub(super) fn new(clock: ManualClock, together: bool) -> Self {
-        let breaker_clock: Arc<dyn Clock> = Arc::new(clock.clone());
+    pub(super) fn new(clock: ManualClock, nodes: Arc<Nodes>, together: bool) -> Self {
         Self {
             state: Mutex::new(State {
                 holds_limiters: true,
                 ..State::default()
             }),
-            breakers: Breakers::new(5, DEADLINE, 1, |_| 0, breaker_clock),
+            nodes,
             clock,
             together,
             joins: AtomicBool::new(false),
@@ -177,7 +179,7 @@ impl Server {
     }
 
     pub(super) fn answer(&self, at: usize, reply: Reply) {
-        self.breakers.traffic.came_in(0);
+        self.nodes.came_in(0);
         let waker = {
             let mut state = self.state();
             let call = &mut state.calls[at];
@@ -193,8 +195,8 @@ impl Server {
 
     /// Returns whether the breaker keeps no call away.
     pub(super) fn is_closed(&self) -> bool {
-        let nodes = self.breakers.look();
-        nodes.iter().all(|node| node.0 == BreakerState::Closed)
+        let breakers = self.nodes.look();
+        breakers.iter().all(|it| it.0 == BreakerState::Closed)
     }
 
     pub(super) fn reply_to_all(&self) {
@@ -227,7 +229,7 @@ impl Server {
         };
         let now = self.clock.now();
         let waited = arrived.map_or(Duration::ZERO, |arrived| now.saturating_sub(arrived));
-        let pass = self.breakers.enter(run[0].first().name(), waited)?;
+        let pass = self.nodes.enter(run[0].first().name(), waited)?;
         let command = self.state().calls.len();
         let at = self
             .state()

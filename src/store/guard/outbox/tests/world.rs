@@ -46,14 +46,12 @@ impl World {
         looks_after: Option<Duration>,
     ) -> Self {
         let clock = ManualClock::new();
-        let server = Arc::new(Server::new(clock.clone(), together));
         let waits = Arc::new(Waits::default());
-        server.state().waits = Some(waits.clone());
         let own: Arc<dyn Clock> = Arc::new(clock.clone());
-        let nodes = Nodes {
-            bounds,
-            ..Nodes::new(1, |_| 0, bounds.deadline, Arc::clone(&own))
-        };
+        let nodes = Nodes::with_bounds(1, |_| 0, bounds, Arc::clone(&own));
+        let nodes = Arc::new(nodes.with_breakers(5, None, |_, _| ()));
+        let server = Arc::new(Server::new(clock.clone(), Arc::clone(&nodes), together));
+        server.state().waits = Some(waits.clone());
         let outbox = Outbox::new(Arc::clone(&server), own, waits.clone(), nodes, looks_after);
         Self {
             server,
@@ -231,12 +229,12 @@ impl World {
     pub(super) fn is_empty(&self) {
         assert!(lock(&self.waits.queues).is_empty());
         assert_eq!(self.waits.waiting.load(Ordering::SeqCst), 0);
-        lock(&self.outbox.nodes[0]).is_empty();
+        self.outbox.nodes.node(0).flights.is_empty();
     }
 
     /// The number of commands in flight, and their bound.
     pub(super) fn in_flight(&self) -> (usize, usize) {
-        lock(&self.outbox.nodes[0]).in_flight()
+        self.outbox.nodes.node(0).flights.in_flight()
     }
 
     pub(super) fn held(&self) -> Vec<u64> {

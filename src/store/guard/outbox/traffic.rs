@@ -14,24 +14,15 @@ use std::{
     time::Duration,
 };
 
-use crate::{clock::Clock, demand::Demand, name::Name, sync::lock};
+use super::nodes::Nodes;
+use crate::{demand::Demand, sync::lock};
 
 /// Bytes in the first tenth of the wait do not end a silence: they may answer earlier calls.
 const GRACE_PART: u32 = 10;
 
-/// The bytes that come in from the nodes of a store, and those sent there.
-pub(crate) struct NodeTraffic {
-    nodes: Box<[Mutex<Node>]>,
-    place: fn(&Name) -> usize,
-    pub(crate) clock: Arc<dyn Clock>,
-    /// The connection to the only node, where its bytes are seen.
-    watched: Mutex<Weak<HasUnread>>,
-    /// Set if a task is about to read from it, and has not recorded yet that bytes came in.
-    is_reading: AtomicBool,
-}
-
-#[derive(Clone, Copy, Default)]
-struct Node {
+/// The bytes that come in from a node, and those sent there.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Traffic {
     /// When bytes last came in.
     came_in: Option<Duration>,
     /// The first that was sent since bytes came in. What was sent right before these may be owed as
@@ -43,19 +34,24 @@ struct Node {
 /// Returns whether bytes have come in that were not read yet.
 pub(crate) type HasUnread = dyn Fn() -> bool + Send + Sync;
 
-impl NodeTraffic {
-    /// `place` is the index of a name's node.
-    pub(crate) fn new(nodes: usize, place: fn(&Name) -> usize, clock: Arc<dyn Clock>) -> Self {
-        let watched: Weak<HasUnread> = Weak::<fn() -> bool>::new();
+/// The connection to the only node, where its bytes are seen.
+pub(super) struct Watched {
+    has_unread: Mutex<Weak<HasUnread>>,
+    /// Set if a task is about to read from it, and has not recorded yet that bytes came in.
+    is_reading: AtomicBool,
+}
+
+impl Default for Watched {
+    fn default() -> Self {
+        let has_unread: Weak<HasUnread> = Weak::<fn() -> bool>::new();
         Self {
-            nodes: (0..nodes.max(1)).map(|_| Mutex::default()).collect(),
-            place,
-            clock,
-            watched: Mutex::new(watched),
+            has_unread: Mutex::new(has_unread),
             is_reading: AtomicBool::new(false),
         }
     }
+}
 
+impl Nodes {
     /// Records a reply of a node, unless its bytes are seen.
     pub(crate) fn replied(&self, index: usize) {
         if !self.is_watched() {
@@ -66,12 +62,10 @@ impl NodeTraffic {
     /// Records that bytes came in from a node.
     pub(crate) fn came_in(&self, index: usize) {
         let came_in = Some(self.clock.now());
-        if let Some(node) = self.nodes.get(index) {
-            *lock(node) = Node {
-                came_in,
-                owed_since: None,
-            };
-        }
+        self.node(index).traffic = Traffic {
+            came_in,
+            owed_since: None,
+        };
     }
 
     /// Records that a call is sent to a node, unless its bytes are seen.
@@ -83,10 +77,8 @@ impl NodeTraffic {
 
     /// Records that bytes were sent to a node.
     pub(crate) fn sent(&self, index: usize) {
-        if let Some(node) = self.nodes.get(index) {
-            let mut node = lock(node);
-            node.owed_since.get_or_insert_with(|| self.clock.now());
-        }
+        let owed_since = &mut self.node(index).traffic.owed_since;
+        owed_since.get_or_insert_with(|| self.clock.now());
     }
 
     /// Sees the bytes of a connection to the only node from now on, for as long as the connection
@@ -96,27 +88,25 @@ impl NodeTraffic {
         has_unread: impl Fn() -> bool + Send + Sync + 'static,
     ) -> Arc<HasUnread> {
         let has_unread: Arc<HasUnread> = Arc::new(has_unread);
-        *lock(&self.watched) = Arc::downgrade(&has_unread);
+        *lock(&self.watched.has_unread) = Arc::downgrade(&has_unread);
         has_unread
     }
 
     /// Reads from the watched connection, and records whether bytes came in.
     pub(crate) fn read<T>(&self, read: impl FnOnce() -> (T, usize)) -> T {
         // A thread that is interrupted in the midst of it has bytes in hand that no other sees.
-        self.is_reading.store(true, SeqCst);
+        self.watched.is_reading.store(true, SeqCst);
         let (done, bytes) = read();
         if bytes > 0 {
             self.came_in(0);
         }
-        self.is_reading.store(false, SeqCst);
+        self.watched.is_reading.store(false, SeqCst);
         done
     }
 
     /// Records that all that was sent to a node is answered.
     pub(crate) fn owes_nothing(&self, index: usize) {
-        if let Some(node) = self.nodes.get(index) {
-            lock(node).owed_since = None;
-        }
+        self.node(index).traffic.owed_since = None;
     }
 
     /// Returns whether callers who asked at `asked` and left after `max_wait` were let down by a
@@ -125,23 +115,24 @@ impl NodeTraffic {
     pub(crate) fn was_silent(&self, index: usize, asked: Duration, max_wait: Duration) -> bool {
         let grace = max_wait / GRACE_PART;
         let is_silent = || {
-            let Some(node) = self.nodes.get(index).map(|node| *lock(node)) else {
-                return false;
-            };
+            let Traffic {
+                came_in,
+                owed_since,
+            } = self.node(index).traffic;
             let owes = |since| self.clock.now().saturating_sub(since) >= max_wait - grace;
-            let came_in = |at| at > asked.saturating_add(grace);
-            node.owed_since.is_some_and(owes) && !node.came_in.is_some_and(came_in)
+            let is_answer = |at| at > asked.saturating_add(grace);
+            owed_since.is_some_and(owes) && !came_in.is_some_and(is_answer)
         };
         if !is_silent() {
             return false;
         }
-        let watched = lock(&self.watched).upgrade();
+        let watched = lock(&self.watched.has_unread).upgrade();
         if index == 0 && watched.is_some_and(|has_unread| has_unread()) {
             self.came_in(0);
         }
         // A thread that is reading may have bytes in hand, or find none: nothing is recorded. Once
         // more, as it may just be done.
-        !(index == 0 && self.is_reading.load(SeqCst)) && is_silent()
+        !(index == 0 && self.watched.is_reading.load(SeqCst)) && is_silent()
     }
 
     /// Returns whether any node of these limiters [was silent](Self::was_silent).
@@ -162,25 +153,11 @@ impl NodeTraffic {
         if self.is_watched() {
             return self.was_silent(0, now.saturating_sub(time), time);
         }
-        let came_in = self.nodes.first().and_then(|node| lock(node).came_in);
+        let came_in = self.node(0).traffic.came_in;
         came_in.is_none_or(|at| now.saturating_sub(at) >= time)
     }
 
-    /// Returns how many nodes there are.
-    pub(crate) fn nodes(&self) -> usize {
-        self.nodes.len()
-    }
-
-    /// Returns the index of the node of a name.
-    pub(crate) fn index(&self, name: &Name) -> usize {
-        match &*self.nodes {
-            // Nothing to find out.
-            [_] => 0,
-            _ => (self.place)(name),
-        }
-    }
-
     fn is_watched(&self) -> bool {
-        lock(&self.watched).strong_count() > 0
+        lock(&self.watched.has_unread).strong_count() > 0
     }
 }

@@ -1,10 +1,10 @@
-//! Tests the bound of a node, and says what must hold of one at any time.
+//! Tests the bound of a node, and says what must hold of what is in flight at any time.
 
 use std::{collections::BTreeSet, ptr};
 
 use super::*;
 
-impl Node {
+impl Flights {
     /// Asserts that what waits to be sent stands in one place, once.
     pub(in crate::store::guard::outbox) fn check(&self) {
         let alone = self.alone.iter().filter_map(|(_, turn)| match turn {
@@ -43,10 +43,10 @@ fn at(after: u64) -> Duration {
     Duration::from_millis(1000 + after)
 }
 
-fn node(bound: usize) -> Node {
-    Node {
+fn flights(bound: usize) -> Flights {
+    Flights {
         bound,
-        ..Node::new(Bounds {
+        ..Flights::new(Bounds {
             deadline: Duration::from_millis(100),
             most: 4,
             least: 1,
@@ -54,8 +54,8 @@ fn node(bound: usize) -> Node {
     }
 }
 
-fn sends(node: &mut Node, now: Duration) -> u64 {
-    match node.enter_alone(false, now) {
+fn sends(flights: &mut Flights, now: Duration) -> u64 {
+    match flights.enter_alone(false, now) {
         Some(Ok(number)) => number,
         _ => panic!("there is room"),
     }
@@ -64,25 +64,25 @@ fn sends(node: &mut Node, now: Duration) -> u64 {
 #[test]
 fn a_command_that_takes_longer_than_half_a_deadline_halves_the_bound() {
     for (took, bound) in [(50, 4), (51, 2)] {
-        let mut node = node(4);
-        let number = sends(&mut node, at(0));
-        node.end(number, List::new(), at(took));
-        assert_eq!(node.bound, bound);
+        let mut flights = flights(4);
+        let number = sends(&mut flights, at(0));
+        flights.end(number, List::new(), at(took));
+        assert_eq!(flights.bound, bound);
     }
 }
 
 #[test]
 fn the_bound_grows_by_as_many_commands_in_time_as_it_lets_through_while_it_is_reached() {
-    let mut node = node(2);
-    let alone = sends(&mut node, at(0));
-    node.end(alone, List::new(), at(1));
+    let mut flights = flights(2);
+    let alone = sends(&mut flights, at(0));
+    flights.end(alone, List::new(), at(1));
     for bound in [2, 3] {
-        let both = [sends(&mut node, at(2)), sends(&mut node, at(2))];
+        let both = [sends(&mut flights, at(2)), sends(&mut flights, at(2))];
         for number in both {
             // When the second leaves, there is room.
-            node.end(number, List::new(), at(3));
+            flights.end(number, List::new(), at(3));
         }
-        assert_eq!(node.bound, bound);
+        assert_eq!(flights.bound, bound);
     }
 }
 
@@ -91,12 +91,12 @@ fn one_more_call_waits_until_the_first_has_waited_for_half_a_deadline() {
     for (is_patient, after, is_overload) in
         [(false, 49, false), (false, 50, true), (true, 50, false)]
     {
-        let mut node = node(2);
+        let mut flights = flights(2);
         for _ in 0..2 {
-            sends(&mut node, at(0));
+            sends(&mut flights, at(0));
         }
-        let first = node.enter_alone(false, at(10));
-        let next = node.enter_alone(is_patient, at(10 + after));
+        let first = flights.enter_alone(false, at(10));
+        let next = flights.enter_alone(is_patient, at(10 + after));
         assert!(matches!(first, Some(Err(_))));
         assert_eq!(next.is_none(), is_overload, "{after}");
     }

@@ -5,12 +5,12 @@
 //! things. If the server cannot be reached, the connection pauses, and commands fail at once; the
 //! breaker does not count those. Any answer in time counts as a success, even an error.
 //!
-//! [`Breakers::refuses`] is asked before there is a future. [`Breakers::enter`] is asked once for
+//! [`Nodes::refuses`] is asked before there is a future. [`Nodes::enter`] is asked once for
 //! each call and node, right before the call is sent. `n` failures among the last `2n` calls open a
 //! breaker. After a pause one call passes, the probe. If it is answered, all pass.
 //!
 //! A call that all its callers have left counts as a failure only if they left at their deadline
-//! and the server was silent: see [`NodeTraffic`]. Callers that hang up early do not count:
+//! and the server was silent: see [`traffic`](super::traffic). Callers that hang up early do not count:
 //! otherwise any client could open the breaker by sending requests and leaving. A server that
 //! answers others in the meantime is overloaded by a burst; an open breaker would lift the limits
 //! of all callers because of the burst of one. An answer that comes too late, while a caller still
@@ -18,25 +18,22 @@
 //!
 //! A probe is sent alone, so its time is the server's own.
 
-mod traffic;
-
 use std::{
     hash::{BuildHasher, RandomState},
     sync::{Arc, PoisonError},
     time::Duration,
 };
 
-pub(crate) use self::traffic::{HasUnread, NodeTraffic};
+use super::nodes::Nodes;
 use crate::{
     charge::Charge,
-    clock::Clock,
     demand::Demand,
     error::{Error, ErrorKind},
     macros::{notice, warning},
     name::Name,
     sync::{
-        Mutex, MutexGuard,
-        atomic::{AtomicBool, Ordering},
+        Mutex,
+        atomic::{AtomicUsize, Ordering},
     },
 };
 
@@ -65,35 +62,45 @@ pub enum BreakerState {
     HalfOpen,
 }
 
-/// The breakers of a store, one for each node.
-pub(crate) struct Breakers {
-    state: Mutex<State>,
-    /// Set if a node is open, or failed lately. The lock is taken only then.
-    has_failures: AtomicBool,
-    /// The failures that open it, of the last twice as many calls; zero where there is no breaker.
+/// What the breakers of a store share.
+pub(super) struct Breakers {
+    /// The failures that open one, of the last twice as many calls; zero where there is none.
     failures: u32,
-    /// A call that takes as long is too late for its callers.
-    slow: Duration,
-    /// Finds the node of a name, and records what comes from there, also where there is no breaker.
-    pub(crate) traffic: Arc<NodeTraffic>,
-    clock: Arc<dyn Clock>,
+    /// The number of nodes that are open, or failed lately. No breaker is looked at without one.
+    troubled: AtomicUsize,
+    log: Mutex<Log>,
     jitter: RandomState,
     /// Made once, as it is returned often.
     open: Error,
     turned: Box<dyn Fn(usize, bool) + Send + Sync>,
 }
 
-struct State {
-    /// Empty where there is no breaker.
-    nodes: Box<[Node]>,
+#[derive(Default)]
+struct Log {
+    /// The number of nodes that are open.
+    open: usize,
     /// When the last warning was logged.
     warned: Option<Duration>,
     /// Set if the end of what was warned of is still to be logged.
     has_warned: bool,
 }
 
-#[derive(Clone)]
-struct Node {
+impl Default for Breakers {
+    fn default() -> Self {
+        Self {
+            failures: 0,
+            troubled: AtomicUsize::new(0),
+            log: Mutex::new(Log::default()),
+            jitter: RandomState::new(),
+            open: Error::new(ErrorKind::Unavailable).detail("its breaker is open"),
+            turned: Box::new(|_, _| ()),
+        }
+    }
+}
+
+/// The breaker of a node.
+#[derive(Debug)]
+pub(super) struct Breaker {
     /// `None` while it is closed.
     open: Option<Open>,
     /// When it was last opened or closed.
@@ -124,50 +131,21 @@ pub(crate) enum Signal {
     Nothing,
 }
 
-impl Breakers {
-    /// Returns breakers for so many nodes, that of a name by `place`; `slow` is how long callers
-    /// wait. Without `failures` they never open.
-    pub(crate) fn new(
+impl Nodes {
+    /// Gives them breakers, which so many failures open; with none they never do. The error of an
+    /// open one names the store's address. `turned` is called with the index of a node whose breaker
+    /// has opened, or closed.
+    pub(crate) fn with_breakers(
+        mut self,
         failures: u32,
-        slow: Duration,
-        nodes: usize,
-        place: fn(&Name) -> usize,
-        clock: Arc<dyn Clock>,
-    ) -> Self {
-        let node = Node {
-            open: None,
-            since: clock.now(),
-            row: 0,
-        };
-        Self {
-            state: Mutex::new(State {
-                nodes: vec![node; if failures == 0 { 0 } else { nodes }].into(),
-                warned: None,
-                has_warned: false,
-            }),
-            has_failures: AtomicBool::new(false),
-            failures: failures.min(MOST_FAILURES),
-            slow,
-            traffic: Arc::new(NodeTraffic::new(nodes, place, Arc::clone(&clock))),
-            clock,
-            jitter: RandomState::new(),
-            open: Error::new(ErrorKind::Unavailable).detail("its breaker is open"),
-            turned: Box::new(|_, _| ()),
-        }
-    }
-
-    /// Names the store in the error of an open breaker. `turned` is called with the number of a
-    /// node whose breaker has opened, or closed.
-    pub(crate) fn named(
-        self,
         address: Option<&Arc<str>>,
         turned: impl Fn(usize, bool) + Send + Sync + 'static,
     ) -> Self {
-        Self {
-            open: self.open.of(address),
-            turned: Box::new(turned),
-            ..self
-        }
+        let breakers = &mut self.breakers;
+        breakers.failures = failures.min(MOST_FAILURES);
+        breakers.open = breakers.open.clone().of(address);
+        breakers.turned = Box::new(turned);
+        self
     }
 
     /// Returns the error of a decision that needs a node whose breaker is open. To be asked before
@@ -179,15 +157,14 @@ impl Breakers {
             return None;
         }
         let now = self.clock.now();
-        let state = self.state();
         let refuses = |charge: &Charge| {
-            let node = state.nodes.get(self.traffic.index(charge.name()));
-            node.is_some_and(|node| node.refuses(now))
+            let node = self.node(self.index(charge.name()));
+            node.breaker.refuses(now)
         };
         // A shadow limit is no reason to refuse.
         let counts = |charge: &&Charge| !charge.shadow || demand.is_all_shadow();
         let mut charges = demand.charges().filter(counts);
-        charges.any(refuses).then(|| self.open.clone())
+        charges.any(refuses).then(|| self.breakers.open.clone())
     }
 
     /// Lets a call of this name pass, which reports its end. `waited` is the longest time that one
@@ -198,23 +175,23 @@ impl Breakers {
     /// Returns an error of kind [`Unavailable`](ErrorKind::Unavailable) while the breaker is open,
     /// except for the probe.
     pub(crate) fn enter(&self, name: &Name, waited: Duration) -> Result<Pass<'_>, Error> {
-        let index = self.traffic.index(name);
+        let index = self.index(name);
         let began = self.clock.now();
-        let enters = |node: &mut Node, _| {
-            if node.refuses(began) {
-                return Err(self.open.clone());
+        let enters = |breaker: &mut Breaker, _| {
+            if breaker.refuses(began) {
+                return Err(self.breakers.open.clone());
             }
-            if let Some(open) = &mut node.open {
+            if let Some(open) = &mut breaker.open {
                 open.until = began.saturating_add(LONGEST_PROBE);
                 open.is_probed = true;
             }
-            Ok(node.open)
+            Ok(breaker.open)
         };
         let entered = self.has_failures().then(|| self.change(index, enters));
-        let probe = entered.flatten().transpose()?.flatten();
-        self.traffic.sends(index);
+        let probe = entered.transpose()?.flatten();
+        self.sends(index);
         Ok(Pass {
-            breakers: self,
+            nodes: self,
             index,
             probe,
             began,
@@ -223,84 +200,96 @@ impl Breakers {
         })
     }
 
-    /// Returns the state of each node, for how long it lasts, and the failures among the last calls
+    /// Returns the state of each breaker, for how long it lasts, and the failures among the last calls
     /// while it is closed. Empty where there is no breaker.
     pub(crate) fn look(&self) -> Vec<(BreakerState, Duration, u32)> {
+        if self.breakers.failures == 0 {
+            return Vec::new();
+        }
         let now = self.clock.now();
-        let looks = |node: &Node| {
-            let lasts = now.saturating_sub(node.since);
-            (node.state(now), lasts, node.row.count_ones())
+        let looks = |breaker: &Breaker| {
+            let lasts = now.saturating_sub(breaker.since);
+            (breaker.state(now), lasts, breaker.row.count_ones())
         };
-        self.state().nodes.iter().map(looks).collect()
+        self.each().map(|node| looks(&node.breaker)).collect()
     }
 
-    /// Changes the state of a node, and logs if that opens or closes it.
-    fn change<R>(&self, index: usize, change: impl FnOnce(&mut Node, Duration) -> R) -> Option<R> {
-        let now = self.clock.now();
-        let mut state = self.state();
-        let node = state.nodes.get_mut(index)?;
-        let was_open = node.open.is_some();
-        let changed = change(node, now);
-        let is_open = node.open.is_some();
+    /// Changes a breaker, and logs if that opens or closes it.
+    fn change<R>(&self, index: usize, change: impl FnOnce(&mut Breaker, Duration) -> R) -> R {
+        let (now, breakers) = (self.clock.now(), &self.breakers);
+        let mut node = self.node(index);
+        let breaker = &mut node.breaker;
+        let (was_open, was_troubled) = (breaker.open.is_some(), breaker.has_failures());
+        let changed = change(breaker, now);
+        let is_open = breaker.open.is_some();
         let turns = was_open != is_open;
         if turns {
-            (node.since, node.row) = (now, 0);
+            (breaker.since, breaker.row) = (now, 0);
         }
-        let warns = turns && state.is_to_report(is_open, now);
-        let troubled = state.nodes.iter().any(Node::has_failures);
-        self.has_failures.store(troubled, Ordering::Release);
-        drop(state);
+        match (was_troubled, breaker.has_failures()) {
+            (false, true) => drop(breakers.troubled.fetch_add(1, Ordering::AcqRel)),
+            (true, false) => drop(breakers.troubled.fetch_sub(1, Ordering::AcqRel)),
+            _ => {}
+        }
+        let warns = turns && breakers.is_to_report(is_open, now);
+        drop(node);
         if turns {
-            (self.turned)(index, is_open);
+            (breakers.turned)(index, is_open);
         }
         if warns && is_open {
             warning!(
-                failures = self.failures,
+                failures = breakers.failures,
                 "circuit breaker open: one probe per pause until the rate limit store answers in \
                  time"
             );
         } else if warns {
             notice!("circuit breaker closed: the rate limit store answers in time");
         }
-        Some(changed)
+        changed
     }
 
     fn has_failures(&self) -> bool {
-        self.has_failures.load(Ordering::Acquire)
+        self.breakers.troubled.load(Ordering::Acquire) > 0
     }
 
     fn spread(&self) -> u64 {
-        self.jitter.hash_one(self.clock.now())
-    }
-
-    fn state(&self) -> MutexGuard<'_, State> {
-        // What is behind the lock is whole between any two statements, so a panic elsewhere does
-        // not spoil it.
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.breakers.jitter.hash_one(self.clock.now())
     }
 }
 
-impl State {
+impl Breakers {
     /// Returns whether to log that a node opened or closed: the first of the nodes that opens, once
     /// in a while, and the last that closes after that.
-    fn is_to_report(&mut self, opened: bool, now: Duration) -> bool {
-        let open = self.nodes.iter().filter(|node| node.open.is_some()).count();
-        if open != usize::from(opened) {
+    fn is_to_report(&self, opened: bool, now: Duration) -> bool {
+        let mut log = self.log.lock().unwrap_or_else(PoisonError::into_inner);
+        log.open = match opened {
+            true => log.open + 1,
+            false => log.open.saturating_sub(1),
+        };
+        if log.open != usize::from(opened) {
             return false;
         }
         if !opened {
-            return std::mem::take(&mut self.has_warned);
+            return std::mem::take(&mut log.has_warned);
         }
         let lately = |warned| now < WARNED_AGAIN_AFTER.saturating_add(warned);
-        let warns = !self.warned.is_some_and(lately);
+        let warns = !log.warned.is_some_and(lately);
         if warns {
-            (self.warned, self.has_warned) = (Some(now), true);
+            (log.warned, log.has_warned) = (Some(now), true);
         }
         warns
     }
 }
 
-impl Node {
+impl Breaker {
+    pub(super) fn new(now: Duration) -> Self {
+        Self {
+            open: None,
+            since: now,
+            row: 0,
+        }
+    }
+
     /// Returns whether no call passes.
     fn refuses(&self, now: Duration) -> bool {
         self.open.is_some_and(|open| now < open.until)
@@ -338,7 +327,7 @@ impl Open {
 /// One call, until it is over. Dropping it says that none of its callers waits any longer.
 #[must_use = "a call that does not report its end has failed, or was not waited for"]
 pub(crate) struct Pass<'a> {
-    breakers: &'a Breakers,
+    nodes: &'a Nodes,
     index: usize,
     /// The state that it made, if it is a probe.
     probe: Option<Open>,
@@ -353,9 +342,9 @@ impl Pass<'_> {
     /// that the server is not silent.
     pub(crate) fn ends(mut self, signal: Signal) {
         if signal == Signal::Answered {
-            self.breakers.traffic.replied(self.index);
+            self.nodes.replied(self.index);
         }
-        let late = signal == Signal::Answered && self.took() >= self.breakers.slow;
+        let late = signal == Signal::Answered && self.took() >= self.nodes.bounds.deadline;
         self.report(match self.probe {
             _ if !late => signal,
             Some(_) => Signal::Failed,
@@ -365,11 +354,11 @@ impl Pass<'_> {
 
     /// Reports that the connection no longer waits for an answer.
     pub(crate) fn ends_unanswered(mut self) {
-        self.report_unanswered(self.took().min(self.breakers.slow));
+        self.report_unanswered(self.took().min(self.nodes.bounds.deadline));
     }
 
     fn took(&self) -> Duration {
-        self.breakers.clock.now().saturating_sub(self.began)
+        self.nodes.clock.now().saturating_sub(self.began)
     }
 
     /// Reports a call that is given up after `max_wait`: it failed if the server was silent for as
@@ -381,8 +370,7 @@ impl Pass<'_> {
             self.waited
         };
         let asked = self.began.saturating_sub(waited);
-        let traffic = &self.breakers.traffic;
-        let silent = traffic.was_silent(self.index, asked, max_wait);
+        let silent = self.nodes.was_silent(self.index, asked, max_wait);
         self.report(if silent || self.probe.is_some() {
             Signal::Failed
         } else {
@@ -392,37 +380,38 @@ impl Pass<'_> {
 
     fn report(&mut self, signal: Signal) {
         self.has_ended = true;
-        let (breakers, failed) = (self.breakers, signal == Signal::Failed);
+        let (nodes, failed) = (self.nodes, signal == Signal::Failed);
         if let Some(probe) = self.probe {
             return self.probed(probe, signal);
         }
-        if signal == Signal::Nothing || !failed && !breakers.has_failures() {
+        let failures = nodes.breakers.failures;
+        if failures == 0 || signal == Signal::Nothing || !failed && !nodes.has_failures() {
             return;
         }
-        breakers.change(self.index, |node, now| {
+        nodes.change(self.index, |breaker, now| {
             // A call that began before the breaker opened does not count after it has closed.
-            if node.open.is_some() || self.began < node.since {
+            if breaker.open.is_some() || self.began < breaker.since {
                 return;
             }
-            let among = u64::MAX >> (64 - 2 * breakers.failures);
-            node.row = (node.row << 1 | u64::from(failed)) & among;
-            if node.row.count_ones() >= breakers.failures {
-                node.open = Some(Open::pausing(0, now, breakers.spread()));
+            let among = u64::MAX >> (64 - 2 * failures);
+            breaker.row = (breaker.row << 1 | u64::from(failed)) & among;
+            if breaker.row.count_ones() >= failures {
+                breaker.open = Some(Open::pausing(0, now, nodes.spread()));
             }
         });
     }
 
     /// Reports the end of a probe.
     fn probed(&self, probe: Open, signal: Signal) {
-        self.breakers.change(self.index, |node, now| {
-            let Some(open) = node.open.filter(|_| self.began >= node.since) else {
+        self.nodes.change(self.index, |breaker, now| {
+            let Some(open) = breaker.open.filter(|_| self.began >= breaker.since) else {
                 return;
             };
-            node.open = match signal {
+            breaker.open = match signal {
                 // Also if there is another probe by now: this is an answer since the last pause.
                 Signal::Answered if open.pauses == probe.pauses => None,
                 Signal::Failed if open == probe => {
-                    Some(Open::pausing(open.pauses, now, self.breakers.spread()))
+                    Some(Open::pausing(open.pauses, now, self.nodes.spread()))
                 }
                 // Nothing was learnt: the next probe may go at once.
                 Signal::Nothing if open == probe => Some(Open { until: now, ..open }),
@@ -436,7 +425,7 @@ impl Drop for Pass<'_> {
     fn drop(&mut self) {
         // The first callers of a queue that is longer than a run leave while their call is young:
         // they have waited before it.
-        let slow = self.breakers.slow;
+        let slow = self.nodes.bounds.deadline;
         if !self.has_ended && self.waited + self.took() >= nearly(slow) {
             self.report_unanswered(slow);
         } else if !self.has_ended {

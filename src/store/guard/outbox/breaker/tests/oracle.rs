@@ -164,7 +164,7 @@ proptest! {
                     drop(call.pass);
                 }
                 Step::CameIn => {
-                    breakers.traffic.came_in(0);
+                    breakers.came_in(0);
                     came_in = Some((now, sent.len()));
                 }
                 Step::End(..) | Step::Leave(_) => {}

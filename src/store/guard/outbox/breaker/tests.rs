@@ -13,10 +13,11 @@ const SLOW: Duration = Duration::from_millis(50);
 const FAILURES: u32 = 3;
 
 /// Returns those of so many nodes, and their clock. Names end with the number of their node.
-fn breakers(failures: u32, nodes: usize) -> (Breakers, ManualClock) {
+fn breakers(failures: u32, nodes: usize) -> (Nodes, ManualClock) {
     let clock = ManualClock::new();
     let place = |name: &Name| usize::from(name.as_str().ends_with('1'));
-    let breakers = Breakers::new(failures, SLOW, nodes, place, Arc::new(clock.clone()));
+    let breakers = Nodes::new(nodes, place, SLOW, Arc::new(clock.clone()));
+    let breakers = breakers.with_breakers(failures, None, |_, _| ());
     (breakers, clock)
 }
 
@@ -32,7 +33,7 @@ fn orders() -> Demand {
     list(&[("orders-0", false)])
 }
 
-fn enter<'a>(breakers: &'a Breakers, demand: &Demand) -> Option<Pass<'a>> {
+fn enter<'a>(breakers: &'a Nodes, demand: &Demand) -> Option<Pass<'a>> {
     let pass = breakers.enter(demand.first().name(), Duration::ZERO);
     if let Err(error) = &pass {
         assert_eq!(error.kind(), ErrorKind::Unavailable);
@@ -44,13 +45,13 @@ fn enter<'a>(breakers: &'a Breakers, demand: &Demand) -> Option<Pass<'a>> {
     pass.ok()
 }
 
-fn fail(breakers: &Breakers, demand: &Demand, times: u32) {
+fn fail(breakers: &Nodes, demand: &Demand, times: u32) {
     for _ in 0..times {
         enter(breakers, demand).unwrap().ends(Signal::Failed);
     }
 }
 
-fn states(breakers: &Breakers) -> Vec<BreakerState> {
+fn states(breakers: &Nodes) -> Vec<BreakerState> {
     let looks = breakers.look().into_iter();
     looks.map(|(state, ..)| state).collect()
 }
@@ -58,7 +59,7 @@ fn states(breakers: &Breakers) -> Vec<BreakerState> {
 /// Of two nodes
 const SECOND_IS_OPEN: [BreakerState; 2] = [BreakerState::Closed, BreakerState::Open];
 
-fn state(breakers: &Breakers) -> BreakerState {
+fn state(breakers: &Nodes) -> BreakerState {
     states(breakers)[0]
 }
 
@@ -90,7 +91,7 @@ fn a_phase_is_over_at_its_end() {
     let (breakers, clock) = breakers(1, 1);
     fail(&breakers, &orders(), 1);
     let tick = Duration::from_nanos(1);
-    let until = |breakers: &Breakers| breakers.state().nodes[0].open.unwrap().until;
+    let until = |breakers: &Nodes| breakers.node(0).breaker.open.unwrap().until;
     let passes = || enter(&breakers, &orders()).is_some();
     clock.set(until(&breakers) - tick);
     assert_eq!(state(&breakers), BreakerState::Open);
@@ -121,7 +122,7 @@ fn pauses_differ() {
         .map(|_| {
             let (breakers, _) = breakers(1, 1);
             fail(&breakers, &orders(), 1);
-            breakers.state().nodes[0].open.map(|open| open.until)
+            breakers.node(0).breaker.open.map(|open| open.until)
         })
         .collect();
     assert!(pauses.len() > 1, "{pauses:?}");
@@ -166,7 +167,7 @@ fn what_came_in_before_a_call_matters_only_to_those_who_waited_for_it() {
     ] {
         let (breakers, clock) = breakers(1, 1);
         clock.advance(Duration::from_secs(1));
-        breakers.traffic.came_in(0);
+        breakers.came_in(0);
         enter(&breakers, &orders()).unwrap().ends(Signal::Nothing);
         clock.advance(pause);
         let pass = breakers.enter(orders().first().name(), 2 * SLOW).unwrap();
@@ -201,7 +202,7 @@ fn a_call_that_is_given_up_fails_where_nothing_came_in() {
         let pass = enter(&breakers, &orders()).unwrap();
         if let Some(came_in) = came_in {
             clock.advance(came_in);
-            breakers.traffic.came_in(0);
+            breakers.came_in(0);
         }
         let behind = is_sent_behind.then(|| enter(&breakers, &orders()).unwrap());
         clock.advance(ends - came_in.unwrap_or_default());
@@ -223,7 +224,7 @@ fn what_comes_in_from_one_node_says_nothing_of_another() {
     let [well, ill] = ["a-0", "b-1"].map(|name| list(&[(name, false)]));
     let passes = [&well, &ill].map(|node| enter(&breakers, node).unwrap());
     clock.advance(SLOW / 2);
-    let traffic = &breakers.traffic;
+    let traffic = &breakers;
     traffic.replied(traffic.index(well.first().name()));
     clock.advance(SLOW / 2);
     drop(passes);
@@ -231,10 +232,11 @@ fn what_comes_in_from_one_node_says_nothing_of_another() {
 }
 
 /// Returns one whose pause is over. Its callers wait for longer than probes may take.
-fn paused() -> (Breakers, ManualClock) {
+fn paused() -> (Nodes, ManualClock) {
     let clock = ManualClock::new();
     let slow = Duration::from_secs(5);
-    let breakers = Breakers::new(1, slow, 1, |_| 0, Arc::new(clock.clone()));
+    let breakers = Nodes::new(1, |_| 0, slow, Arc::new(clock.clone()));
+    let breakers = breakers.with_breakers(1, None, |_, _| ());
     fail(&breakers, &orders(), 1);
     clock.advance(LONGEST_PAUSE);
     (breakers, clock)
@@ -269,13 +271,9 @@ fn the_end_of_an_earlier_probe_is_not_that_of_the_last() {
         if let Some(signal) = last {
             second.take().unwrap().ends(signal);
         }
-        let before = breakers.state().nodes[0].open;
+        let before = breakers.node(0).breaker.open;
         probe.ends(first);
-        assert_eq!(
-            breakers.state().nodes[0].open,
-            before,
-            "{last:?}, {first:?}"
-        );
+        assert_eq!(breakers.node(0).breaker.open, before, "{last:?}, {first:?}");
     }
 }
 
@@ -362,7 +360,7 @@ fn what_opens_again_and_again_is_logged_once_a_minute() {
 #[test]
 fn a_read_that_finds_nothing_ends_no_silence() {
     let clock = ManualClock::new();
-    let traffic = NodeTraffic::new(1, |_| 0, Arc::new(clock.clone()));
+    let traffic = Nodes::new(1, |_| 0, SLOW, Arc::new(clock.clone()));
     let _watched = traffic.watch(|| false);
     let is_silent = || traffic.was_silent(0, Duration::ZERO, SLOW);
     traffic.sent(0);
@@ -381,7 +379,7 @@ fn a_read_that_finds_nothing_ends_no_silence() {
 #[test]
 fn bytes_that_were_not_read_yet_end_a_silence() {
     let clock = ManualClock::new();
-    let traffic = NodeTraffic::new(1, |_| 0, Arc::new(clock.clone()));
+    let traffic = Nodes::new(1, |_| 0, SLOW, Arc::new(clock.clone()));
     let _watched = traffic.watch(|| true);
     traffic.sent(0);
     clock.advance(SLOW);
@@ -391,7 +389,7 @@ fn bytes_that_were_not_read_yet_end_a_silence() {
 #[test]
 fn a_list_is_let_down_by_any_of_its_nodes() {
     let (breakers, clock) = breakers(1, 2);
-    let traffic = &breakers.traffic;
+    let traffic = &breakers;
     traffic.sent(1);
     clock.advance(SLOW);
     let (well, ill) = (("a-0", false), ("b-1", false));
@@ -401,14 +399,14 @@ fn a_list_is_let_down_by_any_of_its_nodes() {
     }
     // Where there is one node, it is that.
     let (single, _) = self::breakers(1, 1);
-    assert_eq!(single.traffic.index(list(&[ill]).first().name()), 0);
+    assert_eq!(single.index(list(&[ill]).first().name()), 0);
 }
 
 /// Without a look at bytes, a connection is silent since the last reply.
 #[test]
 fn a_connection_is_silent_until_it_answers_and_once_it_has_not_for_so_long() {
     let clock = ManualClock::new();
-    let traffic = NodeTraffic::new(1, |_| 0, Arc::new(clock.clone()));
+    let traffic = Nodes::new(1, |_| 0, SLOW, Arc::new(clock.clone()));
     assert!(traffic.is_silent_for(SLOW));
     traffic.replied(0);
     assert!(!traffic.is_silent_for(SLOW));

@@ -1,4 +1,4 @@
-//! A node: the commands in flight to it, the limiters that they are for, and what waits to be sent.
+//! The commands in flight to a node, the limiters that they are for, and what waits to be sent.
 //! Pure.
 //!
 //! More commands than a server answers in time only make each other late. So what is beyond the
@@ -53,7 +53,7 @@ impl Bounds {
     }
 }
 
-pub(super) struct Node {
+pub(super) struct Flights {
     bounds: Bounds,
     bound: usize,
     /// The commands that ended in time while the bound was reached, since it last grew.
@@ -152,7 +152,7 @@ pub(super) struct Taken {
     pub(super) again: bool,
 }
 
-impl Node {
+impl Flights {
     pub(super) fn new(bounds: Bounds) -> Self {
         Self {
             bounds,

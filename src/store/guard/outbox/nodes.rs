@@ -1,0 +1,107 @@
+//! The nodes of a store: what is in flight to each, its breaker, and when bytes last came from it.
+
+use std::{
+    sync::{Arc, PoisonError},
+    time::Duration,
+};
+
+use super::flights::{Bounds, Flights};
+#[cfg(feature = "_guards")]
+use super::{
+    breaker::{Breaker, Breakers},
+    traffic::{Traffic, Watched},
+};
+use crate::{
+    clock::Clock,
+    name::Name,
+    sync::{Mutex, MutexGuard},
+};
+
+/// All that a process knows of the nodes of a store.
+pub(crate) struct Nodes {
+    nodes: Box<[Mutex<Node>]>,
+    place: fn(&Name) -> usize,
+    /// A monotonic clock.
+    pub(crate) clock: Arc<dyn Clock>,
+    pub(super) bounds: Bounds,
+    #[cfg(feature = "_guards")]
+    pub(super) breakers: Breakers,
+    /// The connection to the only node.
+    #[cfg(feature = "_guards")]
+    pub(super) watched: Watched,
+}
+
+/// A node. Its lock is taken once on a call's way in, and once on its way out.
+pub(super) struct Node {
+    pub(super) flights: Flights,
+    #[cfg(feature = "_guards")]
+    pub(super) breaker: Breaker,
+    #[cfg(feature = "_guards")]
+    pub(super) traffic: Traffic,
+}
+
+impl Nodes {
+    /// Returns so many nodes, of which a name has that at its place. Callers wait for an answer no
+    /// longer than the deadline, by a monotonic clock. There are no breakers.
+    pub(crate) fn new(
+        count: usize,
+        place: fn(&Name) -> usize,
+        deadline: Duration,
+        clock: Arc<dyn Clock>,
+    ) -> Self {
+        Self::with_bounds(count, place, Bounds::of(deadline), clock)
+    }
+
+    pub(super) fn with_bounds(
+        count: usize,
+        place: fn(&Name) -> usize,
+        bounds: Bounds,
+        clock: Arc<dyn Clock>,
+    ) -> Self {
+        let node = || Node {
+            flights: Flights::new(bounds),
+            #[cfg(feature = "_guards")]
+            breaker: Breaker::new(clock.now()),
+            #[cfg(feature = "_guards")]
+            traffic: Traffic::default(),
+        };
+        Self {
+            nodes: (0..count.max(1)).map(|_| Mutex::new(node())).collect(),
+            place,
+            bounds,
+            #[cfg(feature = "_guards")]
+            breakers: Breakers::default(),
+            #[cfg(feature = "_guards")]
+            watched: Watched::default(),
+            clock,
+        }
+    }
+
+    /// Returns how long a caller waits for an answer.
+    pub(crate) fn deadline(&self) -> Duration {
+        self.bounds.deadline
+    }
+
+    /// Returns the index of the node of a name.
+    pub(super) fn index(&self, name: &Name) -> usize {
+        match &*self.nodes {
+            // Nothing to find out.
+            [_] => 0,
+            nodes => (self.place)(name).min(nodes.len() - 1),
+        }
+    }
+
+    /// Locks a node. What is behind the lock is whole between any two statements, so a panic
+    /// elsewhere does not spoil it.
+    pub(super) fn node(&self, index: usize) -> MutexGuard<'_, Node> {
+        self.nodes[index]
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Locks each node in turn.
+    #[cfg(feature = "_guards")]
+    pub(super) fn each(&self) -> impl Iterator<Item = MutexGuard<'_, Node>> {
+        (0..self.nodes.len()).map(|index| self.node(index))
+    }
+}
