@@ -1,19 +1,15 @@
 //! The commands in flight to a node, the limiters that they are for, and what waits to be sent.
 //! Pure.
 //!
-//! More commands than a server answers in time only make each other late. So what is beyond the
-//! bound waits here, in the order of arrival. If as much waits as may be in flight, or the first
-//! has waited for half a deadline, a caller that comes fails with overload: it is answered by its
-//! failure policy, and the breaker does not count it.
-//!
-//! The bound adapts. A command that takes longer than half a deadline halves it, at most once in a
-//! deadline. It grows by one after as many commands as the bound have ended in time while it was
-//! reached. A command older than a deadline counts no longer.
+//! What is beyond the bound waits here, in the order of arrival. If as much waits as may be in
+//! flight, or the first has waited for half a deadline, a caller that comes fails with overload: it
+//! is answered by its failure policy, and the breaker does not count it.
 //!
 //! The callers of one limiter stand in a [`Line`], which one command at a time is for.
 
 use std::{
     collections::{HashMap, VecDeque},
+    mem,
     time::Duration,
 };
 
@@ -22,64 +18,46 @@ use tokio::{
     sync::oneshot,
 };
 
-use super::{Key, command::Reply};
+use super::{
+    Key,
+    command::Reply,
+    commands::{Bounds, Commands},
+};
 use crate::{charge::PermitId, demand::Demand, list::List, name::BuildSpread, store::Joins};
 
-/// The largest and the smallest bound.
-const MOST: usize = 256;
-const LEAST: usize = 1;
 /// The most commands in flight for several limiters each. More are smaller, and cost more.
 const MOST_JOINT: usize = 8;
+/// The lanes that are kept beside those that are in use, as most processes have a runtime or two.
+const MOST_LANES: usize = 16;
 /// The most callers that a command decides for: some milliseconds of a server's time at the worst.
 pub(super) const MOST_CALLERS: usize = 64;
 /// The most limits and bans of a command.
 const MOST_TERMS: usize = 255;
 
-/// The time for which a command counts as in flight, and the limits of the bound.
-#[derive(Clone, Copy)]
-pub(super) struct Bounds {
-    pub(super) deadline: Duration,
-    pub(super) most: usize,
-    pub(super) least: usize,
-}
-
-impl Bounds {
-    pub(super) const fn of(deadline: Duration) -> Self {
-        Self {
-            deadline,
-            most: MOST,
-            least: LEAST,
-        }
-    }
-}
-
 pub(super) struct Flights {
-    bounds: Bounds,
-    bound: usize,
-    /// The commands that ended in time while the bound was reached, since it last grew.
-    in_time: usize,
-    /// When the bound was last lowered.
-    lowered: Duration,
-    /// The number of the last command or caller.
-    last: u64,
-    /// In the order of their numbers
-    commands: VecDeque<Command>,
-    /// The command that is about to take the callers of several limiters.
-    gathers: Option<u64>,
+    pub(super) commands: Commands,
     lines: HashMap<Key, Line, BuildSpread>,
-    /// What goes alone, and the limiters that go with others: each since when it waits.
+    /// What goes alone, each since when it waits.
     alone: VecDeque<(Duration, Turn)>,
-    joint: VecDeque<(Duration, Key)>,
+    /// The limiters that go with others.
+    lanes: Vec<Lane>,
+    /// To be dropped when the node is not locked: with it may go the last of a runtime.
+    pub(super) gone: Vec<Lane>,
     /// The ids of the callers of shared commands in flight. True if the caller has given back
     /// meanwhile: the command may arrive after that receipt, or be sent once more, so its end gives
     /// back once more. Ids are random.
     unanswered: HashMap<PermitId, bool, BuildSpread>,
 }
 
-struct Command {
-    number: u64,
-    since: Duration,
-    is_joint: bool,
+/// The limiters that wait to go together, and whose callers are of one runtime: one that is alive and
+/// not driven delays no others.
+pub(super) struct Lane {
+    runtime: Handle,
+    /// Each since when it waits
+    waiting: VecDeque<(Duration, Key)>,
+    /// The command that is about to take them, also where it counts no longer as its runtime is not
+    /// driven: then there is no other.
+    gathers: Option<u64>,
 }
 
 /// The callers of a limiter, of one list or of one limit. It is there while a command is in flight
@@ -155,16 +133,11 @@ pub(super) struct Taken {
 impl Flights {
     pub(super) fn new(bounds: Bounds) -> Self {
         Self {
-            bounds,
-            bound: bounds.most,
-            in_time: 0,
-            lowered: Duration::ZERO,
-            last: 0,
-            commands: VecDeque::new(),
-            gathers: None,
+            commands: Commands::new(bounds),
             lines: HashMap::default(),
             alone: VecDeque::new(),
-            joint: VecDeque::new(),
+            lanes: Vec::new(),
+            gone: Vec::new(),
             unanswered: HashMap::default(),
         }
     }
@@ -178,32 +151,53 @@ impl Flights {
         runtime: &Handle,
         now: Duration,
     ) -> Entered {
-        let deadline = self.bounds.deadline;
+        let deadline = self.commands.bounds.deadline;
         // A command older than the deadline no longer holds the limiter. Those behind it follow the
         // command of this caller.
         let is_old = |(_, since): (u64, Duration)| now >= since.saturating_add(deadline);
         let is_new = match self.lines.get_mut(key) {
             Some(line) if !line.command.is_some_and(is_old) => {
-                self.last += 1;
-                return line.push(self.last, demand, runtime);
+                let number = self.commands.next();
+                let waits = line.command.is_none();
+                let entered = line.push(number, demand, runtime);
+                if waits {
+                    self.leave_stalled(key);
+                }
+                return entered;
             }
             line => line.is_none(),
         };
-        if self.has_room(joins.is_some()) {
-            let number = self.send(now, joins.is_some());
+        let joint = joins.map(|_| runtime.id());
+        if self.has_room(joint) {
+            let number = self.commands.send(now, joint);
             let line = self.lines.entry(key.clone()).or_default();
             (line.joins, line.command) = (joins, Some((number, now)));
             return Entered::Alone(number);
         }
-        if is_new && self.is_overloaded(joins.is_some(), now) {
+        if is_new && self.is_overloaded(joint, now) {
             return Entered::Overload;
         }
-        let number = self.next();
+        let number = self.commands.next();
         let line = self.lines.entry(key.clone()).or_default();
         (line.joins, line.command) = (joins, None);
         let entered = line.push(number, demand, runtime);
         self.waits(key.clone(), now);
         entered
+    }
+
+    /// Moves a line that waits for a runtime which was not driven for a deadline to that of its last
+    /// caller.
+    fn leave_stalled(&mut self, key: &Key) {
+        let commands = &self.commands;
+        let is_stalled = |lane: &&mut Lane| lane.gathers.is_some_and(|it| !commands.has(it));
+        let mut moved = None;
+        for lane in self.lanes.iter_mut().filter(is_stalled) {
+            let at = lane.waiting.iter().position(|(_, waiting)| waiting == key);
+            moved = moved.or(at.and_then(|at| lane.waiting.remove(at)));
+        }
+        if let Some((since, key)) = moved {
+            self.waits(key, since);
+        }
     }
 
     /// Adds a call of its own, unless there is no room. `is_patient` is never refused for overload:
@@ -213,10 +207,10 @@ impl Flights {
         is_patient: bool,
         now: Duration,
     ) -> Option<Result<u64, oneshot::Receiver<u64>>> {
-        if self.has_room(false) {
-            return Some(Ok(self.send(now, false)));
+        if self.has_room(None) {
+            return Some(Ok(self.commands.send(now, None)));
         }
-        if !is_patient && self.is_overloaded(false, now) {
+        if !is_patient && self.is_overloaded(None, now) {
             return None;
         }
         let (sender, receiver) = oneshot::channel();
@@ -237,7 +231,9 @@ impl Flights {
         line.apart -= usize::from(is_apart);
         if line.behind.is_empty() && line.command.is_none() {
             self.lines.remove(key);
-            self.joint.retain(|(_, waiting)| waiting != key);
+            for lane in &mut self.lanes {
+                lane.waiting.retain(|(_, waiting)| waiting != key);
+            }
             let is_its = |turn: &Turn| matches!(turn, Turn::Line(waiting) if waiting == key);
             self.alone.retain(|(_, turn)| !is_its(turn));
         }
@@ -253,7 +249,8 @@ impl Flights {
         key: Option<Key>,
         now: Duration,
     ) -> Option<(u64, Vec<Taken>)> {
-        let renewed = self.renew(number, now)?;
+        let lane = self.gathered(number);
+        let renewed = self.commands.renew(number, now)?;
         let mut taken = Vec::new();
         if let Some(key) = key {
             taken.extend(self.take_line(key, Some(number), (renewed, now), MOST_CALLERS));
@@ -261,14 +258,15 @@ impl Flights {
         }
         let (mut callers, mut terms) = (0, 0);
         while callers < MOST_CALLERS
-            && let Some((_, key)) = self.joint.front()
+            && let Some(lane) = lane.and_then(|at| self.lanes.get_mut(at))
+            && let Some((_, key)) = lane.waiting.front()
             && let joins = self.lines.get(key).and_then(|line| line.joins)
             && let Joins {
                 terms: more,
                 callers: most,
             } = joins.unwrap_or_default()
             && (terms + more <= MOST_TERMS || callers == 0)
-            && let Some((_, key)) = self.joint.pop_front()
+            && let Some((_, key)) = lane.waiting.pop_front()
         {
             let most = most.min(MOST_CALLERS - callers);
             let line = self.take_line(key, None, (renewed, now), most);
@@ -279,11 +277,12 @@ impl Flights {
         Some((renewed, taken))
     }
 
-    /// Counts a command as sent now, by the number that this returns; `None` if it has counted for a
-    /// deadline already.
-    pub(super) fn renew(&mut self, number: u64, now: Duration) -> Option<u64> {
-        let is_joint = self.remove(number)?.is_joint;
-        Some(self.send(now, is_joint))
+    /// Notes that a command no longer is about to take limiters. Returns the lane of those.
+    fn gathered(&mut self, number: u64) -> Option<usize> {
+        let mut lanes = self.lanes.iter();
+        let at = lanes.position(|lane| lane.gathers == Some(number))?;
+        self.lanes[at].gathers = None;
+        Some(at)
     }
 
     /// Takes the first callers of a line that this command is `of`, or none yet.
@@ -345,7 +344,8 @@ impl Flights {
 
     /// Ends a command: those that wait for it follow.
     pub(super) fn end(&mut self, number: u64, keys: List<Key>, now: Duration) {
-        self.answered(number, now);
+        self.gathered(number);
+        self.commands.end(number, now);
         for key in keys {
             let line = self.lines.get_mut(&key);
             let is_its = |line: &&mut Line| line.command.is_some_and(|(it, _)| it == number);
@@ -364,11 +364,11 @@ impl Flights {
     /// of all that go with others.
     pub(super) fn abandon(&mut self, runtime: Id, key: Option<&Key>) -> Vec<Member> {
         let mut gone = Vec::new();
-        let keys = match key {
-            Some(key) => vec![key.clone()],
-            None => self.joint.iter().map(|(_, key)| key.clone()).collect(),
-        };
-        for key in &keys {
+        let mut lanes = self.lanes.iter_mut();
+        let lane = lanes.find(|lane| key.is_none() && lane.runtime.id() == runtime);
+        let waiting = lane.map(|lane| mem::take(&mut lane.waiting));
+        let waiting = waiting.unwrap_or_default();
+        for key in waiting.iter().map(|(_, key)| key).chain(key) {
             let behind = self
                 .lines
                 .get(key)
@@ -378,6 +378,10 @@ impl Flights {
             let its: Vec<_> = its.map(|(_, caller)| caller.number).collect();
             let left = its.into_iter().filter_map(|number| self.leave(key, number));
             gone.extend(left.map(|(member, _)| member));
+        }
+        // Callers of other runtimes go on there.
+        for (since, key) in waiting {
+            self.waits(key, since);
         }
         gone
     }
@@ -396,13 +400,7 @@ impl Flights {
 
     /// Forgets old commands, and those that wait no longer.
     pub(super) fn forget(&mut self, now: Duration) {
-        while let Some(oldest) = self.commands.front()
-            && now >= oldest.since.saturating_add(self.bounds.deadline)
-        {
-            let number = oldest.number;
-            self.remove(number);
-            self.lower(now);
-        }
+        self.commands.forget(now);
         while let Some((_, Turn::Place(first))) = self.alone.front()
             && first.is_closed()
         {
@@ -413,30 +411,25 @@ impl Flights {
     /// Returns what may be sent now, in the order of arrival.
     pub(super) fn start(&mut self, now: Duration) -> Vec<Start> {
         let mut started = Vec::new();
-        while self.commands.len() < self.bound {
-            let since = |first: Option<Duration>| first.unwrap_or(Duration::MAX);
-            let alone = since(self.alone.front().map(|(since, _)| *since));
-            let joint = self.joint.front().map(|(since, _)| *since);
-            if joint.is_some_and(|joint| joint <= alone)
-                && self.gathers.is_none()
-                && self.joint_in_flight() < MOST_JOINT
-                && let Some(runtime) = self.joint.back().and_then(|(_, key)| self.last_of(key))
-            {
-                let number = self.send(now, true);
-                self.gathers = Some(number);
+        while self.commands.has_room() {
+            let alone = self.alone.front().map(|(since, _)| *since);
+            if let Some(at) = self.next_lane(alone.unwrap_or(Duration::MAX)) {
+                let runtime = self.lanes[at].runtime.clone();
+                let number = self.commands.send(now, Some(runtime.id()));
+                self.lanes[at].gathers = Some(number);
                 started.push(Start::Task(runtime, number, None));
                 continue;
             }
             match self.alone.pop_front() {
                 Some((_, Turn::Place(first))) if first.is_closed() => {}
                 Some((_, Turn::Place(first))) => {
-                    started.push(Start::Place(first, self.send(now, false)));
+                    started.push(Start::Place(first, self.commands.send(now, None)));
                 }
                 Some((_, Turn::Line(key))) => {
                     let Some(runtime) = self.last_of(&key) else {
                         continue;
                     };
-                    let number = self.send(now, false);
+                    let number = self.commands.send(now, None);
                     if let Some(line) = self.lines.get_mut(&key) {
                         line.command = Some((number, now));
                     }
@@ -455,93 +448,75 @@ impl Flights {
         Some(last.runtime.clone())
     }
 
-    /// Has a line wait for its turn.
+    /// Returns a lane whose limiters a command may take now, as they have waited since then.
+    fn next_lane(&self, since: Duration) -> Option<usize> {
+        let may_go = |lane: &Lane| {
+            let first = lane.waiting.front();
+            lane.gathers.is_none()
+                && first.is_some_and(|(first, _)| *first <= since)
+                && self.commands.of(lane.runtime.id()) < MOST_JOINT
+        };
+        self.lanes.iter().position(may_go)
+    }
+
+    /// Lets a line wait for its turn.
     fn waits(&mut self, key: Key, now: Duration) {
-        let joins = |line: &Line| line.joins.is_some() && line.apart == 0;
-        match self.lines.get(&key).is_some_and(joins) {
-            true => self.joint.push_back((now, key)),
-            false => self.alone.push_back((now, Turn::Line(key))),
-        }
-    }
-
-    /// Returns whether a command may be sent at once: of those that go with others, the first.
-    fn has_room(&self, is_joint: bool) -> bool {
-        self.commands.len() < self.bound
-            && match is_joint {
-                true => self.joint.is_empty() && self.joint_in_flight() == 0,
-                false => self.alone.is_empty(),
-            }
-    }
-
-    fn is_overloaded(&self, is_joint: bool, now: Duration) -> bool {
-        let is_late = |since| now.saturating_sub(since) >= self.bounds.deadline / 2;
-        match is_joint {
-            // One that is about to take them waits for a connection.
-            true if self.gathers.is_some() => self.joint.len() >= self.most_joint(),
-            true => {
-                let first = self.joint.front().map(|(since, _)| *since);
-                self.joint.len() >= self.most_joint() || first.is_some_and(is_late)
-            }
-            false => {
-                let first = self.alone.front().map(|(since, _)| *since);
-                self.alone.len() >= self.bound || first.is_some_and(is_late)
-            }
-        }
-    }
-
-    /// Returns how many limiters may be in flight with others.
-    fn most_joint(&self) -> usize {
-        self.bound.min(MOST_JOINT) * MOST_CALLERS
-    }
-
-    fn joint_in_flight(&self) -> usize {
-        self.commands.iter().filter(|it| it.is_joint).count()
-    }
-
-    fn send(&mut self, now: Duration, is_joint: bool) -> u64 {
-        let number = self.next();
-        self.commands.push_back(Command {
-            number,
-            since: now,
-            is_joint,
-        });
-        number
-    }
-
-    fn next(&mut self) -> u64 {
-        self.last += 1;
-        self.last
-    }
-
-    fn remove(&mut self, number: u64) -> Option<Command> {
-        self.gathers.take_if(|gathers| *gathers == number);
-        let at = self.commands.binary_search_by_key(&number, |it| it.number);
-        self.commands.remove(at.ok()?)
-    }
-
-    /// Takes a command out that was answered, or given up.
-    fn answered(&mut self, number: u64, now: Duration) {
-        let was_full = self.commands.len() >= self.bound;
-        let Some(ended) = self.remove(number) else {
+        let Some(line) = self.lines.get(&key) else {
             return;
         };
-        if now.saturating_sub(ended.since) > self.bounds.deadline / 2 {
-            self.lower(now);
-        } else if was_full {
-            self.in_time += 1;
-            if self.in_time >= self.bound {
-                self.in_time = 0;
-                self.bound = (self.bound + 1).min(self.bounds.most);
+        let last = line.behind.back().map(|(_, last)| &last.runtime);
+        let Some(runtime) = last.filter(|_| line.joins.is_some() && line.apart == 0) else {
+            return self.alone.push_back((now, Turn::Line(key)));
+        };
+        let at = self
+            .lanes
+            .iter()
+            .position(|lane| lane.runtime.id() == runtime.id());
+        let at = at.unwrap_or_else(|| {
+            if self.lanes.len() >= MOST_LANES {
+                let is_idle = |lane: &Lane| lane.waiting.is_empty() && lane.gathers.is_none();
+                let idle = self.lanes.iter().position(is_idle);
+                self.gone.extend(idle.map(|at| self.lanes.swap_remove(at)));
             }
-        }
+            self.lanes.push(Lane {
+                runtime: runtime.clone(),
+                waiting: VecDeque::new(),
+                gathers: None,
+            });
+            self.lanes.len() - 1
+        });
+        self.lanes[at].waiting.push_back((now, key));
     }
 
-    /// Lowers the bound, once a deadline.
-    fn lower(&mut self, now: Duration) {
-        if now.saturating_sub(self.lowered) >= self.bounds.deadline {
-            self.lowered = now;
-            self.bound = (self.bound / 2).max(self.bounds.least);
-        }
+    /// Returns whether a command may be sent at once: of those that go with others, the first of a
+    /// runtime.
+    fn has_room(&self, joint: Option<Id>) -> bool {
+        self.commands.has_room()
+            && match joint {
+                Some(runtime) => {
+                    let mut lanes = self.lanes.iter();
+                    !lanes.any(|lane| lane.runtime.id() == runtime && !lane.waiting.is_empty())
+                        && self.commands.of(runtime) == 0
+                }
+                None => self.alone.is_empty(),
+            }
+    }
+
+    fn is_overloaded(&self, joint: Option<Id>, now: Duration) -> bool {
+        let is_late = |since| now.saturating_sub(since) >= self.commands.bounds.deadline / 2;
+        let Some(runtime) = joint else {
+            let first = self.alone.front().map(|(since, _)| *since);
+            return self.alone.len() >= self.commands.bound || first.is_some_and(is_late);
+        };
+        let mut lanes = self.lanes.iter();
+        let lane = lanes.find(|lane| lane.runtime.id() == runtime);
+        lane.is_some_and(|lane| {
+            let first = lane.waiting.front().map(|(since, _)| *since);
+            let most = self.commands.bound.min(MOST_JOINT) * MOST_CALLERS;
+            // One that is about to take them waits for a connection.
+            let is_held_up = lane.gathers.is_none() && first.is_some_and(is_late);
+            lane.waiting.len() >= most || is_held_up
+        })
     }
 }
 

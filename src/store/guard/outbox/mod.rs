@@ -17,6 +17,7 @@
 #[cfg(feature = "_guards")]
 pub(crate) mod breaker;
 mod command;
+mod commands;
 mod flights;
 mod nodes;
 #[cfg(test)]
@@ -28,7 +29,7 @@ mod waits;
 
 use std::{
     collections::HashMap,
-    future,
+    future, mem,
     pin::Pin,
     slice,
     sync::{
@@ -154,14 +155,14 @@ impl<S: Calls> Outbox<S> {
     /// may end at once, and then takes it again.
     fn with<T>(self: &Arc<Self>, index: usize, act: impl FnOnce(&mut Flights, Duration) -> T) -> T {
         let now = self.nodes.clock.now();
-        let (acted, started) = {
+        let (acted, started, _gone) = {
             let flights = &mut self.nodes.node(index).flights;
             flights.forget(now);
             let acted = act(flights, now);
             let started = flights.start(now);
             #[cfg(test)]
             flights.check();
-            (acted, started)
+            (acted, started, mem::take(&mut flights.gone))
         };
         for start in started {
             match start {
@@ -232,7 +233,8 @@ impl<S: Calls> Outbox<S> {
                     let number = number.map_err(|_| Late::Unsent.error())?;
                     // The call counts from now on.
                     let mut in_flight = self.in_flight(node, number);
-                    if let Some(number) = self.with(node, |flights, now| flights.renew(number, now))
+                    if let Some(number) =
+                        self.with(node, |flights, now| flights.commands.renew(number, now))
                     {
                         in_flight.number = number;
                         return Ok(in_flight);

@@ -5,12 +5,12 @@ use std::{
     time::Duration,
 };
 
-use super::flights::{Bounds, Flights};
 #[cfg(feature = "_guards")]
 use super::{
     breaker::{Breaker, Breakers},
     traffic::{Traffic, Watched},
 };
+use super::{commands::Bounds, flights::Flights};
 use crate::{
     clock::Clock,
     name::Name,

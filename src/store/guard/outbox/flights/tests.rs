@@ -11,7 +11,8 @@ impl Flights {
             Turn::Line(key) => Some(key),
             Turn::Place(_) => None,
         });
-        let waiting: Vec<_> = alone.chain(self.joint.iter().map(|(_, key)| key)).collect();
+        let joint = self.lanes.iter().flat_map(|lane| &lane.waiting);
+        let waiting: Vec<_> = alone.chain(joint.map(|(_, key)| key)).collect();
         for key in &waiting {
             let line = &self.lines[*key];
             assert!(line.command.is_none() && !line.behind.is_empty());
@@ -27,14 +28,16 @@ impl Flights {
 
     /// Asserts that nothing is left of any caller.
     pub(in crate::store::guard::outbox) fn is_empty(&self) {
-        assert!(self.commands.is_empty() && self.gathers.is_none());
+        assert!(self.commands.sent.is_empty());
         assert!(self.lines.is_empty() && self.unanswered.is_empty());
-        assert!(self.alone.is_empty() && self.joint.is_empty());
+        assert!(self.alone.is_empty());
+        let mut lanes = self.lanes.iter();
+        assert!(lanes.all(|lane| lane.waiting.is_empty() && lane.gathers.is_none()));
     }
 
     /// Returns how many commands are in flight, and their bound.
     pub(in crate::store::guard::outbox) fn in_flight(&self) -> (usize, usize) {
-        (self.commands.len(), self.bound)
+        (self.commands.sent.len(), self.commands.bound)
     }
 }
 
@@ -44,14 +47,13 @@ fn at(after: u64) -> Duration {
 }
 
 fn flights(bound: usize) -> Flights {
-    Flights {
-        bound,
-        ..Flights::new(Bounds {
-            deadline: Duration::from_millis(100),
-            most: 4,
-            least: 1,
-        })
-    }
+    let mut flights = Flights::new(Bounds {
+        deadline: Duration::from_millis(100),
+        most: 4,
+        least: 1,
+    });
+    flights.commands.bound = bound;
+    flights
 }
 
 fn sends(flights: &mut Flights, now: Duration) -> u64 {
@@ -67,7 +69,7 @@ fn a_command_that_takes_longer_than_half_a_deadline_halves_the_bound() {
         let mut flights = flights(4);
         let number = sends(&mut flights, at(0));
         flights.end(number, List::new(), at(took));
-        assert_eq!(flights.bound, bound);
+        assert_eq!(flights.commands.bound, bound);
     }
 }
 
@@ -82,7 +84,7 @@ fn the_bound_grows_by_as_many_commands_in_time_as_it_lets_through_while_it_is_re
             // When the second leaves, there is room.
             flights.end(number, List::new(), at(3));
         }
-        assert_eq!(flights.bound, bound);
+        assert_eq!(flights.commands.bound, bound);
     }
 }
 

@@ -17,5 +17,5 @@ use self::{
     server::DEADLINE,
     world::{BOUNDS, Caller, World},
 };
-use super::flights::Bounds;
+use super::commands::Bounds;
 use crate::store::guard::scripted::*;

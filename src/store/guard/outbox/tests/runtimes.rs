@@ -47,3 +47,27 @@ fn a_call_of_a_runtime_that_is_not_driven_does_not_keep_waiters_of_others() {
     world.settle();
     assert!(world.held().contains(&waits.id));
 }
+
+/// Of limiters that go together: those that wait for a task of it go by another after a deadline.
+#[test]
+fn a_runtime_that_is_not_driven_holds_up_no_other_limiter() {
+    let mut world = world();
+    world.server.joins.store(true, Ordering::SeqCst);
+    let _undriven = [1, 2].map(|limiter| world.comes_to(Some(0), limiter, None));
+    let mut others: Vec<_> = (3..6)
+        .map(|limiter| world.comes_to(Some(1), limiter, None))
+        .collect();
+    assert_eq!(world.calls()[1], [others[0].id]);
+    world.drive(1, 20);
+    assert_eq!(world.calls()[2..], [[others[1].id], [others[2].id]]);
+    (1..4).for_each(|at| world.server.reply(at));
+    world.drive(1, 20);
+    assert!(others.iter_mut().all(|other| world.poll(other).is_some()));
+    let _same = world.comes_to(Some(1), 2, None);
+    world.drive(1, 20);
+    assert_eq!(world.calls().len(), 4);
+    world.clock.advance(DEADLINE);
+    let later = world.comes_to(Some(1), 2, None);
+    world.drive(1, 20);
+    assert_eq!(world.calls()[4].last(), Some(&later.id));
+}
