@@ -1,8 +1,8 @@
 -- Verbs: all operations on a limiter except taking permits. Joined in front of each verbs.lua,
 -- which adds the verbs of its algorithm, and calls the one that ARGV names.
 --
--- KEYS  1-5, see lib/state.lua; for rename also 6 and 7, the two of ban/acquire.lua, and then these
---       seven under the new name
+-- KEYS  1-5, see lib/state.lua; for rename also 6, that of a ban, and then these six
+--       under the new name
 -- ARGV  1  the verb, and then its arguments:
 --       available       now, id
 --       clear_expire    none

@@ -127,12 +127,12 @@ function read_charge(at)
   end
   judged[#judged + 1] = { at = at, ban = bans[key], carried = carried, age = age, after = after,
     within = within, first = first, longest = longest, is_shadow = flags % 2 == 1, granted = 0,
-    wait = 0 }
+    wait = 0, room = asks > 15 and permits or 0 }
   return judged[#judged]
 end
 
--- Adds the strikes of refusals that a process answered from memory, if `carries`. Returns whether a
--- ban that is enforced is in force then.
+-- Adds the strikes that a request reports, if `carries`. Returns whether an enforced ban is in force
+-- then.
 function meet(carries)
   local is_banned = false
   for _, it in ipairs(judged) do
@@ -140,7 +140,7 @@ function meet(carries)
       set_back(it.ban, it.within)
     end
     if carries and it.ban.over <= now and it.carried > 0 and it.age < it.within then
-      strike(it, of .. '\255', it.carried, max(now - it.age, 0), now)
+      strike(it, of .. '\255', it.carried, max(now - it.age, 0), now + it.room)
     end
     is_banned = is_banned or carries and it.ban.over > now and not it.is_shadow
   end
@@ -184,7 +184,7 @@ end
 -- count.
 function judge(is_settled, is_granted)
   for _, it in ipairs(judged) do
-    if asks > 7 then
+    if asks == 8 then
       ban_for(it, it.age, 0)
     elseif not is_settled and it.ban.over <= now then
       judge_charge(it, asks == 0 or it.is_shadow and is_granted)

@@ -1,6 +1,6 @@
 //! Bans: counts the refusals of a caller (strikes), and refuses it for a time after too many.
 //!
-//! Pure state. `lua/ban/acquire.lua` and `lua/packed/ban.lua` do the same in Redis.
+//! Pure state. `lua/packed/ban.lua` does the same in Redis.
 
 use super::answer::{Answer, Changed, Verdict};
 use crate::{
@@ -218,15 +218,15 @@ pub(crate) fn judge(
 }
 
 /// The answers of all enforced limits to one caller, joined.
-struct Outcome {
-    is_granted: bool,
+pub(crate) struct Outcome {
+    pub(crate) is_granted: bool,
     is_above_rate: bool,
     /// The longest wait, in ticks.
-    wait: i64,
+    pub(crate) wait: i64,
 }
 
 impl Outcome {
-    fn of(caller: &Demand, answers: &[Answer]) -> Self {
+    pub(crate) fn of(caller: &Demand, answers: &[Answer]) -> Self {
         let enforced = || {
             let each = caller.charges().zip(answers);
             each.filter_map(|(charge, answer)| (!charge.shadow).then_some(answer))
@@ -240,7 +240,7 @@ impl Outcome {
 
     /// Returns whether this answer is a refusal that counts. A caller that waits is asked for
     /// again, so only its last refusal counts.
-    fn strikes(&self, caller: &Demand, charge: &Charge, answer: &Answer) -> bool {
+    pub(crate) fn strikes(&self, caller: &Demand, charge: &Charge, answer: &Answer) -> bool {
         let is_last = caller.max_wait.is_none() || charge.shadow && self.is_granted;
         answer.verdict == Verdict::Refused && !self.is_above_rate && is_last
     }
@@ -248,26 +248,9 @@ impl Outcome {
 
 #[cfg(all(test, inside))]
 impl Record {
-    /// Returns the record as Redis stores it: the members of the sorted set with their scores, and
-    /// the ban.
-    pub(crate) fn keys(&self, within: i64, now: Now) -> (Vec<(Vec<u8>, i64)>, Option<String>) {
-        let live = self
-            .strikes
-            .iter()
-            .filter(|(at, ..)| *at > now.tick - within);
-        let mut members: Vec<_> = live
-            .map(|(at, id, number)| ([&id.0[..], &number.to_le_bytes()].concat(), *at))
-            .collect();
-        members.sort_by_key(|(member, at)| (*at, member.clone()));
-        let ban = self.ban.map(|ban| {
-            let StoredBan {
-                until,
-                level,
-                forgotten,
-                room,
-            } = ban;
-            format!("{until} {level} {forgotten} {room}")
-        });
-        (members, ban)
+    /// Returns when the last refusal that counts was.
+    pub(crate) fn last_strike(&self, within: i64, now: Now) -> Option<i64> {
+        let times = self.strikes.iter().map(|(at, ..)| *at);
+        times.filter(|at| *at > now.tick - within).max()
     }
 }

@@ -56,13 +56,6 @@ impl PermitId {
         Self(id)
     }
 
-    /// Returns the id of the refusals that the same call reports.
-    pub(crate) fn for_strikes(self) -> Self {
-        let mut id = self.0;
-        id[8] ^= 0x20;
-        Self(id)
-    }
-
     /// Returns the id of a grant from the lease with this id, numbered from 1.
     pub(crate) fn for_grant(self, number: u64) -> Self {
         // Not the byte by which the ids above differ; a lease is over long before the others have

@@ -5,7 +5,6 @@
 //! differs from one to another is in `log.rs` and `fixed_window.rs`. `gcra.rs` and `calendar.rs`
 //! stand alone, as their keys and verbs are others.
 
-mod bans;
 mod calendar;
 mod edges;
 mod engines;

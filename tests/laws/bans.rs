@@ -4,7 +4,7 @@ use crate::scene::*;
 use proptest::prelude::*;
 use tower_ratelimit::Ban;
 
-use super::world::{MILLISECOND, World, check_in_redis};
+use super::world::{MILLISECOND, World, check_in_redis, check_in_redis_with};
 
 const WITHIN: Duration = secs(100);
 const CALLERS: [&str; 2] = ["ann", "bob"];
@@ -119,4 +119,14 @@ fn in_memory() {
 fn in_redis() {
     // The longest deny cache among the guards.
     check_in_redis(150, &input(), |world, input| law(world, input, secs(60)));
+}
+
+#[test]
+fn in_redissons_format() {
+    check_in_redis_with(
+        150,
+        |store| store.redisson(),
+        &input(),
+        |world, input| law(world, input, secs(60)),
+    );
 }

@@ -27,12 +27,16 @@ impl World<MemoryStore> {
 
 impl World<RedisStore> {
     pub(crate) fn redis(guards: Guards) -> Self {
-        Self::on(Topology::Tcp, guards)
+        Self::of(Topology::Tcp, guards, |store| store)
     }
 
-    fn on(topology: Topology, guards: Guards) -> Self {
+    fn of(
+        topology: Topology,
+        guards: Guards,
+        with: impl Fn(RedisStoreBuilder) -> RedisStoreBuilder,
+    ) -> Self {
         Self::new(topology, MILLISECOND, async |clock| {
-            let store = topology.store().prefix(&unique("laws"));
+            let store = with(topology.store().prefix(&unique("laws")));
             connected(guards.put_on(store.client_clock(clock))).await
         })
     }
@@ -232,13 +236,23 @@ pub(crate) fn check_in_redis<I: std::fmt::Debug>(
     inputs: &(impl Strategy<Value = I> + Sync),
     law: impl Fn(&World<RedisStore>, I) + Sync,
 ) {
+    check_in_redis_with(cases, |store| store, inputs, law);
+}
+
+/// Does the same with something else about the stores.
+pub(crate) fn check_in_redis_with<I: std::fmt::Debug>(
+    cases: u32,
+    with: impl Fn(RedisStoreBuilder) -> RedisStoreBuilder + Sync,
+    inputs: &(impl Strategy<Value = I> + Sync),
+    law: impl Fn(&World<RedisStore>, I) + Sync,
+) {
     let (topologies, guards) = (Topology::all(), Guards::all());
     let pairs = topologies.len().max(guards.len());
     let each = cases.div_ceil(u32::try_from(pairs).expect("a few"));
     let all = topologies.iter().cycle().zip(guards.iter().cycle());
     let check_on = |topology, guards| {
         println!("{guards:?}");
-        let world = World::on(topology, guards);
+        let world = World::of(topology, guards, &with);
         check(each, inputs, |input| law(&world, input));
     };
     thread::scope(|scope| {

@@ -54,8 +54,6 @@ impl Ledger {
     pub fn read(&mut self, seen: &Seen) {
         let words: Vec<&str> = seen.words.iter().map(String::as_str).collect();
         match (seen.by_script, &*words) {
-            // A refusal, which bans.
-            (true, ["ZADD", strikes, ..]) if strikes.ends_with(":strikes") => {}
             (true, ["SET", key, state, ..]) if key.ends_with('~') => {
                 self.written(key, 0, &bytes_of(state));
             }

@@ -6,7 +6,10 @@ use crate::{
     twin::{
         Id, Limit, MOST,
         ban::Terms,
-        call::{ASKS, Ahead, BANS, Banning, Call, Charge, Request, Row, SETTLES, Settled, WAITS},
+        call::{
+            ASKS, Ahead, BANS, Banning, Call, Charge, REPORTS, Request, Row, SETTLES, Settled,
+            WAITS,
+        },
         keys::Keys,
         state::State,
         window::Dates,
@@ -244,7 +247,7 @@ impl Maker {
 
     /// Remembers the callers of a request, which may come again.
     fn note(&mut self, call: &Call, place: i64, request: &Request, rows: &[Sketch]) {
-        let asks = request.has(ASKS | BANS);
+        let asks = request.has(ASKS | BANS | REPORTS);
         let row = &rows[usize::from(request.charges[0].row) - 1];
         let has_log = matches!(row, Sketch::Row(Row::Log(_)));
         for caller in 0..i64::from(if asks { 0 } else { request.callers }) {
@@ -270,6 +273,7 @@ impl Maker {
         let flags = match random.below(20) {
             0..2 => ASKS,
             2 => BANS,
+            3 => REPORTS,
             _ => u8::from(random.percent(25)) * WAITS,
         };
         let is_one = number > 1 || flags > WAITS;
@@ -282,7 +286,12 @@ impl Maker {
             charge.ahead = charge.ahead.filter(|_| flags <= WAITS);
             charge
         });
-        Request::of(callers, flags, charges.collect())
+        let mut request = Request::of(callers, flags, charges.collect());
+        if flags == REPORTS {
+            let known = self.sent.last().map_or(PRELOADED, |(id, _)| *id);
+            request.resent = Some(self.random.of(&[known, PRELOADED]));
+        }
+        request
     }
 
     /// Sends the request of a caller again, or settles it.

@@ -252,15 +252,19 @@ async fn the_keys_share_a_hash_slot_of_a_cluster() {
 #[tokio::test]
 async fn where_redis_is_full_a_refusal_stands_and_counts_for_nothing() {
     let server = RedisServer::start();
-    let here = Process::new(patient(server.url()), rule(10, 3));
-    assert_eq!(here.ask(10).await, None);
-    server.configure("maxmemory", "1");
-    for cost in 1..=4 {
-        assert_eq!(here.ask(cost).await, OVER, "{cost}");
-    }
-    server.configure("maxmemory", "0");
-    for (cost, refused) in [(5, OVER), (6, OVER), (7, BANNED)] {
-        assert_eq!(here.ask(cost).await, refused, "{cost}");
+    for redisson in [false, true] {
+        let store = patient(server.url()).prefix(&unique("bans"));
+        let store = if redisson { store.redisson() } else { store };
+        let here = Process::new(store, rule(10, 3));
+        assert_eq!(here.ask(10).await, None);
+        server.configure("maxmemory", "1");
+        for cost in 1..=4 {
+            assert_eq!(here.ask(cost).await, OVER, "{cost}");
+        }
+        server.configure("maxmemory", "0");
+        for (cost, refused) in [(5, OVER), (6, OVER), (7, BANNED)] {
+            assert_eq!(here.ask(cost).await, refused, "{cost}");
+        }
     }
 }
 
@@ -293,7 +297,7 @@ async fn calls_for_different_keys_go_together() {
     };
     // Nothing is known of a key of another type, and its caller is counted here.
     let wrong = limiter(7);
-    RedisServer::shared().command(&["SET", &format!("{{{}}}:strikes", wrong.name()), "x"]);
+    RedisServer::shared().command(&["SET", &format!("{}~:ban", wrong.name()), "x"]);
     let (over, banned) = (RefusalKind::OverLimit, RefusalKind::Banned);
     for expected in [None, Some(over), Some(banned)] {
         let kinds = ask_at_once(&process.layer).await;

@@ -402,6 +402,24 @@ macro_rules! on_both_by_a_clock {
 }
 pub use on_both_by_a_clock;
 
+/// The same, also for a store whose rules count in Redisson's format.
+#[macro_export]
+macro_rules! on_all_by_a_clock {
+    ($($check:ident),+ $(,)?) => {
+        $crate::scene::on_both_by_a_clock!($($check),+);
+        mod redisson_by_a_clock {
+            $(#[tokio::test]
+            async fn $check() {
+                let clock = $crate::scene::ManualClock::new();
+                let store = $crate::scene::shared_redis().client_clock(clock.clone());
+                let check = super::$check(store.redisson().build().unwrap(), clock);
+                $crate::scene::in_time(check).await;
+            })+
+        }
+    };
+}
+pub use on_all_by_a_clock;
+
 /// Returns what a grant took, of each limit in its order.
 pub fn permits_taken(grant: &Grant) -> Vec<u32> {
     let taken = grant.limits().map(|limit| limit.taken());

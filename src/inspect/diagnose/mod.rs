@@ -164,19 +164,16 @@ impl Look<'_> {
             read += PAGE;
         }
         report.compare(logged);
-        let [strikes, ban] = wire::ban::keys(name);
-        let ban: Option<Vec<u8>> = self.reply(redis::cmd("GET").arg(ban)).await?;
-        let mut until = ban.as_deref().and_then(wire::ban::until).unwrap_or(0);
-        report.strikes = self.reply(redis::cmd("ZCARD").arg(strikes)).await?;
         if report.time_to_live == [TimeToLive::Missing; 5] {
             self.read_own(&mut report, packed::key(name), *now).await?;
-            let mut get = redis::cmd("GET");
-            get.arg(packed::ban::key(name));
-            let ban: Option<Vec<u8>> = self.reply(&get).await?;
-            if let Some(ban) = ban.as_deref().and_then(packed::ban::State::of) {
-                report.is_own = true;
-                (until, report.strikes) = (ban.until, ban.strikes);
-            }
+        }
+        let mut get = redis::cmd("GET");
+        get.arg(packed::ban::key(name));
+        let ban: Option<Vec<u8>> = self.reply(&get).await?;
+        let mut until = 0;
+        if let Some(ban) = ban.as_deref().and_then(packed::ban::State::of) {
+            report.is_own |= report.time_to_live == [TimeToLive::Missing; 5];
+            (until, report.strikes) = (ban.until, ban.strikes);
         }
         report.banned_for = Duration::from_millis(at_least_zero(until.saturating_sub(*now)));
         Ok((report, *now))

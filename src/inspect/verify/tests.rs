@@ -41,11 +41,9 @@ fn read(file: &str) -> String {
 }
 
 /// Joins a script as its lines say, with what they name for slots or without. What a line names
-/// comes before the script, or after it if that line is the last. `other` stands for what may be
-/// another algorithm's.
-fn join(file: &str, slots: bool, other: &str, joined: &mut Vec<String>) {
-    // The beginning of a function may stand in a function.
-    if file != "lib/decide.lua" && joined.iter().any(|known| known == file) {
+/// comes before the script, or after it if that line is the last.
+fn join(file: &str, slots: bool, joined: &mut Vec<String>) {
+    if joined.iter().any(|known| known == file) {
         return;
     }
     let text = read(file);
@@ -57,18 +55,14 @@ fn join(file: &str, slots: bool, other: &str, joined: &mut Vec<String>) {
     let after = includes.pop_if(|include| ends(include));
     for include in includes {
         match include.split_once(", ") {
-            None => join(include, false, other, joined),
-            Some((include, "with slots")) if slots => join(include, false, other, joined),
-            Some((_, "with slots")) => {}
-            Some((include, "around a sliding log")) => {
-                join(include, false, "sliding_log/acquire_list.lua", joined);
-            }
-            Some(_) => join(other, slots, other, joined),
+            None => join(include, false, joined),
+            Some((include, "with slots")) if slots => join(include, false, joined),
+            Some(_) => {}
         }
     }
     joined.push(file.to_owned());
     if let Some(after) = after {
-        join(after, false, other, joined);
+        join(after, false, joined);
     }
 }
 
@@ -113,14 +107,9 @@ fn scripts_are_joined_as_they_say() {
             said.insert(text);
             continue;
         }
-        let others = [
-            ("sliding_log/acquire_list.lua", false),
-            ("sliding_log/acquire_list.lua", true),
-            ("fixed_window/acquire.lua", false),
-        ];
-        for (other, slots) in others {
+        for slots in [false, true] {
             let mut joined = Vec::new();
-            join(file, slots, other, &mut joined);
+            join(file, slots, &mut joined);
             let text: String = joined.iter().map(|file| read(file)).collect();
             assert!(texts.contains(&*text), "no script is {joined:?}");
             said.insert(text);

@@ -1,6 +1,7 @@
 //! Limiters in Redis: in our own format, or in that of Redisson's `RRateLimiter`, which Java
 //! shares.
 
+mod bans;
 mod builder;
 pub(crate) mod classify;
 mod exchange;

@@ -29,7 +29,10 @@ use crate::{
     list::List,
     store::{
         Answered, Op, OpResult,
-        guard::{deny_cache::bans::BanCall, policy},
+        guard::{
+            deny_cache::bans::{BanCall, Found},
+            policy,
+        },
         random_id,
     },
 };
@@ -216,11 +219,23 @@ impl Server {
         bans: Option<&BanCall>,
     ) -> Option<List<Decision>> {
         let decisions = self.decisions(run, reply.answers.as_ref()?);
-        if let (Some(bans), [first, ..], [decision, ..]) = (bans, run, &*decisions) {
-            let charges = decision.charges();
-            self.bans.learn(first, bans, &reply.found, charges);
+        if let (Some(bans), [first, ..]) = (bans, run) {
+            self.learn(first, bans, &reply.found, &decisions);
         }
         Some(decisions)
+    }
+
+    /// Learns how the bans of a run stand.
+    pub(super) fn learn(
+        &self,
+        first: &Demand,
+        bans: &BanCall,
+        found: &[Found],
+        decisions: &[Decision],
+    ) {
+        if let Some(decision) = decisions.first() {
+            self.bans.learn(first, bans, found, decision.charges());
+        }
     }
 
     /// Gives back what callers who asked again may have fetched ahead the first time: then they
@@ -239,20 +254,6 @@ impl Server {
         Ok(match op {
             Op::Available => OpResult::Number(self.left(limiter, stamp).await?),
             Op::Release(permits) => OpResult::Number(self.release(limiter, stamp, *permits).await?),
-            Op::Ban(millis) => {
-                let call = verbs::ban_for(name, stamp, *millis);
-                verbs::read_ban(&self.reply(&call).await?)?;
-                OpResult::Changed(true)
-            }
-            Op::BannedUntil => {
-                let [now, until] = self.ban(limiter, stamp).await?;
-                OpResult::Number(if until > now { until } else { 0 })
-            }
-            Op::Unban => {
-                let [now, until] = self.ban(limiter, stamp).await?;
-                self.command("UNLINK", &keys()[1..]).await?;
-                OpResult::Changed(until > now)
-            }
             Op::Delete => {
                 let deleted = wire::count(&self.command("DEL", &keys()).await?)?;
                 OpResult::Changed(deleted > 0)
@@ -287,18 +288,12 @@ impl Server {
         packed::freed(&self.reply(&call).await?)
     }
 
-    /// Returns the time by which bans count and that at which the ban of a caller ends, in ms.
-    async fn ban(&self, limiter: &Limiter, stamp: Stamp) -> Result<[i64; 2], Error> {
-        let call = verbs::ask_ban(&limiter.name, stamp);
-        verbs::read_ban(&self.reply(&call).await?)
-    }
-
-    async fn reply(&self, call: &ScriptCall) -> Result<Value, Error> {
+    pub(super) async fn reply(&self, call: &ScriptCall) -> Result<Value, Error> {
         call.send(&self.connection).await.map_err(wire::failure)
     }
 
     /// Returns that of a call for limiters such as this.
-    fn stamp(&self, id: PermitId, limiter: &Limiter) -> Stamp {
+    pub(super) fn stamp(&self, id: PermitId, limiter: &Limiter) -> Stamp {
         let now = self.own_now(limiter.of.counting.algorithm);
         Stamp { id, now }
     }

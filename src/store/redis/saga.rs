@@ -67,7 +67,7 @@ impl Server {
         let mut parts: Vec<Demand> = Vec::new();
         for charge in charges {
             match parts.iter_mut().find(|part| {
-                part.charges.len() < packed::most_together(charge)
+                part.charges.len() < packed::MOST_TOGETHER
                     && self.go_together(part.first(), charge, in_slots)
             }) {
                 Some(part) => part.charges.push(charge.clone()),

@@ -15,7 +15,7 @@ use super::{
     transport::connection::Connection,
     wire::{
         self,
-        script::{CallReport, ScriptCall, Scripts},
+        script::{CallReport, ScriptCall},
         verbs,
     },
 };
@@ -74,6 +74,9 @@ impl Decide for Server {
     }
 
     async fn manage(&self, limiter: &Limiter, op: &Op) -> Result<OpResult, Error> {
+        if let Some(result) = self.manage_ban(limiter, op).await? {
+            return Ok(result);
+        }
         let Some(scripts) = wire::scripts(limiter.of.counting) else {
             return self.manage_own(limiter, op).await;
         };
@@ -87,7 +90,7 @@ impl Decide for Server {
             }
             (Op::Delete, None) => {
                 let mut keys = wire::keys(&limiter.name, self.client_id()?).to_vec();
-                keys.extend(wire::ban::keys(&limiter.name));
+                keys.push(packed::ban::key(&limiter.name));
                 let deleted = wire::count(&self.command("DEL", &keys).await?)?;
                 Ok(OpResult::Changed(deleted > 0))
             }
@@ -154,7 +157,7 @@ impl Calls for Server {
     fn decides_together(&self, demand: &Demand) -> bool {
         let (first, in_slots) = (demand.first(), self.has_slots());
         let mut others = demand.charges().skip(1);
-        demand.charges.len() <= packed::most_together(first)
+        demand.charges.len() <= packed::MOST_TOGETHER
             && others.all(|charge| self.go_together(first, charge, in_slots))
     }
 
@@ -246,60 +249,47 @@ impl Server {
         again: bool,
     ) -> Result<List<Decision>, Failure> {
         first.check()?;
-        // The scripts with slots, if any limiter has slots.
-        let slotted = first
-            .charges()
-            .find(|charge| charge.of().counting.slots().is_some());
-        let counting = slotted.unwrap_or(first.first()).of().counting;
-        let Some(scripts) = wire::scripts(counting) else {
+        if first.first().of().counting.is_own() {
             return Box::pin(self.call_own(run, again)).await;
-        };
+        }
+        if first.charges().any(|charge| charge.of().ban.is_some()) {
+            // Boxed, so that it does not enlarge the future of calls without bans.
+            return Box::pin(self.call_banning(first, run, again)).await;
+        }
+        let answers = self.call_counting(first, run).await?;
+        Ok(self.decisions(run, &answers))
+    }
+
+    /// Calls the scripts of Redisson's format, which know no bans. Returns an answer for each
+    /// caller and limiter, the first caller's first.
+    pub(super) async fn call_counting(
+        &self,
+        first: &Demand,
+        run: &[Demand],
+    ) -> Result<List<Answer>, Failure> {
+        // The scripts with slots, if any limiter has slots.
+        let mut each = first.charges();
+        let slotted = each.find(|charge| charge.of().counting.slots().is_some());
+        let counting = slotted.unwrap_or(first.first()).of().counting;
+        let scripts = wire::scripts(counting).ok_or(Error::new(ErrorKind::Limit))?;
         let settings = wire::CallSettings {
             exact: run.iter().any(|demand| demand.wants_remaining),
             ..self.call_settings()?
         };
-        if first.charges().any(|charge| charge.of().ban.is_some()) {
-            // Boxed, so that it does not enlarge the future of calls without bans.
-            return Box::pin(self.call_banning_script(first, run, scripts, settings)).await;
-        }
         let limiters = self.with_rewrites(first);
         let brief = (scripts.brief)(run, &limiters, settings);
         let may_have_taken = brief.is_some();
         if let Some((call, read)) = brief {
             let reply = self.exchange.send(call, run, false).await?;
             if let Some(answers) = read(&reply, run, settings)? {
-                return Ok(self.decisions(run, &answers));
+                return Ok(answers);
             }
         }
         let command = wire::acquire_command(scripts.acquire, &limiters, run, settings);
         let once = wire::is_sent_once(first);
         let call = ScriptCall::new(scripts.acquire, command, run.len(), once);
         let reply = self.exchange.send(call, run, may_have_taken).await?;
-        let answers = wire::read_answers(&reply, limiters.len(), run.len())?;
-        Ok(self.decisions(run, &answers))
-    }
-
-    /// Does what [`call_scripts`](Self::call_scripts) does, for limits with a ban.
-    async fn call_banning_script(
-        &self,
-        first: &Demand,
-        run: &[Demand],
-        scripts: &Scripts,
-        settings: wire::CallSettings<'_>,
-    ) -> Result<List<Decision>, Failure> {
-        let settings = settings.for_bans(first.first().of().counting.algorithm);
-        let banning = scripts.banning.ok_or(Error::new(ErrorKind::Limit))?;
-        let asked = self.bans.ask(first);
-        let limiters = self.with_rewrites(first);
-        let command = wire::ban::acquire_command(banning, &limiters, &asked.carried, run, settings);
-        let call = ScriptCall::new(banning, command, run.len(), wire::is_sent_once(first));
-        let reply = self.exchange.send(call, run, false).await?;
-        let (answers, found) = wire::ban::read(&reply, run)?;
-        let decisions = self.decisions(run, &answers);
-        if let Some(decision) = decisions.first() {
-            self.bans.learn(first, &asked, &found, decision.charges());
-        }
-        Ok(decisions)
+        Ok(wire::read_answers(&reply, limiters.len(), run.len())?)
     }
 
     /// Returns the decisions, and reports what the call has changed. `answers` has one answer for
@@ -338,7 +328,10 @@ impl Server {
             .collect()
     }
 
-    async fn stored_limit(&self, limiter: &Limiter) -> Result<Option<StoredLimit>, Error> {
+    pub(super) async fn stored_limit(
+        &self,
+        limiter: &Limiter,
+    ) -> Result<Option<StoredLimit>, Error> {
         let name = limiter.name.as_str();
         let fields = [name, "rate", "interval", "type", "keepAliveTime"];
         wire::stored_limit(&self.command("HMGET", &fields).await?)

@@ -7,7 +7,6 @@ use proptest::array::uniform3;
 use redis::Connection;
 
 use super::{
-    bans::terms,
     pair::{START, ask, connect, run_script},
     support::unique,
     *,
@@ -82,6 +81,29 @@ enum One {
     Unban,
     Lose,
     Spoil,
+}
+
+/// Terms of a ban, or none. All their times are so many of this unit, in ms.
+fn terms(unit: u64) -> impl Strategy<Value = Option<Ban>> {
+    let millis = move |choices: &'static [u64]| {
+        proptest::sample::select(choices).prop_map(move |choice| choice * unit)
+    };
+    let longest = prop::option::of(Just(4000 * unit));
+    let terms = (
+        1_u32..5,
+        millis(&[700, 5000]),
+        millis(&[400, 1500]),
+        longest,
+    );
+    let terms = terms.prop_map(|(after, within, lasting, longest)| {
+        let ban = Ban::after(after)
+            .within(Duration::from_millis(within))
+            .lasting(Duration::from_millis(lasting));
+        longest.map_or(ban, |longest| {
+            ban.doubling_to(Duration::from_millis(longest))
+        })
+    });
+    prop::option::weighted(0.8, terms)
 }
 
 fn question() -> impl Strategy<Value = Question> {
@@ -437,7 +459,7 @@ impl Stage {
     ) -> Vec<Answer> {
         let now = self.instant();
         let terms: List<_> = run[0].charges().map(|charge| charge.of().ban).collect();
-        let id = run[0].first().id.for_strikes();
+        let id = run[0].first().id.for_next_call();
         for ((limiter, terms), carried) in which.iter().zip(&terms).zip(carried) {
             let (record, age) = (&mut self.pairs[*limiter].record, carried.age.cast_signed());
             if let Some(terms) = terms
@@ -446,8 +468,7 @@ impl Stage {
                 && age < terms.millis()[0]
             {
                 // Times never fall, so it counts as no older than the last.
-                let (members, _) = record.keys(terms.millis()[0], now);
-                let last = members.iter().map(|(_, at)| *at).max();
+                let last = record.last_strike(terms.millis()[0], now);
                 let at = last.map_or(now.tick - age, |last| last.max(now.tick - age));
                 record.strike(terms, (id, carried.number, at), 0, now);
             }

@@ -7,6 +7,7 @@ pub const WAITS: u8 = 1;
 pub const ASKS: u8 = 2;
 pub const SETTLES: u8 = 4;
 pub const BANS: u8 = 8;
+pub const REPORTS: u8 = 16;
 
 /// A call: requests that are decided in order.
 #[derive(Clone, Debug, Default)]
@@ -68,8 +69,8 @@ pub struct Charge {
 pub struct Banning {
     pub key: u8,
     pub row: u8,
-    /// The refusals that were answered from memory, and how many ms ago the first of them was; by
-    /// hand, for how long it bans
+    /// The refusals that are reported, and how many ms ago the first of them was; by hand, for how
+    /// long it bans
     pub carried: i64,
     pub age: i64,
 }
@@ -118,7 +119,7 @@ impl Request {
     /// Returns how many ids the call has for it.
     pub fn places(&self) -> i64 {
         let fetches = self.charges.iter().any(|charge| charge.ahead.is_some());
-        let is_known = self.resent.is_some() || self.has(ASKS | BANS);
+        let is_known = self.resent.is_some() || self.has(ASKS | BANS | REPORTS);
         i64::from(if is_known { 0 } else { self.callers }) + i64::from(fetches)
     }
 }

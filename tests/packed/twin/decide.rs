@@ -6,7 +6,7 @@ use std::iter;
 use super::{
     Clock, Id, MOST,
     ban::{Ban, Strike, Terms},
-    call::{ASKS, BANS, Banning, Call, Charge, Request, Row, SETTLES, Settled, WAITS},
+    call::{ASKS, BANS, Banning, Call, Charge, REPORTS, Request, Row, SETTLES, Settled, WAITS},
     count::{self, Count},
     keys::{Held, Keys},
     reply::{Group, Outcome, Refusal, Reply},
@@ -124,11 +124,12 @@ impl Deciding<'_> {
             let state = self.limiter(charge).ok().flatten();
             state.is_some_and(|state| state.holds(first, self.clock))
         };
-        if request.resent.is_some() && request.charges.iter().any(found) {
+        let is_resent = request.resent.is_some() && !request.has(REPORTS);
+        if is_resent && request.charges.iter().any(found) {
             return self.found(request);
         }
         for charge in &request.charges {
-            self.strike_from_memory(request, charge, first)?;
+            self.report(request, charge, first)?;
         }
         if self.is_banned(request)? {
             let banned = |charge: &Charge| Group {
@@ -138,6 +139,9 @@ impl Deciding<'_> {
             };
             let charges = request.charges.iter().map(banned).collect();
             return self.decided(0, charges, request);
+        }
+        if request.has(REPORTS) {
+            return self.tell(request);
         }
         self.serve(request, first)
     }
@@ -398,13 +402,9 @@ impl Deciding<'_> {
         Ok(())
     }
 
-    /// Adds the refusals that the process has answered from its memory.
-    fn strike_from_memory(
-        &mut self,
-        request: &Request,
-        charge: &Charge,
-        first: Id,
-    ) -> Result<(), Foreign> {
+    /// Adds the refusals that the process reports: it has answered them from its memory, or by a
+    /// limiter of another format, which has room after so many ms.
+    fn report(&mut self, request: &Request, charge: &Charge, first: Id) -> Result<(), Foreign> {
         let Some(banning) = charge.banning.filter(|banning| banning.carried > 0) else {
             return Ok(());
         };
@@ -416,8 +416,13 @@ impl Deciding<'_> {
             number: banning.carried,
             time: (self.clock.now() - banning.age).max(0),
         };
+        let wait = if request.has(REPORTS) {
+            charge.permits
+        } else {
+            0
+        };
         match banning.age < self.ban(&banning)?.1.within {
-            true => self.strike(request, &banning, strike, 0),
+            true => self.strike(request, &banning, strike, wait),
             false => Ok(()),
         }
     }

@@ -8,7 +8,7 @@ use tower_ratelimit::{
     observe::{Decided, Observer},
 };
 
-on_both_by_a_clock!(
+on_all_by_a_clock!(
     the_last_refusal_bans,
     bans_double_until_they_are_forgotten,
     refusals_for_another_reason_do_not_count,

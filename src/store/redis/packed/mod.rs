@@ -25,7 +25,7 @@ use super::wire::{
     unreadable,
 };
 use crate::{
-    charge::{Charge, PermitId},
+    charge::PermitId,
     clock::Millis,
     error::{Error, ErrorKind},
     name::Name,
@@ -93,20 +93,15 @@ struct Group {
 /// Where a charge by the calendar has no window at the time that counts.
 const NO_WINDOW: i64 = 2 - MOST;
 
-/// Returns how many limiters like this one a call can have. Here each has a place of one byte, and
-/// its ban has another.
-pub(super) fn most_together(charge: &Charge) -> usize {
-    match charge.of().counting.is_own() {
-        true => usize::from(u8::MAX) / 2,
-        false => usize::MAX,
-    }
-}
+/// How many limiters a call can have: each has a place of one byte, and its ban has another.
+pub(super) const MOST_TOGETHER: usize = u8::MAX as usize / 2;
 
 /// The flags of a request.
 const WAITS: u8 = 1;
 const ASKS: u8 = 2;
 const SETTLES: u8 = 4;
 const BANS: u8 = 8;
+const REPORTS: u8 = 16;
 
 /// The flags of a charge.
 const SHADOW: u8 = 1;

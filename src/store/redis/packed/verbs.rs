@@ -3,17 +3,22 @@
 use redis::Value;
 
 use super::{
-    ASKS, BANS, HAS_BAN, Numbers, Stamp, ban,
+    ASKS, BANS, HAS_BAN, Numbers, REPORTS, Stamp, ban,
     call::{Call, RELEASES},
     row::Row,
 };
 use crate::{
     charge::Charge,
     clock::Millis,
+    demand::Demand,
     error::Error,
     limit::{Algorithm, Ban},
+    list::List,
     name::Name,
-    store::{guard::deny_cache::bans::Carried, redis::wire::script::ScriptCall},
+    store::{
+        guard::deny_cache::bans::{Carried, Found},
+        redis::wire::script::ScriptCall,
+    },
 };
 
 /// Makes the call that settles a receipt at a number of permits; `None` if it lacks what that
@@ -68,6 +73,42 @@ pub(crate) fn read_ban(reply: &Value) -> Result<[i64; 2], Error> {
     numbers.end()?;
     let now = now / 1000;
     Ok([now, now.saturating_add(found.left)])
+}
+
+/// Makes the call that reports refusals to the bans of a caller's limiters, for each limiter so
+/// many, and the ms until it has room. It asks how the bans stand, and may be sent again.
+pub(crate) fn report(caller: &Demand, strikes: &[(Carried, i64)], stamp: Stamp) -> ScriptCall {
+    let mut call = Call::new(stamp.now);
+    let banning = || {
+        let each = caller.charges().zip(strikes);
+        each.filter_map(|(charge, strikes)| Some((charge.name(), charge.of().ban?, strikes)))
+    };
+    for (name, ..) in banning() {
+        call.limiter(name, Row::any(Algorithm::Gcra));
+    }
+    let limiters = banning().count();
+    for (place, (name, ban, (carried, wait))) in banning().enumerate() {
+        call.ban(name, ban);
+        call.again(stamp.id, 0, 1, REPORTS);
+        call.charge(place, HAS_BAN, u32::try_from(*wait).unwrap_or(u32::MAX));
+        call.banning(limiters + place, *carried);
+    }
+    call.verb()
+}
+
+/// Reads the reply to it: how the ban of each limiter stands.
+pub(crate) fn read_report(reply: &Value, caller: &Demand) -> Result<List<Found>, Error> {
+    let (mut numbers, _) = Numbers::of(reply)?;
+    let each = caller.charges().map(|charge| match charge.of().ban {
+        None => Ok(Found::default()),
+        Some(_) => {
+            Row::any(Algorithm::Gcra).group(&mut numbers, 1, None)?;
+            ban::read(&mut numbers)
+        }
+    });
+    let found = each.collect::<Result<_, _>>()?;
+    numbers.end()?;
+    Ok(found)
 }
 
 /// A call that bans has its length where others have the age of refusals.

@@ -14,8 +14,6 @@ pub(crate) static ACQUIRE: Loaded = lua!(
     "fixed_window/state.lua",
     "fixed_window/acquire.lua"
 );
-pub(crate) static BANNING: Loaded =
-    lua!("ban/fixed_window": "lib/decide.lua", [ACQUIRE], "ban/acquire.lua");
 pub(crate) static VERBS: Loaded = lua!(
     "fixed_window/verbs":
     "lib/state.lua",
@@ -26,7 +24,6 @@ pub(crate) static VERBS: Loaded = lua!(
 
 pub(crate) static SCRIPTS: Scripts = Scripts {
     acquire: &ACQUIRE,
-    banning: Some(&BANNING),
     verbs: &VERBS,
     brief: |_, _, _| None,
     settle,

@@ -2,8 +2,7 @@
 
 use std::io::Write;
 
-use redis::{Arg, Cmd, RedisWrite, ToRedisArgs};
-use smallvec::SmallVec;
+use redis::{Cmd, RedisWrite, ToRedisArgs};
 
 use super::script::{CallSettings, Script};
 use crate::{
@@ -139,15 +138,6 @@ pub(crate) fn acquire_command(
     command
 }
 
-/// Returns the pieces of any command.
-pub(super) fn pieces(command: &Cmd) -> Option<SmallVec<[&[u8]; 17]>> {
-    let pieces = command.args_iter().map(|argument| match argument {
-        Arg::Simple(bytes) => Some(bytes),
-        _ => None,
-    });
-    pieces.collect()
-}
-
 /// Writes a limiter's keys; if `typed`, without those of the type that the charge does not bring.
 pub(super) fn add_keys(command: &mut Cmd, charge: &Charge, typed: bool, client_id: &str) {
     let source = charge.limit();
@@ -226,8 +216,7 @@ mod tests {
     fn no_key_of_a_limiter_names_another() {
         let name = Name::exact("{orders}").unwrap();
         let own = keys(&name, "7d9").into_iter();
-        let own = own.chain(super::super::ban::keys(&name));
-        for key in own.chain([packed::key(&name)]) {
+        for key in own.chain([packed::key(&name), packed::ban::key(&name)]) {
             let taken = Name::exact(&key).is_ok();
             assert_eq!(taken, key == name.as_str(), "{key}");
         }

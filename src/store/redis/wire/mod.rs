@@ -3,7 +3,6 @@
 //! Each algorithm that counts in it has a file of its own here, and a folder of the same name in
 //! `lua/`.
 
-pub(crate) mod ban;
 pub(crate) mod fixed_window;
 pub(crate) mod format;
 pub(crate) mod reply;
@@ -48,19 +47,15 @@ pub(crate) fn is_sent_once(acquire: &Demand) -> bool {
 }
 
 /// Returns every script that a limiter in this format can need.
-pub(crate) fn all() -> [&'static Script; 11] {
+pub(crate) fn all() -> [&'static Script; 7] {
     [
         &sliding_log::ACQUIRE,
         &sliding_log::ACQUIRE_LIST,
-        &sliding_log::BANNING,
         &sliding_log::VERBS,
         &slots::ACQUIRE_LIST,
-        &slots::BANNING,
         &slots::VERBS,
         &fixed_window::ACQUIRE,
-        &fixed_window::BANNING,
         &fixed_window::VERBS,
-        &ban::VERBS,
     ]
 }
 

@@ -12,7 +12,6 @@ use crate::{
     clock::{Millis, moment},
     demand::Demand,
     error::{Error, ErrorKind},
-    limit::Algorithm,
     list::List,
     observe::StoreCall,
     store::redis::{
@@ -28,9 +27,6 @@ use crate::{
 pub(crate) struct Scripts {
     /// Decides for any callers. [`acquire_command`](super::acquire_command) writes its arguments.
     pub(crate) acquire: &'static Loaded,
-    /// Decides for callers of limits with a ban, if the algorithm allows bans: see
-    /// [`ban`](super::ban).
-    pub(crate) banning: Option<&'static Loaded>,
     /// Carries out the verbs: see `lua/lib/verbs.lua`.
     pub(crate) verbs: &'static Loaded,
     /// Makes the call of a cheaper script for these callers, if there is one that can decide.
@@ -58,15 +54,6 @@ pub(crate) struct CallSettings<'a> {
     pub(crate) now: Option<Millis>,
     /// Set if the caller wants the exact number of permits left.
     pub(crate) exact: bool,
-}
-
-impl CallSettings<'_> {
-    /// Returns the same for bans by a limiter of this algorithm. They use the clock by
-    /// which it waits.
-    pub(crate) fn for_bans(self, algorithm: Algorithm) -> Self {
-        let now = self.now.filter(|_| !algorithm.waits_by_server());
-        Self { now, ..self }
-    }
 }
 
 /// A script whose hash is computed when it is first needed.

@@ -30,8 +30,6 @@ pub(crate) static ACQUIRE_LIST: Loaded = lua!(
     "sliding_log/entries.lua",
     "sliding_log/acquire_list.lua"
 );
-pub(crate) static BANNING: Loaded =
-    lua!("ban/sliding_log": "lib/decide.lua", [ACQUIRE_LIST], "ban/acquire.lua");
 pub(crate) static VERBS: Loaded = lua!(
     "sliding_log/verbs":
     "lib/state.lua",
@@ -42,7 +40,6 @@ pub(crate) static VERBS: Loaded = lua!(
 
 pub(crate) static SCRIPTS: Scripts = Scripts {
     acquire: &ACQUIRE_LIST,
-    banning: Some(&BANNING),
     verbs: &VERBS,
     brief,
     settle: |receipt, keep, settings| Some(settle(&VERBS, receipt, keep, settings)),

@@ -14,8 +14,6 @@ pub(crate) static ACQUIRE_LIST: Loaded = lua!(
     "slots/entries.lua",
     "sliding_log/acquire_list.lua"
 );
-pub(crate) static BANNING: Loaded =
-    lua!("ban/slots": "lib/decide.lua", [ACQUIRE_LIST], "ban/acquire.lua");
 /// For `settle` alone: the other verbs write no grants.
 pub(crate) static VERBS: Loaded = lua!(
     "slots/verbs":
@@ -28,7 +26,6 @@ pub(crate) static VERBS: Loaded = lua!(
 
 pub(crate) static SCRIPTS: Scripts = Scripts {
     acquire: &ACQUIRE_LIST,
-    banning: Some(&BANNING),
     verbs: &sliding_log::VERBS,
     brief: |_, _, _| None,
     settle,

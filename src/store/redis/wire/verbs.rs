@@ -3,7 +3,6 @@
 use redis::Value;
 
 use super::{
-    ban,
     format::{fields, keys, optional},
     reply::{flag, second},
     script::{CallSettings, Script, ScriptCall},
@@ -12,7 +11,7 @@ use crate::{
     charge::Charge,
     compiled_limit::Limiter,
     error::Error,
-    store::{ExpireWhen, Op, OpResult, random_id},
+    store::{ExpireWhen, Op, OpResult, random_id, redis::packed},
 };
 
 /// Makes the call of the verb that carries this out, by the script of the limiter's algorithm;
@@ -24,9 +23,6 @@ pub(crate) fn call(
     settings: CallSettings<'_>,
 ) -> Result<Option<ScriptCall>, Error> {
     let name = &limiter.name;
-    if let Some(call) = ban::verb(limiter, op, settings) {
-        return Ok(Some(call));
-    }
     let mut own = Vec::from(keys(name, settings.client_id));
     let verb = match op {
         Op::SetRate { .. } => "set_rate",
@@ -37,9 +33,9 @@ pub(crate) fn call(
     // A second call would find nothing to repair, and report that.
     let once = matches!(op, Op::Release(_) | Op::Repair | Op::Rename(_));
     if let Op::Rename(new_name) = op {
-        own.extend(ban::keys(name));
+        own.push(packed::ban::key(name));
         own.extend(keys(new_name, settings.client_id));
-        own.extend(ban::keys(new_name));
+        own.push(packed::ban::key(new_name));
     }
     let mut call = start(script, &own, verb, once);
     let command = &mut call.command;
