@@ -185,6 +185,10 @@ fn way(what: &str, test: &str) {
         Err(error) => return println!("{what}: needs valgrind ({error})"),
     };
     let passed = passed(&text);
+    assert!(
+        !passed.is_empty(),
+        "this build lacks line numbers: CARGO_PROFILE_DEV_DEBUG"
+    );
     let longer: Vec<_> = passed.iter().filter(|(_, height)| **height > 3).collect();
     let files = |places: &mut dyn Iterator<Item = &Place>| {
         places.map(|(path, _)| path).collect::<BTreeSet<_>>().len()
