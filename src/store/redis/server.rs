@@ -10,7 +10,7 @@ use std::{
 
 use super::{
     exchange::{Exchange, Failure},
-    packed,
+    packed::{self, requests::has_ban},
     settle_queue::SettleQueue,
     transport::connection::Connection,
     wire::{
@@ -250,13 +250,13 @@ impl Server {
     ) -> Result<List<Decision>, Failure> {
         first.check()?;
         if first.first().of().counting.is_own() {
-            return Box::pin(self.call_own(run, again)).await;
+            return self.call_own(run, again).await;
         }
-        if first.charges().any(|charge| charge.of().ban.is_some()) {
-            // Boxed, so that it does not enlarge the future of calls without bans.
+        // Boxed, so that it does not enlarge the future of calls in our own format.
+        if has_ban(first) {
             return Box::pin(self.call_banning(first, run, again)).await;
         }
-        let answers = self.call_counting(first, run).await?;
+        let answers = Box::pin(self.call_counting(first, run)).await?;
         Ok(self.decisions(run, &answers))
     }
 

@@ -15,7 +15,7 @@ use super::{
     row::Row,
 };
 use crate::{
-    algorithm::answer::Answer,
+    algorithm::answer::{Answer, Verdict},
     charge::{Charge, Taken},
     demand::Demand,
     error::Error,
@@ -208,26 +208,36 @@ impl Asked<'_> {
 
     /// Reads the reply to it; `None` if [`call`](Self::call) must decide.
     pub(crate) fn read_lone(&self, reply: &Value, run: &[Demand]) -> Result<Option<Reply>, Error> {
-        let (now, group) = match self.rows {
-            [Row::Gcra(_)] => match gcra::Row::read_lone(reply)? {
+        let ([row], [first, ..]) = (self.rows, run) else {
+            return Err(wire::unreadable());
+        };
+        let (now, group) = match row {
+            Row::Gcra(_) => match gcra::Row::read_lone(reply)? {
                 None => return Ok(None),
                 Some(read) => read,
             },
-            [row, ..] => {
+            row => {
                 let now = self.stamp.now.and_then(|now| i64::try_from(now).ok());
                 (now.unwrap_or(0).saturating_mul(1000), row.read_lone(reply)?)
             }
-            [] => return Err(wire::unreadable()),
         };
-        let asked = together(run);
-        let permits = asked.first().map_or(0, |first| first.first().permits);
-        let mut each = self.rows.iter().zip(group.standing);
-        let left = each.next().map(|(row, it)| row.answer(now, it).remaining);
-        if group.granted == 0 && left >= Some(permits.into()) {
-            return Err(wire::unreadable());
+        let (answer, permits) = (
+            row.answer_lone(first.first(), now, &group),
+            first.first().permits,
+        );
+        let is_ours = |answer: &Answer| {
+            answer.verdict != Verdict::Refused || answer.remaining < permits.into()
+        };
+        let answer = answer.filter(is_ours).ok_or_else(wire::unreadable)?;
+        if run.len() == 1 {
+            return Ok(Some(Reply {
+                now,
+                answers: Some(List::from([answer])),
+                found: List::from([Found::default()]),
+            }));
         }
         let mut counted = Said::new(self.rows);
-        counted.add(asked, &[group]);
+        counted.add(together(run), &[group]);
         Ok(Some(self.answered(run, now, counted)))
     }
 

@@ -6,7 +6,7 @@ use redis::Value;
 
 use super::{Group, MOST, NO_WINDOW, Numbers, Standing, bytes::Bytes, calendar, gcra, log, window};
 use crate::{
-    algorithm::answer::Answer,
+    algorithm::answer::{Answer, Verdict},
     charge::Charge,
     error::Error,
     limit::{Algorithm, StoredLimit},
@@ -161,6 +161,20 @@ impl Row {
             Self::Window(row) => row.answer(micros / 1000, standing),
             Self::Calendar(row) => row.answer(micros / 1000, standing),
         }
+    }
+
+    /// Returns what is answered to a caller alone by what is said of it; `None` if that is a ban.
+    pub(super) fn answer_lone(&self, charge: &Charge, micros: i64, said: &Group) -> Option<Answer> {
+        let (standing, permits) = (said.standing?, i64::from(charge.permits));
+        let answer = self.answer(micros, standing);
+        Some(if said.granted > 0 {
+            answer.for_caller(Verdict::Granted, 0)
+        } else if permits > answer.rate {
+            answer.for_caller(Verdict::AboveRate, 0)
+        } else {
+            let wait = self.wait(&answer, standing, permits);
+            answer.for_caller(Verdict::Refused, wait.max(said.wait))
+        })
     }
 
     /// Returns the ms until a caller that needs so many permits has room.
