@@ -1,15 +1,16 @@
 //! The bytes of an argument.
 
-use smallvec::SmallVec;
-
 use super::{LATEST, MOST};
 use crate::clock::Millis;
 
-/// Bytes that grow. Those of most requests need no allocation.
-#[derive(Default)]
-pub(super) struct Bytes(pub(super) SmallVec<[u8; 64]>);
+/// Bytes that grow. Those of most requests are allocated once.
+pub(super) struct Bytes(pub(super) Vec<u8>);
 
 impl Bytes {
+    pub(super) fn new() -> Self {
+        Self(Vec::with_capacity(64))
+    }
+
     pub(super) fn put(&mut self, bytes: &[u8]) {
         self.0.extend_from_slice(bytes);
     }

@@ -51,7 +51,7 @@ impl Call {
             keys: List::new(),
             terms: List::new(),
             ids: List::new(),
-            requests: Bytes::default(),
+            requests: Bytes::new(),
             places: List::new(),
             count: 0,
             callers: 0,
@@ -163,7 +163,7 @@ impl Call {
             })
         });
         let row_of: List<u8> = each.map(|row| byte(row + 1)).collect();
-        let mut argument = Bytes::default();
+        let mut argument = Bytes::new();
         argument.0.reserve(80 + self.requests.0.len());
         let (first, others) = self.ids.split_first().unzip();
         argument.put(first.unwrap_or(&[0; 8]));

@@ -37,7 +37,7 @@ impl Row {
 
     /// Makes the call for a caller alone.
     pub(super) fn lone(&self, stamp: Stamp, charge: &Charge) -> ScriptCall {
-        let mut argument = Bytes::default();
+        let mut argument = Bytes::new();
         argument.put(&stamp.id.short());
         argument.time(stamp.now);
         argument.put(&[0]);
