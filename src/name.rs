@@ -23,7 +23,7 @@ use crate::{
 const LONGEST_IDENTITY: usize = 128;
 /// The endings of the keys beside a limiter's hash: those that `wire` and `packed` in `store/redis`
 /// make.
-const KEYS: [&str; 4] = [":value", ":permits", "~:ban", "~"];
+const KEYS: [&str; 4] = [":value", ":permits", ":ban", "~"];
 /// The place of the identity in a shared name.
 const PLACEHOLDER: &str = "<key>";
 

@@ -167,6 +167,18 @@ async fn another_process_lifts_a_ban_within_a_second() {
     assert_eq!(here.ask(1).await, None);
 }
 
+/// A limiter by the same name in the other format is another one.
+#[tokio::test]
+async fn a_ban_is_of_one_format() {
+    let (_, [here, _]) = two(&rule(9, 1));
+    let other = RateLimiter::new(&here.store, here.limiter().name()).unwrap();
+    other.ban_for(MINUTE).await.unwrap();
+    assert_eq!(here.ask(1).await, None);
+    here.limiter().ban_for(MINUTE).await.unwrap();
+    assert!(other.unban().await.unwrap());
+    assert_eq!(here.ask(1).await, BANNED);
+}
+
 /// While one asks again, the others are refused from memory.
 #[tokio::test]
 async fn one_caller_asks_whether_a_ban_still_holds() {

@@ -164,16 +164,25 @@ impl Look<'_> {
             read += PAGE;
         }
         report.compare(logged);
-        if report.time_to_live == [TimeToLive::Missing; 5] {
+        let is_redissons = report.time_to_live != [TimeToLive::Missing; 5];
+        if !is_redissons {
             self.read_own(&mut report, packed::key(name), *now).await?;
         }
-        let mut get = redis::cmd("GET");
-        get.arg(packed::ban::key(name));
-        let ban: Option<Vec<u8>> = self.reply(&get).await?;
+        // What has no state may still have a ban.
+        let formats = match report.is_own {
+            true => &[true][..],
+            false if is_redissons => &[false],
+            false => &[false, true],
+        };
         let mut until = 0;
-        if let Some(ban) = ban.as_deref().and_then(packed::ban::State::of) {
-            report.is_own |= report.time_to_live == [TimeToLive::Missing; 5];
-            (until, report.strikes) = (ban.until, ban.strikes);
+        for &is_own in formats {
+            let mut get = redis::cmd("GET");
+            get.arg(packed::ban::key(name, is_own));
+            let ban: Option<Vec<u8>> = self.reply(&get).await?;
+            if let Some(ban) = ban.as_deref().and_then(packed::ban::State::of) {
+                report.is_own |= is_own;
+                (until, report.strikes) = (ban.until, ban.strikes);
+            }
         }
         report.banned_for = Duration::from_millis(at_least_zero(until.saturating_sub(*now)));
         Ok((report, *now))

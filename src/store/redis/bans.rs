@@ -181,10 +181,10 @@ impl Server {
         limiter: &Limiter,
         op: &Op,
     ) -> Result<Option<OpResult>, Error> {
-        let (name, stamp) = (&limiter.name, self.stamp(random_id()?, limiter));
+        let stamp = self.stamp(random_id()?, limiter);
         Ok(Some(match op {
             Op::Ban(millis) => {
-                verbs::read_ban(&self.reply(&verbs::ban_for(name, stamp, *millis)).await?)?;
+                verbs::read_ban(&self.reply(&verbs::ban_for(limiter, stamp, *millis)).await?)?;
                 OpResult::Changed(true)
             }
             Op::BannedUntil => {
@@ -193,7 +193,14 @@ impl Server {
             }
             Op::Unban => {
                 let [now, until] = self.ban(limiter, stamp).await?;
-                self.command("UNLINK", &[packed::ban::key(name)]).await?;
+                self.command(
+                    "UNLINK",
+                    &[packed::ban::key(
+                        &limiter.name,
+                        limiter.of.counting.is_own(),
+                    )],
+                )
+                .await?;
                 OpResult::Changed(until > now)
             }
             _ => return Ok(None),
@@ -202,7 +209,7 @@ impl Server {
 
     /// Returns the time by which bans count and that at which the ban of a caller ends, in ms.
     async fn ban(&self, limiter: &Limiter, stamp: Stamp) -> Result<[i64; 2], Error> {
-        let call = verbs::ask_ban(&limiter.name, stamp);
+        let call = verbs::ask_ban(limiter, stamp);
         verbs::read_ban(&self.reply(&call).await?)
     }
 }

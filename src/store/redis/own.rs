@@ -250,7 +250,7 @@ impl Server {
     /// Carries out a verb.
     pub(super) async fn manage_own(&self, limiter: &Limiter, op: &Op) -> Result<OpResult, Error> {
         let (name, stamp) = (&limiter.name, self.stamp(random_id()?, limiter));
-        let keys = || [packed::key(name), packed::ban::key(name)];
+        let keys = || [packed::key(name), packed::ban::key(name, true)];
         Ok(match op {
             Op::Available => OpResult::Number(self.left(limiter, stamp).await?),
             Op::Release(permits) => OpResult::Number(self.release(limiter, stamp, *permits).await?),

@@ -90,7 +90,7 @@ impl Decide for Server {
             }
             (Op::Delete, None) => {
                 let mut keys = wire::keys(&limiter.name, self.client_id()?).to_vec();
-                keys.push(packed::ban::key(&limiter.name));
+                keys.push(packed::ban::key(&limiter.name, false));
                 let deleted = wire::count(&self.command("DEL", &keys).await?)?;
                 Ok(OpResult::Changed(deleted > 0))
             }

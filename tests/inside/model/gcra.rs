@@ -242,7 +242,7 @@ impl Stage {
     /// set back.
     fn forget_bans(&mut self) {
         for limiter in 0..LIMITERS {
-            let key = packed::ban::key(&self.pairs[limiter].name);
+            let key = packed::ban::key(&self.pairs[limiter].name, true);
             self.write(&["DEL", &key]);
             self.pairs[limiter].record = Record::default();
         }
@@ -562,7 +562,7 @@ impl Stage {
                 let left = record.in_force(now).map_or(0, |[left, _]| left);
                 assert_eq!(until, self.now + left);
                 *record = Record::default();
-                self.write(&["DEL", &packed::ban::key(&name)]);
+                self.write(&["DEL", &packed::ban::key(&name, true)]);
             }
             One::Ban(_) | One::Unban => {}
             One::Lose => {
@@ -627,7 +627,7 @@ impl Stage {
         }
         let state = self.state(limiter);
         assert_eq!(state, self.pairs[limiter].model.state.stored);
-        let ban = packed::ban::key(&self.pairs[limiter].name);
+        let ban = packed::ban::key(&self.pairs[limiter].name, true);
         for key in [key, ban] {
             // -2 is a key that is not there.
             let life: i64 = ask(&mut self.connection, &["PTTL", &key]);

@@ -11,9 +11,10 @@ use crate::{
 /// The kind of a state and of a row.
 const KIND: u8 = 4;
 
-/// Returns the key of the ban of a limiter's caller.
-pub(crate) fn key(name: &Name) -> String {
-    suffixed(name, "~:ban")
+/// Returns the key of the ban of a limiter's caller. A limiter by the same name in the other format
+/// is another one.
+pub(crate) fn key(name: &Name, is_own: bool) -> String {
+    suffixed(name, if is_own { "~:ban" } else { ":ban" })
 }
 
 /// Writes the terms of a ban, a row.

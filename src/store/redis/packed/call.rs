@@ -6,6 +6,7 @@ use super::{DECIDE, MOST, SETTLES, Stamp, ban, bytes::Bytes, key, row::Row};
 use crate::{
     charge::PermitId,
     clock::Millis,
+    compiled_limit::Limiter,
     limit::Ban,
     list::List,
     name::Name,
@@ -65,8 +66,9 @@ impl Call {
     }
 
     /// Adds the ban of a limiter in the same way.
-    pub(super) fn ban(&mut self, name: &Name, ban: Ban) {
-        self.keys.push((!name.text().seeded_hash(), ban::key(name)));
+    pub(super) fn ban(&mut self, Limiter { name, of }: &Limiter, ban: Ban) {
+        let key = ban::key(name, of.counting.is_own());
+        self.keys.push((!name.text().seeded_hash(), key));
         self.terms.push(Terms::Ban(ban));
     }
 

@@ -131,7 +131,7 @@ impl Asked<'_> {
         }
         for charge in of_first() {
             if let Some(ban) = charge.of().ban {
-                call.ban(charge.name(), ban);
+                call.ban(&charge.limiter, ban);
             }
         }
         let (callers, ahead) = with_ahead(run);

@@ -10,6 +10,7 @@ use super::{
 use crate::{
     charge::Charge,
     clock::Millis,
+    compiled_limit::Limiter,
     demand::Demand,
     error::Error,
     limit::{Algorithm, Ban},
@@ -56,13 +57,13 @@ pub(crate) fn read_left(row: &Row, reply: &Value) -> Result<(i64, Option<i64>), 
 }
 
 /// Makes the call that bans the caller of a limiter for so many ms, whatever ban it has.
-pub(crate) fn ban_for(name: &Name, stamp: Stamp, millis: u64) -> ScriptCall {
-    of_ban(name, stamp, BANS, millis)
+pub(crate) fn ban_for(limiter: &Limiter, stamp: Stamp, millis: u64) -> ScriptCall {
+    of_ban(limiter, stamp, BANS, millis)
 }
 
 /// Makes the call that asks until when the caller of a limiter is banned.
-pub(crate) fn ask_ban(name: &Name, stamp: Stamp) -> ScriptCall {
-    of_ban(name, stamp, ASKS, 0)
+pub(crate) fn ask_ban(limiter: &Limiter, stamp: Stamp) -> ScriptCall {
+    of_ban(limiter, stamp, ASKS, 0)
 }
 
 /// Reads the reply to both: the time by which it counted and that at which the ban ends, in ms.
@@ -81,14 +82,14 @@ pub(crate) fn report(caller: &Demand, strikes: &[(Carried, i64)], stamp: Stamp) 
     let mut call = Call::new(stamp.now);
     let banning = || {
         let each = caller.charges().zip(strikes);
-        each.filter_map(|(charge, strikes)| Some((charge.name(), charge.of().ban?, strikes)))
+        each.filter_map(|(charge, strikes)| Some((&charge.limiter, charge.of().ban?, strikes)))
     };
-    for (name, ..) in banning() {
-        call.limiter(name, Row::any(Algorithm::Gcra));
+    for (limiter, ..) in banning() {
+        call.limiter(&limiter.name, Row::any(Algorithm::Gcra));
     }
     let limiters = banning().count();
-    for (place, (name, ban, (carried, wait))) in banning().enumerate() {
-        call.ban(name, ban);
+    for (place, (limiter, ban, (carried, wait))) in banning().enumerate() {
+        call.ban(limiter, ban);
         call.again(stamp.id, 0, 1, REPORTS);
         call.charge(place, HAS_BAN, u32::try_from(*wait).unwrap_or(u32::MAX));
         call.banning(limiters + place, *carried);
@@ -112,11 +113,11 @@ pub(crate) fn read_report(reply: &Value, caller: &Demand) -> Result<List<Found>,
 }
 
 /// A call that bans has its length where others have the age of refusals.
-fn of_ban(name: &Name, Stamp { now, .. }: Stamp, flags: u8, age: u64) -> ScriptCall {
+fn of_ban(limiter: &Limiter, Stamp { now, .. }: Stamp, flags: u8, age: u64) -> ScriptCall {
     let mut call = Call::new(now);
     // Any that says nothing about the limiter.
-    call.limiter(name, Row::any(Algorithm::Gcra));
-    call.ban(name, Ban::after(1));
+    call.limiter(&limiter.name, Row::any(Algorithm::Gcra));
+    call.ban(limiter, Ban::after(1));
     call.request(1, 1, flags);
     call.charge(0, HAS_BAN, 1);
     call.banning(1, Carried { number: 0, age });

@@ -216,7 +216,8 @@ mod tests {
     fn no_key_of_a_limiter_names_another() {
         let name = Name::exact("{orders}").unwrap();
         let own = keys(&name, "7d9").into_iter();
-        for key in own.chain([packed::key(&name), packed::ban::key(&name)]) {
+        let bans = [true, false].map(|is_own| packed::ban::key(&name, is_own));
+        for key in own.chain(bans).chain([packed::key(&name)]) {
             let taken = Name::exact(&key).is_ok();
             assert_eq!(taken, key == name.as_str(), "{key}");
         }

@@ -33,9 +33,9 @@ pub(crate) fn call(
     // A second call would find nothing to repair, and report that.
     let once = matches!(op, Op::Release(_) | Op::Repair | Op::Rename(_));
     if let Op::Rename(new_name) = op {
-        own.push(packed::ban::key(name));
+        own.push(packed::ban::key(name, false));
         own.extend(keys(new_name, settings.client_id));
-        own.push(packed::ban::key(new_name));
+        own.push(packed::ban::key(new_name, false));
     }
     let mut call = start(script, &own, verb, once);
     let command = &mut call.command;
