@@ -2,7 +2,7 @@
 -- all or none. Requests are decided in order: each sees what those before it took. Each state is
 -- read once, and written once after all decisions, so all are checked before the first write.
 --
--- KEYS  the states of limiters, {N}~, and of bans, {N}~:ban, in any order
+-- KEYS  the states of limiters, {N}~ or {N}:calendar~, and of bans, {N}~:ban, in any order
 -- ARGV  1, packed, little-endian:
 --       a lone call, of one caller of key 1 by row 1, of a log or a window:
 --         c8 id, I6 now, B 0, the row, I4 permits

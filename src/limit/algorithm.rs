@@ -94,7 +94,8 @@ pub enum Algorithm {
     /// sent with each call. No limiter [by its exact name](crate::RateLimiter::new) and no
     /// [shared](crate::Rule::shared) rule counts so. A changed limit applies at once: what is in
     /// use stays in use, in whole permits, up to the new limit. A name that changes from or to
-    /// another algorithm starts with all permits free.
+    /// another algorithm starts with all permits free in memory, and in Redis as
+    /// [`docs::keys`](crate::docs::keys) says.
     ///
     /// Grants have no entries. A limiter in Redis knows its last four, by which it recognises a
     /// call that is sent again because its connection was lost. Permits of an unanswered call are

@@ -3,7 +3,7 @@
 use super::guards::SHARE;
 use crate::{
     scene::*,
-    support::{companion, state_key},
+    support::{calendar_key, companion, state_key},
 };
 use tower_ratelimit::Ban;
 
@@ -222,6 +222,7 @@ impl Limiter {
     /// Returns what counts the grants: a log, or the state of a calendar.
     pub fn log(&self) -> String {
         match self.is_own() {
+            true if self.is_calendar() => calendar_key(&self.name),
             true => state_key(&self.name),
             false => companion(&self.name, "permits"),
         }

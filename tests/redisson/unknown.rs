@@ -9,7 +9,7 @@ use super::{
 };
 use crate::{
     scene::*,
-    support::{label_and_used, state_key},
+    support::{calendar_key, label_and_used, state_key},
 };
 
 /// Java, by the jars as they are, and Rust on one server, which has no other keys.
@@ -59,6 +59,7 @@ impl Both {
         let key = |suffix: &&str| match *suffix {
             "" | "-new" => format!("{}{suffix}", self.name),
             "~" => state_key(&self.name),
+            "calendar~" => calendar_key(&self.name),
             suffix => companion(&self.name, suffix, ""),
         };
         let mut expected: Vec<_> = suffixes.iter().map(key).collect();
@@ -128,7 +129,7 @@ async fn java_knows_no_calendar() {
         let quota = quota.unwrap();
         quota.name().clone_into(&mut both.name);
         take(&quota, 3).await;
-        both.keys(&["~"]);
+        both.keys(&["calendar~"]);
         both.java("exists", 0, "false");
         for verb in ["tryAcquire", "available"] {
             let thrown = both.ask_java(verb, 1).unwrap_err();
@@ -137,22 +138,22 @@ async fn java_knows_no_calendar() {
                 "{thrown}"
             );
         }
-        both.keys(&["~"]);
+        both.keys(&["calendar~"]);
 
         both.java("trySetRate", 5, "true");
         both.java("tryAcquire", 4, "true");
         take(&quota, 2).await;
         both.java("available", 0, "1");
         both.java("tryAcquire", 2, "false");
-        both.keys(&["", "value", "permits", "~"]);
-        let stored = both.server.command(&["GET", &state_key(&both.name)]);
+        both.keys(&["", "value", "permits", "calendar~"]);
+        let stored = both.server.command(&["GET", &calendar_key(&both.name)]);
         let (label, used) = label_and_used(&stored.into_bytes());
         assert!(label > 20_000_000 && used == 5, "{label} {used}");
         both.java("delete", 0, "true");
-        both.keys(&["~"]);
+        both.keys(&["calendar~"]);
         both.java("trySetRate", 5, "true");
         both.java("rename", 0, "null");
-        both.keys(&["-new", "~"]);
+        both.keys(&["-new", "calendar~"]);
         assert_eq!(free(&quota).await, 5);
         assert!(quota.delete().await.unwrap());
         both.keys(&["-new"]);

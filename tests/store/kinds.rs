@@ -8,7 +8,7 @@ mod window;
 
 use crate::{
     scene::*,
-    support::{label_and_used, state_key},
+    support::{calendar_key, label_and_used, state_key},
 };
 
 impl Way {

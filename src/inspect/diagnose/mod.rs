@@ -166,7 +166,9 @@ impl Look<'_> {
         report.compare(logged);
         let is_redissons = report.time_to_live != [TimeToLive::Missing; 5];
         if !is_redissons {
-            self.read_own(&mut report, packed::key(name), *now).await?;
+            for key in [packed::calendar::key(name), packed::key(name)] {
+                self.read_own(&mut report, key, *now).await?;
+            }
         }
         // What has no state may still have a ban.
         let formats = match report.is_own {

@@ -250,16 +250,25 @@ impl Server {
     /// Carries out a verb.
     pub(super) async fn manage_own(&self, limiter: &Limiter, op: &Op) -> Result<OpResult, Error> {
         let (name, stamp) = (&limiter.name, self.stamp(random_id()?, limiter));
-        let keys = || [packed::key(name), packed::ban::key(name, true)];
         Ok(match op {
             Op::Available => OpResult::Number(self.left(limiter, stamp).await?),
             Op::Release(permits) => OpResult::Number(self.release(limiter, stamp, *permits).await?),
             Op::Delete => {
-                let deleted = wire::count(&self.command("DEL", &keys()).await?)?;
+                // Another version of the service may count in the other of the first two.
+                let keys = [
+                    packed::key(name),
+                    calendar::key(name),
+                    packed::ban::key(name, true),
+                ];
+                let deleted = wire::count(&self.command("DEL", &keys).await?)?;
                 OpResult::Changed(deleted > 0)
             }
             Op::TimeToLive => {
-                let left = self.command("PTTL", &keys()[..1]).await?;
+                let key = match limiter.of.counting.algorithm {
+                    Algorithm::Calendar => calendar::key(name),
+                    _ => packed::key(name),
+                };
+                let left = self.command("PTTL", &[key]).await?;
                 OpResult::TimeToLive(wire::time_to_live(&left)?)
             }
             // Its limit is in the code.

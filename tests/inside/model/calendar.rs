@@ -138,7 +138,7 @@ impl Pair {
     }
 
     fn key(&self) -> String {
-        packed::key(&self.name)
+        packed::calendar::key(&self.name)
     }
 
     fn now(&mut self) -> i64 {

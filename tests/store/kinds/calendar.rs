@@ -20,7 +20,7 @@ fn quota(store: &impl Store, text: &str) -> RateLimiter {
 /// A quota in Redis, with what stands there.
 fn stored(text: &str) -> (RateLimiter, Stored) {
     let limiter = quota(&redis_store().build().unwrap(), text);
-    let key = state_key(limiter.name());
+    let key = calendar_key(limiter.name());
     (limiter, Stored { key })
 }
 
@@ -331,7 +331,7 @@ async fn a_state_that_is_not_ours_is_named_and_left() {
     let server = RedisServer::shared();
     let store = redis_store().build().unwrap();
     let limiter = quota(&store, "9/month");
-    let key = state_key(limiter.name());
+    let key = calendar_key(limiter.name());
     let stored = Stored { key };
     let mut grants = Vec::new();
     for _ in 0..7 {

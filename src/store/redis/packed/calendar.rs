@@ -1,21 +1,30 @@
 //! A limit by the calendar, one string, which has the permits used in a window, under its label.
 //!
+//! Its key is not that of the other kinds: what is in use by the one would count for too long by
+//! the other, so two versions of a service that take turns have a limit each.
+//!
 //! A call carries two windows of the limit, the present one by the caller's clock and the next, and
 //! the server's time chooses. If neither holds that time, the call must be made once more, by that
 //! time.
 
-use super::{LATEST, MOST, Numbers, Standing, bytes::Bytes, left_and, number_at};
+use super::{LATEST, MOST, Numbers, Standing, bytes::Bytes, left_and, number_at, suffixed};
 use crate::{
     algorithm::answer::{Answer, Changed},
     charge::{Charge, Taken},
     clock::Now,
     error::Error,
     limit::{RateType, StoredLimit, calendar::Window},
+    name::Name,
     store::redis::wire,
 };
 
 /// The kind of a state and of a row.
 const KIND: u8 = 5;
+
+/// Returns the key of a limiter that counts so.
+pub(crate) fn key(name: &Name) -> String {
+    suffixed(name, ":calendar~")
+}
 
 /// What a charge counts by. A limiter stands as the permits left, and the ms until the window ends:
 /// 0 if all ask for more than the rate, which says no end.

@@ -2,7 +2,7 @@
 
 use redis::Value;
 
-use super::{DECIDE, MOST, SETTLES, Stamp, ban, bytes::Bytes, key, row::Row};
+use super::{DECIDE, MOST, SETTLES, Stamp, ban, bytes::Bytes, calendar, key, row::Row};
 use crate::{
     charge::PermitId,
     clock::Millis,
@@ -61,7 +61,11 @@ impl Call {
 
     /// Adds a limiter, whose place is the number of those before it.
     pub(super) fn limiter(&mut self, name: &Name, row: Row) {
-        self.keys.push((name.text().seeded_hash(), key(name)));
+        let key = match row {
+            Row::Calendar(_) => calendar::key(name),
+            _ => key(name),
+        };
+        self.keys.push((name.text().seeded_hash(), key));
         self.terms.push(Terms::Row(row));
     }
 

@@ -108,7 +108,8 @@ const SHADOW: u8 = 1;
 const HAS_BAN: u8 = 2;
 const FETCHES: u8 = 4;
 
-/// Returns the key of a limiter. No name of a limiter in Redisson's format ends so.
+/// Returns the key of a limiter by any algorithm but the calendar, which has
+/// [its own](calendar::key). No name of a limiter in Redisson's format ends so.
 pub(crate) fn key(name: &Name) -> String {
     suffixed(name, SUFFIX)
 }

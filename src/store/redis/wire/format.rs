@@ -217,7 +217,8 @@ mod tests {
         let name = Name::exact("{orders}").unwrap();
         let own = keys(&name, "7d9").into_iter();
         let bans = [true, false].map(|is_own| packed::ban::key(&name, is_own));
-        for key in own.chain(bans).chain([packed::key(&name)]) {
+        let states = [packed::key(&name), packed::calendar::key(&name)];
+        for key in own.chain(bans).chain(states) {
             let taken = Name::exact(&key).is_ok();
             assert_eq!(taken, key == name.as_str(), "{key}");
         }
