@@ -48,6 +48,7 @@ mod support;
 #[path = "../support/topologies.rs"]
 mod topologies;
 mod verify;
+mod versions;
 #[path = "../monitor/watch.rs"]
 mod watch;
 mod weight;

@@ -1,0 +1,401 @@
+//! Two versions of a service, as a rolling deploy has them, that take of one key in turns: every
+//! pair of algorithms, limits and intervals, with a ban and without. `bans` has what bans do then.
+//!
+//! Each version is a process: a store in memory is never that of two.
+
+mod bans;
+
+use crate::{
+    scene::*,
+    support::{
+        calendar_key,
+        random::{Random, seed},
+        state_key, windows,
+    },
+};
+use tower_ratelimit::Ban;
+
+/// How a version counts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    Log,
+    Window,
+    Gcra,
+    Calendar,
+}
+
+const KINDS: [Kind; 4] = [Kind::Log, Kind::Window, Kind::Gcra, Kind::Calendar];
+
+/// The limit of a version.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Version {
+    kind: Kind,
+    permits: u64,
+    /// Of the two intervals of its kind, the longer
+    is_long: bool,
+}
+
+impl Version {
+    fn all() -> Vec<Self> {
+        let of = |kind| {
+            [(5, false), (5, true), (8, false), (8, true)].map(|(permits, is_long)| Self {
+                kind,
+                permits,
+                is_long,
+            })
+        };
+        KINDS.into_iter().flat_map(of).collect()
+    }
+
+    /// All, and each beside each.
+    fn pairs() -> Vec<[Self; 2]> {
+        let all = Self::all();
+        let beside = |old: &Self| all.iter().map(|new| [*old, *new]).collect::<Vec<_>>();
+        all.iter().flat_map(beside).collect()
+    }
+
+    fn limiter(self, store: &RedisStore, name: &str, ban: Option<Ban>) -> RateLimiter {
+        let interval = match (self.kind, self.is_long) {
+            (Kind::Calendar, false) => format!("day {}", zone()),
+            (Kind::Calendar, true) => format!("month {}", zone()),
+            (_, false) => "1m".to_owned(),
+            (_, true) => "1h".to_owned(),
+        };
+        let limit: Limit = format!("{}/{interval}", self.permits).parse().unwrap();
+        let limit = limit.named(name);
+        let limit = match self.kind {
+            Kind::Calendar => limit,
+            Kind::Log => limit.algorithm(Algorithm::SlidingLog),
+            Kind::Window => limit.algorithm(Algorithm::FixedWindow),
+            Kind::Gcra => limit.algorithm(Algorithm::Gcra),
+        };
+        let limit = ban.into_iter().fold(limit, |limit, ban| limit.ban(ban));
+        limit.single(store).unwrap()
+    }
+
+    /// Of a calendar, the longest.
+    fn interval(self) -> Duration {
+        match (self.kind, self.is_long) {
+            (Kind::Calendar, false) => 24 * HOUR,
+            (Kind::Calendar, true) => 31 * 24 * HOUR,
+            (_, false) => secs(60),
+            (_, true) => HOUR,
+        }
+    }
+
+    /// The most that it grants in an interval when it is the only one, wherever that begins.
+    fn most(self) -> u64 {
+        match self.kind {
+            Kind::Log | Kind::Calendar => self.permits,
+            Kind::Window | Kind::Gcra => 2 * self.permits,
+        }
+    }
+}
+
+/// A zone whose midnight is hours away: the clock by which calendars count is not moved.
+fn zone() -> &'static str {
+    match SystemClock.now().as_secs() / 3600 % 24 {
+        0..12 => "UTC",
+        _ => "Pacific/Kiritimati",
+    }
+}
+
+/// Two processes of a service, whose limits count by the server's clock.
+struct Service([RedisStore; 2]);
+
+impl Service {
+    fn new() -> Self {
+        let prefix = unique("versions");
+        let store = || {
+            let store = shared_redis().prefix(&prefix);
+            store.build().unwrap()
+        };
+        Self([store(), store()])
+    }
+}
+
+/// Moves the times in what stands under the keys back by so many ms: states of all kinds but the
+/// calendar's, and bans. What has expired then is deleted.
+const PASS: &str = "for _, key in ipairs(KEYS) do \
+    local state, life = redis.call('GET', key), redis.call('PTTL', key) - ARGV[1] \
+    if state and life <= 0 then redis.call('DEL', key) elseif state then \
+      local size, kind = #state, string.byte(state, -2) - 16 \
+      local function move(at, width, by) \
+        local format = '<I' .. width \
+        local time = math.max(struct.unpack(format, state, at) - by, 0) \
+        state = string.sub(state, 1, at - 1) .. struct.pack(format, time) \
+          .. string.sub(state, at + width) \
+      end \
+      if kind == 1 then \
+        local first = size - 9 - 30 * string.byte(state, -3) \
+        for at = 17, first - 1, 22 do move(at, 6, ARGV[1]) end \
+        for at = first + 24, size - 10, 30 do move(at, 6, ARGV[1]) end \
+        move(size - 9, 6, ARGV[1]) \
+      elseif kind == 2 then \
+        move(14, 7, ARGV[1] * 1000) move(28, 7, ARGV[1] * 1000) \
+      elseif kind == 3 then \
+        move(1, 6, ARGV[1]) move(7, 6, ARGV[1]) \
+      elseif kind == 4 then \
+        for at = 15, size - 47, 20 do move(at, 6, ARGV[1]) end \
+        for at = size - 29, size - 11, 6 do move(at, 6, ARGV[1]) end \
+      end \
+      redis.call('SET', key, state, 'PX', life) \
+    end \
+  end";
+
+/// Two versions and the key that they share.
+struct Shared {
+    pair: [Version; 2],
+    limiters: [RateLimiter; 2],
+    /// How much time has passed, as far as the test says
+    now: Duration,
+    /// When, how many, and by which
+    grants: Vec<(Duration, i64, usize)>,
+    /// What was done, for who reads of a failure
+    history: String,
+}
+
+impl Shared {
+    fn new(service: &Service, pair: [Version; 2], bans: [Option<Ban>; 2]) -> Self {
+        let name = unique("shared");
+        let of = |number: usize| pair[number].limiter(&service.0[number], &name, bans[number]);
+        let limiters = [of(0), of(1)];
+        assert_eq!(limiters[0].name(), limiters[1].name());
+        Self {
+            pair,
+            limiters,
+            // Longer than any interval.
+            now: 100 * 24 * HOUR,
+            grants: Vec::new(),
+            history: String::new(),
+        }
+    }
+
+    /// The keys of both.
+    fn keys(&self) -> [String; 3] {
+        let name = self.limiters[0].name();
+        [
+            state_key(name),
+            calendar_key(name),
+            format!("{}:ban", state_key(name)),
+        ]
+    }
+
+    /// What the limits have in use.
+    fn states(&self) -> Reply {
+        let [state, calendar, _] = self.keys();
+        RedisServer::shared().command(&["MGET", &state, &calendar])
+    }
+
+    /// Lets time pass, but for calendars.
+    fn pass(&mut self, time: Duration) {
+        let [state, calendar, ban] = self.keys();
+        let by = time.as_millis().to_string();
+        let server = RedisServer::shared();
+        let passed = server.cli(&["EVAL", PASS, "3", &state, &ban, &calendar, &by]);
+        assert_eq!(passed, "(nil)");
+        self.now += time;
+        self.history += &format!("{time:?} pass\n");
+    }
+
+    /// What was granted later than this.
+    fn granted_since(&self, from: Duration) -> u64 {
+        let later = self.grants.iter().filter(|grant| grant.0 > from);
+        later.map(|grant| grant.1.unsigned_abs()).sum()
+    }
+
+    /// The most that was granted in such a time, by both or by one.
+    fn most_in(&self, time: Duration, by: Option<usize>) -> u64 {
+        let is_meant = |it: &&(Duration, i64, usize)| by.is_none_or(|by| it.2 == by);
+        let grants = self.grants.iter().filter(is_meant);
+        let fullest = windows(grants.map(|it| (it.0, it.1)), time)
+            .into_iter()
+            .max();
+        fullest.unwrap_or(0).unsigned_abs()
+    }
+
+    async fn decide(&mut self, by: usize, permits: u32) -> Decision {
+        let decision = self.limiters[by].try_acquire_many(permits).await;
+        let decision = decision.unwrap_or_else(|error| panic!("{error}: {self:?}"));
+        assert_eq!(decision.source(), Source::Store);
+        let kind = match &decision {
+            Decision::Allow(_) => None,
+            Decision::Deny(refusal) => Some(refusal.kind()),
+        };
+        self.history += &format!("{by} asks for {permits}: {kind:?}\n");
+        if decision.is_allowed() {
+            self.grants.push((self.now, permits.into(), by));
+        }
+        decision
+    }
+
+    /// A version asks. Returns whether it is granted. A refusal leaves what is in use as it is.
+    async fn ask(&mut self, by: usize, permits: u32) -> bool {
+        let before = self.states();
+        let Decision::Deny(refusal) = self.decide(by, permits).await else {
+            return true;
+        };
+        assert_eq!(refusal.kind(), RefusalKind::OverLimit, "{self:?}");
+        let longest = self.pair[0].interval().max(self.pair[1].interval());
+        let wait = refusal.retry_after().unwrap();
+        let is_right = !wait.is_zero() && wait <= longest + SECOND;
+        assert!(is_right, "{wait:?}: {self:?}");
+        assert_eq!(before, self.states(), "changed by a refusal: {self:?}");
+        false
+    }
+}
+
+impl std::fmt::Debug for Shared {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{:?}\n{}", self.pair, self.history)
+    }
+}
+
+/// With bans that nobody gets, and without: such calls are carried out in another way.
+fn bans() -> [Option<Ban>; 2] {
+    [None, Some(Ban::after(1000))]
+}
+
+/// What is granted at one instant to two that ask in turns until both are refused, at least and at
+/// most. Each has what the other has not taken: the greater limit in all.
+fn at_one_instant([old, new]: [Version; 2]) -> [u64; 2] {
+    let (more, both) = (old.permits.max(new.permits), old.permits + new.permits);
+    match (old.kind == Kind::Calendar, new.kind == Kind::Calendar) {
+        // A day and a month have the same label on the first of a month.
+        (true, true) if old.is_long != new.is_long => [more, both],
+        // Neither takes over what the other has in use.
+        (true, false) | (false, true) => [both; 2],
+        _ => [more; 2],
+    }
+}
+
+#[tokio::test]
+async fn at_one_instant_two_versions_have_the_greater_limit() {
+    let service = Service::new();
+    for pair in Version::pairs() {
+        for ban in bans() {
+            let mut shared = Shared::new(&service, pair, [ban; 2]);
+            let (mut turn, mut refused) = (0, 0);
+            let [least, most] = at_one_instant(pair);
+            while refused < 2 {
+                let is_granted = shared.ask(turn % 2, 1).await;
+                (turn, refused) = (turn + 1, if is_granted { 0 } else { refused + 1 });
+                let granted = shared.granted_since(Duration::ZERO);
+                assert!(granted <= most, "{granted} of {most}: {shared:?}");
+            }
+            let granted = shared.granted_since(Duration::ZERO);
+            assert!(granted >= least, "{granted} of {least}: {shared:?}");
+            assert!(shared.limiters[turn % 2].delete().await.unwrap());
+            for (limiter, version) in shared.limiters.iter().zip(pair) {
+                assert_eq!(free(limiter).await, version.permits, "deleted: {shared:?}");
+            }
+        }
+    }
+}
+
+/// What passes between two requests: so that none is nearly as old as an interval, as a busy
+/// machine lets more pass than that.
+const UNIT: Duration = secs(13);
+
+#[tokio::test]
+async fn over_time_two_versions_have_no_more_than_both_limits() {
+    let (service, mut random) = (Service::new(), Random(seed()));
+    for pair in Version::pairs() {
+        for ban in bans() {
+            let mut shared = Shared::new(&service, pair, [ban; 2]);
+            for _ in 0..20 {
+                let units = random.of(&[0, 0, 0, 0, 1, 1, 3, 5, 70, 277]);
+                if units > 0 {
+                    shared.pass(units * UNIT);
+                }
+                let by = random.place(2);
+                let is_granted = shared.ask(by, random.of(&[1, 1, 2, 3])).await;
+                check_logs(&shared, by, is_granted);
+                if is_granted {
+                    check_conversion(&shared, by).await;
+                }
+            }
+            check_bounds(&shared);
+            check_all_is_free(&mut shared).await;
+        }
+    }
+}
+
+/// Two logs have a window each, and each counts what both take: from its first grant on, or from
+/// its first after it took nothing for an interval, and before that as far as the other knows.
+fn check_logs(shared: &Shared, by: usize, is_granted: bool) {
+    let [own, other] = [by, 1 - by].map(|number| shared.pair[number]);
+    if own.kind != Kind::Log || other.kind != Kind::Log {
+        return;
+    }
+    let (now, interval) = (shared.now, own.interval());
+    let in_use = shared.granted_since(now - interval);
+    if !is_granted {
+        // Each asks for three at most.
+        assert!(in_use + 3 > own.permits, "refused at {in_use}: {shared:?}");
+        return;
+    }
+    let mine = shared.grants.iter().filter(|grant| grant.2 == by);
+    let times: Vec<_> = mine.map(|grant| grant.0).collect();
+    let idle = times
+        .windows(2)
+        .rposition(|pair| pair[1] - pair[0] >= interval);
+    let first = times[idle.map_or(0, |place| place + 1)];
+    let known = first - interval.min(other.interval());
+    let counted = shared.granted_since((now - interval).max(known));
+    assert!(counted <= own.permits, "{counted} in use: {shared:?}");
+}
+
+/// What one has in use is in use for the other, at most its limit. Two logs may each have a window
+/// of its own, and a calendar is not converted.
+async fn check_conversion(shared: &Shared, by: usize) {
+    let [own, other] = [by, 1 - by].map(|number| shared.pair[number]);
+    let is_log = own.kind == Kind::Log && other.kind == Kind::Log;
+    if is_log || own.kind == Kind::Calendar || other.kind == Kind::Calendar {
+        return;
+    }
+    // Time goes on meanwhile.
+    let most = own.permits - free(&shared.limiters[by]).await;
+    let found = other.permits - free(&shared.limiters[1 - by]).await;
+    let least = own.permits - free(&shared.limiters[by]).await;
+    let [least, most] = [least, most].map(|in_use| in_use.min(other.permits));
+    assert!(
+        (least..=most).contains(&found),
+        "{found} in use of {least}..={most}: {shared:?}"
+    );
+}
+
+/// In the shorter interval, both have no more than one of them has alone. Of a calendar and another
+/// kind, each has its own. What is used of a month is not of a day, whose window both count in then.
+fn check_bounds(shared: &Shared) {
+    let [old, new] = shared.pair;
+    let time = old.interval().min(new.interval());
+    let both = shared.most_in(time, None);
+    let each = [0, 1].map(|by| (shared.most_in(time, Some(by)), shared.pair[by].most()));
+    let more = old.most().max(new.most());
+    let is_right = match (old.kind == Kind::Calendar, new.kind == Kind::Calendar) {
+        (true, true) if old.is_long != new.is_long => both <= 2 * more,
+        (true, true) | (false, false) => both <= more,
+        _ => each.iter().all(|(granted, most)| granted <= most),
+    };
+    assert!(is_right, "{both} in {time:?}, {each:?}: {shared:?}");
+}
+
+/// The longer interval later, whatever was granted is free again, but by the calendar.
+async fn check_all_is_free(shared: &mut Shared) {
+    let longest = (shared.pair.into_iter()).filter(|it| it.kind != Kind::Calendar);
+    let Some(longest) = longest.map(Version::interval).max() else {
+        return;
+    };
+    shared.pass(longest + SECOND);
+    for number in [0, 1] {
+        let version = shared.pair[number];
+        if version.kind != Kind::Calendar {
+            assert_eq!(
+                free(&shared.limiters[number]).await,
+                version.permits,
+                "{shared:?}"
+            );
+        }
+    }
+}
