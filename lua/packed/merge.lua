@@ -1,14 +1,23 @@
 -- Merges records of a log that has too many, but for the newest, whose callers may settle them. A
 -- fragment of log_write.lua.
 --
--- Neighbours that live by the same shortest interval are merged if they lie within a thousandth of
--- it, at the time of the last: so a merged record, a slot, expires late by as much at most. It has
--- no id, and 0 callers. Those that were given back whole are dropped.
+-- Time is divided in parts of a thousandth of an interval. Those that live by the same shortest
+-- interval and lie in one part of it are merged, at the time of the last: so a merged record, a
+-- slot, expires late by as much at most, also if it is merged again. It has no id, and 0 callers.
+-- Those that were given back whole are dropped.
 
--- The open group: where its only record is, the times of its first and its last record, how far
--- they may lie apart, how many there are, and their permits.
-local parts, begin, first, newest, width, number, sum = {}, 1, nil, 0, nil, 0, 0
+-- The open group: where its only record is, the part of time, the time of its last record, how long
+-- parts are, how many records there are, and their permits.
+local parts, begin, part, newest, width, number, sum = {}, 1, nil, 0, nil, 0, 0
 local kept = max(#text - 22 * 500, 0)
+
+-- How long parts are, by the window: none of a shorter interval lies in two of a longer one.
+local widths = {}
+for w = last - 6, 2, -5 do
+  local own = ceil(log[w] / 1000)
+  widths[w] = width and own - own % width or own
+  width = widths[w]
+end
 
 local function close()
   if number > 0 then
@@ -25,10 +34,11 @@ for at = 1, kept, 22 do
     while time <= now - log[w] do
       w = w - 5
     end
-    local its_width = ceil(log[w] / 1000)
-    if its_width ~= width or time >= first + width or sum + permits > LATEST then
+    local its_width = widths[w]
+    local its_part = floor(time / its_width)
+    if its_width ~= width or its_part ~= part or sum + permits > LATEST then
       close()
-      begin, first, width, number, sum = at, time, its_width, 0, 0
+      begin, part, width, number, sum = at, its_part, its_width, 0, 0
     end
     newest, number, sum = time, number + 1, sum + permits
   end

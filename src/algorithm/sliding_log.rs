@@ -21,7 +21,7 @@ use crate::{
 /// left are wanted exactly.
 const PAGE: i64 = 100;
 
-/// The most entries of a log in our own format: beyond that, those within a thousandth of the
+/// The most entries of a log in our own format: beyond that, those of each thousandth of the
 /// interval become one, which expires with the last of them.
 const MOST_ENTRIES: usize = 2000;
 /// So many of the newest stay single, as their callers may give them back.

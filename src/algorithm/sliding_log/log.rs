@@ -142,15 +142,15 @@ impl Log {
         self.0.len()
     }
 
-    /// Merges neighbours of less than a `width` of scores to the time of the last of them. So many
-    /// of the newest stay as they are.
+    /// Merges the entries of each part of time, which is a `width` of scores, to the last of them:
+    /// one that is merged again moves no further. So many of the newest stay as they are.
     pub(super) fn merge(&mut self, width: i64, newest: usize) {
-        let mut first = None;
+        let mut part = None;
         let mut merged: VecDeque<Entry> = VecDeque::new();
         let newest = self.0.split_off(self.0.len().saturating_sub(newest));
         for entry in self.0.drain(..) {
-            let is_near = first.is_some_and(|first| entry.score < width + first);
-            if is_near
+            let its_part = entry.score.div_euclid(width.max(1));
+            if part == Some(its_part)
                 && let Some(slot) = merged.back_mut()
                 && let Some(permits) = slot.permits.checked_add(entry.permits)
             {
@@ -161,7 +161,7 @@ impl Log {
                     id: PermitId::NONE,
                 };
             } else {
-                first = Some(entry.score);
+                part = Some(its_part);
                 merged.push_back(entry);
             }
         }

@@ -355,31 +355,39 @@ impl Log {
         }
     }
 
-    /// Merges neighbours within a thousandth of the shortest interval by which they live, at the
-    /// time of the last of them: what they took returns late by that, never early.
+    /// Merges those that lie in one part of time, a thousandth of the shortest interval by which
+    /// they live, at the time of the last of them: what they took returns late by that, never
+    /// early. A longer part consists of whole shorter ones.
     fn merge(&mut self, now: i64) {
+        let mut widths: Vec<(i64, i64)> = Vec::new();
+        for span in self.spans.iter().rev() {
+            let own = (span.interval + 999) / 1000;
+            let within = widths.last().map_or(0, |(_, width)| own % width);
+            widths.push((span.interval, own - within));
+        }
         let width = |record: &Record| {
-            let mut each = self.spans.iter().rev();
-            let shortest = each.find(|span| record.lives(span.interval, now));
-            shortest.map_or(0, |span| (span.interval + 999) / 1000)
+            let mut each = widths.iter();
+            let shortest = each.find(|(interval, _)| record.lives(*interval, now));
+            shortest.map_or(1, |(_, width)| *width)
         };
         let longest = self.longest();
         let is_used = |it: &&Record| it.permits > 0 && it.lives(longest, now);
         let mut merged: Vec<Record> = Vec::new();
-        // The width of the last group, and the time of the first of it
+        // How long the part of the last group is, and which it is
         let mut group = (0, 0);
         let newest = self
             .records
             .split_off(self.records.len().saturating_sub(KEPT));
         for record in self.records.iter().filter(is_used) {
-            let is_near = width(record) == group.0 && record.time < group.1 + group.0;
-            let fits = |slot: &&mut Record| is_near && slot.permits + record.permits <= MOST_I6;
+            let part = (width(record), record.time / width(record));
+            let fits =
+                |slot: &&mut Record| part == group && slot.permits + record.permits <= MOST_I6;
             if let Some(slot) = merged.last_mut().filter(fits) {
                 slot.callers = Callers::default();
                 slot.permits += record.permits;
                 slot.time = record.time;
             } else {
-                group = (width(record), record.time);
+                group = part;
                 merged.push(*record);
             }
         }
