@@ -1,9 +1,11 @@
-//! Ways to count: what holds of each kind on both stores is in `each`, the rest is one kind's own.
+//! Ways to count: what holds of each kind on both stores is in `each`, what the guide
+//! says of both formats in `table`, the rest is one kind's own.
 
 mod calendar;
 mod each;
 mod gcra;
 mod slots;
+mod table;
 mod window;
 
 use crate::{

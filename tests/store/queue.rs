@@ -5,7 +5,7 @@ mod dropped;
 
 use crate::scene::*;
 
-const CROWD: usize = 64;
+pub(crate) const CROWD: usize = 64;
 
 /// Returns a store that calls Redis each time, and whose decisions a busy machine does not turn
 /// into decisions by policy.
@@ -24,7 +24,7 @@ fn remaining(decision: &Decision) -> Option<u64> {
 }
 
 /// Has a crowd ask while the server stands still; their answers, and how many scripts that took.
-async fn crowd<T: Send + 'static, F: Future<Output = T> + Send + 'static>(
+pub(crate) async fn crowd<T: Send + 'static, F: Future<Output = T> + Send + 'static>(
     server: &mut RedisServer,
     ask: impl Fn() -> F,
 ) -> (Vec<T>, u64) {

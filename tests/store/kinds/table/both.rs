@@ -1,0 +1,240 @@
+//! What is so on both stores.
+
+use super::*;
+
+pub async fn algorithms(kinds: Kinds<impl Settles>) {
+    let mut ways = own_ways(&kinds.own);
+    for way in Way::STORED {
+        ways.push(way.limited(&kinds.own, Limit::per_hour(2)).await);
+    }
+    // In a store of Redisson's format, too, whose GCRA and calendar are our own.
+    ways.extend(own_ways(&kinds.redisson));
+    for limiter in ways {
+        take(&limiter, 1).await;
+        take(&limiter, 1).await;
+        refused(limiter.try_acquire().await.unwrap());
+    }
+    let exact = limited(&kinds.own, Limit::per_hour(2)).await;
+    for algorithm in [Algorithm::Gcra, Algorithm::Calendar] {
+        let of_code = exact.clone().algorithm(algorithm);
+        fails(of_code.try_acquire().await, ErrorKind::Limit);
+        let rule = Rule::shared(exact.name()).or_init(Limit::daily(2));
+        let layer = RateLimitLayer::builder(&kinds.own).otherwise(rule.algorithm(algorithm));
+        assert_eq!(layer.build().unwrap_err().kind(), ConfigErrorKind::Limit);
+    }
+}
+
+pub async fn limit(kinds: Kinds<impl Settles>) {
+    let (five, nine) = (Limit::per_hour(5), Limit::per_hour(9));
+    for (store, is_stored) in [(&kinds.own, false), (&kinds.redisson, true)] {
+        let name = unique("deployed");
+        let of = |limit: Limit| limit.named(&name).keyed(store).unwrap().of("ann");
+        let older = of(five);
+        take(&older, 5).await;
+        refused(older.try_acquire().await.unwrap());
+        let exact = RateLimiter::new(store, older.name()).unwrap();
+        drop(older);
+        let newer = of(nine);
+        take(&newer, 4).await;
+        refused(newer.try_acquire().await.unwrap());
+        let stored = exact.limit().await.unwrap().map(|limit| limit.permits());
+        // In memory a name has one state.
+        let is_seen = is_stored || kinds.server.is_none();
+        assert_eq!(stored, is_seen.then_some(9));
+    }
+    let one = limited(&kinds.own, five).await;
+    let same = RateLimiter::new(&kinds.own, one.name()).unwrap();
+    assert!(!same.try_set_rate(nine).await.unwrap());
+    assert_eq!(same.limit().await.unwrap(), Some(five));
+    take(&same, 5).await;
+    refused(one.try_acquire().await.unwrap());
+}
+
+pub async fn take_and_wait(kinds: Kinds<impl Settles>) {
+    for limiter in kinds.all(Limit::per_hour(2)).await {
+        take(&limiter, 2).await;
+        refused(limiter.try_acquire_for(1, SECOND).await.unwrap());
+        let mut waiting = Box::pin(limiter.acquire());
+        crate::limiter::pending(&mut waiting, &kinds.clock).await;
+        kinds.clock.advance(HOUR);
+        waiting.await.unwrap();
+        assert_eq!(free(&limiter).await, 1, "{}", limiter.name());
+    }
+}
+
+/// In memory nothing is fetched ahead.
+pub async fn lease(kinds: Kinds<impl Settles>) {
+    for limiter in kinds.all(Limit::per_hour(1000)).await {
+        let leased = limiter.clone().lease(secs(60)).unwrap();
+        let mut of_leases = 0;
+        for _ in 0..20 {
+            let decision = leased.try_acquire().await.unwrap();
+            of_leases += i32::from(decision.source() == Source::Lease);
+            granted(decision);
+        }
+        assert_eq!(of_leases > 0, kinds.server.is_some(), "{}", limiter.name());
+    }
+}
+
+pub async fn bans(kinds: Kinds<impl Settles>) {
+    for (store, rule) in kinds.rules(Limit::per_hour(1)) {
+        let layer = layer_of(store, rule.ban(Ban::after(2).within(HOUR)));
+        granted(decision_of(&send(&layer, "ann").await).clone());
+        for kind in [RefusalKind::OverLimit, RefusalKind::Banned] {
+            let answer = send(&layer, "ann").await;
+            assert_eq!(refused(decision_of(&answer).clone()).kind(), kind);
+        }
+    }
+}
+
+/// Of each kind by itself, and of all together.
+pub async fn lists(kinds: Kinds<impl Settles>) {
+    let nine = Limit::per_hour(9);
+    let (own, exact) = (kinds.of_own(nine), kinds.of_exact(nine).await);
+    let mixed = [kinds.of_own(nine), kinds.of_exact(nine).await].concat();
+    for limiters in [own, exact, kinds.of_redisson(nine), mixed] {
+        let list = RateLimiter::all(&limiters).unwrap();
+        let (first, last) = (&limiters[0], limiters.last().unwrap());
+        for (full, other) in [(first, last), (last, first)] {
+            take(full, 6).await;
+            refused(list.try_acquire_many(4).await.unwrap());
+            kinds.settled().await;
+            assert_eq!((free(full).await, free(other).await), (3, 9));
+            let grant = granted(list.try_acquire_many(3).await.unwrap());
+            assert_eq!((free(full).await, free(other).await), (0, 6));
+            list.give_back(&grant);
+            kinds.settled().await;
+            full.release(6).await.unwrap();
+        }
+    }
+}
+
+pub async fn shadow_rules(kinds: Kinds<impl Settles>) {
+    for (store, rule) in kinds.rules(Limit::per_hour(1)) {
+        let layer = layer_of(store, rule.shadow());
+        for has_room in [true, false] {
+            let answer = send(&layer, "ann").await;
+            let grant = granted(decision_of(&answer).clone());
+            let limit = grant.limits().next().unwrap();
+            assert_eq!((limit.is_shadow(), limit.is_refused()), (true, !has_room));
+        }
+    }
+}
+
+pub async fn settle_and_give_back(kinds: Kinds<impl Settles>) {
+    for limiter in kinds.all(Limit::per_hour(9)).await {
+        let grant = take(&limiter, 5).await;
+        limiter.settle(&grant, 2);
+        kinds.settled().await;
+        assert_eq!(free(&limiter).await, 7, "{}", limiter.name());
+        let grant = take(&limiter, 3).await;
+        limiter.give_back(&grant);
+        kinds.settled().await;
+        assert_eq!(free(&limiter).await, 7, "{}", limiter.name());
+        assert_eq!(limiter.release(1).await.unwrap(), 1, "{}", limiter.name());
+        assert_eq!(free(&limiter).await, 8, "{}", limiter.name());
+    }
+}
+
+pub async fn what_is_read(kinds: Kinds<impl Settles>) {
+    for limiter in kinds.all(Limit::per_hour(9)).await {
+        take(&limiter, 2).await;
+        assert_eq!(free(&limiter).await, 7, "{}", limiter.name());
+        let limit = limiter.limit().await.unwrap().unwrap();
+        assert_eq!((limit.permits(), limit.interval()), (9, HOUR));
+        assert!(limiter.exists().await.unwrap());
+        let left = limiter.time_to_live().await.unwrap();
+        assert_ne!(left, TimeToLive::Missing);
+    }
+}
+
+pub async fn delete_and_ban(kinds: Kinds<impl Settles>) {
+    for limiter in kinds.all(Limit::per_hour(9)).await {
+        take(&limiter, 2).await;
+        limiter.ban_for(HOUR).await.unwrap();
+        assert!(limiter.banned_until().await.unwrap().is_some());
+        assert!(limiter.unban().await.unwrap());
+        assert!(!limiter.unban().await.unwrap());
+        assert_eq!(limiter.banned_until().await.unwrap(), None);
+        assert!(limiter.delete().await.unwrap(), "{}", limiter.name());
+        assert!(!limiter.exists().await.unwrap(), "{}", limiter.name());
+        assert!(!limiter.delete().await.unwrap(), "{}", limiter.name());
+    }
+}
+
+pub async fn what_changes_a_limit(kinds: Kinds<impl Settles>) {
+    let (nine, ten) = (Limit::per_hour(9), Limit::per_hour(10));
+    let of_code = [kinds.of_own(nine), kinds.of_redisson(nine)].concat();
+    for limiter in of_code {
+        take(&limiter, 2).await;
+        fails(limiter.try_set_rate(ten).await, ErrorKind::Limit);
+        fails(limiter.set_rate(ten).await, ErrorKind::Limit);
+        fails(limiter.set_or_update_rate(ten).await, ErrorKind::Limit);
+        fails(limiter.update_rate(ten).await, ErrorKind::Limit);
+        fails(limiter.reset_rate(ten).await, ErrorKind::Limit);
+        fails(limiter.expire(HOUR).await, ErrorKind::Limit);
+        fails(limiter.clear_expire().await, ErrorKind::Limit);
+        fails(limiter.rename("renamed").await, ErrorKind::Limit);
+        assert_eq!(free(&limiter).await, 7, "{}", limiter.name());
+    }
+    for limiter in kinds.of_exact(nine).await {
+        take(&limiter, 2).await;
+        assert!(!limiter.try_set_rate(ten).await.unwrap());
+        assert!(limiter.update_rate(ten).await.unwrap());
+        assert_eq!(free(&limiter).await, 8);
+        limiter.set_or_update_rate(nine).await.unwrap();
+        assert_eq!(free(&limiter).await, 7);
+        assert!(limiter.reset_rate(ten).await.unwrap());
+        assert_eq!(free(&limiter).await, 10);
+        limiter.set_rate(nine).await.unwrap();
+        assert!(limiter.expire(HOUR).await.unwrap());
+        assert!(limiter.clear_expire().await.unwrap());
+        let renamed = limiter.rename(&unique("renamed")).await.unwrap();
+        assert_eq!(free(&renamed).await, 9);
+        assert!(!limiter.exists().await.unwrap());
+    }
+}
+
+pub async fn repair(kinds: Kinds<impl Settles>) {
+    for limiter in kinds.all(Limit::per_hour(9)).await {
+        take(&limiter, 2).await;
+        assert_eq!(limiter.repair().await.unwrap(), 0, "{}", limiter.name());
+        assert_eq!(free(&limiter).await, 7, "{}", limiter.name());
+    }
+}
+
+/// A rule's, and what has them without HTTP.
+pub async fn settings(kinds: Kinds<impl Settles>) {
+    let hour = Limit::per_hour(9);
+    let kept = hour.keep_alive(3 * HOUR).unwrap();
+    let slots = |rule: Rule| rule.slots(100);
+    let as_it_is = |rule: Rule| rule;
+    for (limit, set) in [
+        (hour, slots as fn(Rule) -> Rule),
+        (kept, as_it_is),
+        (hour.per_client(), as_it_is),
+    ] {
+        let [own, exact, redisson] = kinds.rules(limit).map(|(store, rule)| {
+            let layer = RateLimitLayer::builder(store).otherwise(set(rule));
+            layer.build()
+        });
+        assert_eq!(own.unwrap_err().kind(), ConfigErrorKind::Limit);
+        for layer in [exact, redisson] {
+            granted(decision_of(&send(&layer.unwrap(), "ann").await).clone());
+        }
+        if limit != hour {
+            let name = unique("set");
+            let keyed = limit.named(&name).keyed(&kinds.own);
+            assert_eq!(keyed.unwrap_err().kind(), ConfigErrorKind::Limit);
+            let keyed = limit.named(&name).keyed(&kinds.redisson).unwrap();
+            take(&keyed.of("ann"), 1).await;
+            let exact = limited(&kinds.own, limit).await;
+            assert_eq!(exact.limit().await.unwrap(), Some(limit));
+        }
+    }
+    let own = kinds.of_own(hour).remove(0);
+    assert_eq!(own.slots(100).unwrap_err().kind(), ConfigErrorKind::Limit);
+    for limiter in kinds.of_exact(hour).await {
+        take(&limiter.slots(100).unwrap(), 1).await;
+    }
+}
