@@ -372,7 +372,8 @@ export TOWER_RATELIMIT_REDISSON_VERSIONS=${TOWER_RATELIMIT_REDISSON_VERSIONS:-4.
 TOWER_RATELIMIT_REDISSON_HOME=$PWD/target/redisson
 export TOWER_RATELIMIT_REDISSON_HOME
 read -ra versions <<<"$TOWER_RATELIMIT_REDISSON_VERSIONS"
-tests/redisson/prepare.sh "$TOWER_RATELIMIT_REDISSON_HOME" "${versions[@]}"
+# Redisson 3.13.2 is not tested as the others are: it shares the window of a page.
+tests/redisson/prepare.sh "$TOWER_RATELIMIT_REDISSON_HOME" "${versions[@]}" 3.13.2
 if [[ -n $long ]]; then
     export TOWER_RATELIMIT_STEPS=${TOWER_RATELIMIT_STEPS:-100000}
     export TOWER_RATELIMIT_FLEET_SECONDS=${TOWER_RATELIMIT_FLEET_SECONDS:-60}

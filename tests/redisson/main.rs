@@ -24,6 +24,7 @@ mod model;
 mod oracle;
 mod orders;
 mod ours;
+mod pages;
 mod prepare;
 mod raw;
 mod receipts;
@@ -33,6 +34,7 @@ mod said;
 mod scene;
 mod sequence;
 mod slots;
+mod snippets;
 #[path = "../support/mod.rs"]
 mod support;
 mod tool;

@@ -15,10 +15,13 @@ pub async fn algorithms(kinds: Kinds<impl Settles>) {
         refused(limiter.try_acquire().await.unwrap());
     }
     let exact = limited(&kinds.own, Limit::per_hour(2)).await;
-    for algorithm in [Algorithm::Gcra, Algorithm::Calendar] {
+    for (algorithm, limit) in [
+        (Algorithm::Gcra, Limit::per_hour(2)),
+        (Algorithm::Calendar, Limit::daily(2)),
+    ] {
         let of_code = exact.clone().algorithm(algorithm);
         fails(of_code.try_acquire().await, ErrorKind::Limit);
-        let rule = Rule::shared(exact.name()).or_init(Limit::daily(2));
+        let rule = Rule::shared(exact.name()).or_init(limit);
         let layer = RateLimitLayer::builder(&kinds.own).otherwise(rule.algorithm(algorithm));
         assert_eq!(layer.build().unwrap_err().kind(), ConfigErrorKind::Limit);
     }
