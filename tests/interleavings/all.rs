@@ -22,6 +22,11 @@ fn deny_cache_asks_once() {
 }
 
 #[test]
+fn outbox_loses_no_place() {
+    a_place_that_is_left_is_given_on();
+}
+
+#[test]
 fn breaker_sends_one() {
     one_of_a_herd_goes();
 }

@@ -33,7 +33,7 @@ use crate::{
         guard::{
             deny_cache::Refusals,
             outbox::{
-                Nodes,
+                Nodes, Outbox, Waits,
                 breaker::{BreakerState, Pass, Signal},
             },
         },
@@ -83,8 +83,9 @@ impl Calls for Server {
         Ok(List::from([decision]))
     }
 
+    /// So each caller of an outbox has a call of its own.
     fn decides_together(&self, _: &Demand) -> bool {
-        true
+        false
     }
 
     fn settle(&self, _: Charge, _: u32) {}
@@ -255,6 +256,35 @@ pub fn one_of_a_herd_goes() {
     }
 }
 
+/// Two callers come where one call may be in flight, and the second leaves at every point: whoever
+/// waits gets the place, and none is lost.
+pub fn a_place_that_is_left_is_given_on() {
+    for polls in 0..=POLLS {
+        let waited = count(move |waited| {
+            let (outbox, turns) = (outbox(), Arc::new(AtomicBool::new(false)));
+            let asks = |polls| {
+                let (outbox, turns) = (Arc::clone(&outbox), Arc::clone(&turns));
+                thread::spawn(move || poll_in_turns(&turns, polls, outbox.acquire(&question())))
+            };
+            let (first, second) = (asks(POLLS), asks(polls));
+            let answered = [first.join().unwrap(), second.join().unwrap()];
+            if answered.contains(&false) {
+                waited.fetch_add(1, SeqCst);
+            }
+            assert!(poll(POLLS, outbox.acquire(&question())), "{polls} polls");
+        });
+        assert!(waited > 0, "{polls} polls");
+    }
+}
+
+fn outbox() -> Arc<Outbox<Server>> {
+    let clock = Arc::new(ManualClock::new());
+    let nodes = Nodes::new(1, |_| 0, Duration::from_secs(5), clock.clone());
+    let waits = Arc::new(Waits::default());
+    let server = Arc::new(Server::default());
+    Outbox::new(server, clock, waits, Arc::new(nodes), None)
+}
+
 fn breakers(failures: u32) -> (Arc<Nodes>, ManualClock) {
     let clock = ManualClock::new();
     let shared = Arc::new(clock.clone());
@@ -279,16 +309,25 @@ fn count(model: impl Fn(Arc<AtomicUsize>) + Send + Sync + 'static) -> usize {
     noted.load(SeqCst)
 }
 
-fn poll<F: Future>(polls: usize, future: F) {
+/// Polls so often, and drops it. Returns whether it has ended.
+fn poll<F: Future>(polls: usize, future: F) -> bool {
+    poll_in_turns(&AtomicBool::new(false), polls, future)
+}
+
+/// Does the same. loom tries every order of what threads do to one of its own types, so all that
+/// take turns touch `turns` between their polls, and before they drop.
+fn poll_in_turns<F: Future>(turns: &AtomicBool, polls: usize, future: F) -> bool {
     let mut future = pin!(future);
     for _ in 0..polls {
         let polled = future
             .as_mut()
             .poll(&mut Context::from_waker(Waker::noop()));
+        turns.store(true, Ordering::SeqCst);
         if polled.is_ready() {
-            return;
+            return true;
         }
     }
+    false
 }
 
 async fn pending_once() {

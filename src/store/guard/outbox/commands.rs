@@ -10,7 +10,7 @@ use std::{collections::VecDeque, time::Duration};
 use tokio::runtime::Id;
 
 /// The largest and the smallest bound.
-const MOST: usize = 256;
+const MOST: usize = if cfg!(interleavings) { 1 } else { 256 };
 const LEAST: usize = 1;
 
 /// The time for which a command counts as in flight, and the limits of the bound.
