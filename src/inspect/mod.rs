@@ -13,9 +13,8 @@ use crate::{
     error::{Error, ErrorKind},
     name::Name,
     store::redis::{
-        RedisStore,
+        RedisStore, reply,
         transport::{connection::Connection, link::To},
-        wire,
     },
 };
 
@@ -46,5 +45,5 @@ fn exact(name: &str) -> Result<Name, Error> {
 
 fn parsed<T: redis::FromRedisValue>(reply: Value) -> Result<T, Error> {
     redis::from_redis_value(reply)
-        .map_err(|error| wire::unreadable().caused_by(RedisError::from(error)))
+        .map_err(|error| reply::unreadable().caused_by(RedisError::from(error)))
 }

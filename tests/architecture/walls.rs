@@ -74,6 +74,16 @@ fn only_its_store_knows_redis() {
     assert!(named.is_empty(), "{named:#?}");
 }
 
+/// Each could go without the other.
+#[test]
+fn the_two_formats_in_redis_do_not_know_each_other() {
+    for [one, other] in [["packed", "redisson"], ["redisson", "packed"]] {
+        let [one, other] = [one, other].map(|format| format!("store::redis::{format}"));
+        let of_other = strangers(&[&one], |it| !is_in(it, &[&other]));
+        assert_eq!(of_other, []);
+    }
+}
+
 /// The modules outside of the store's that have parts for the feature `redis` alone: fewer each
 /// time.
 #[test]

@@ -4,7 +4,11 @@
 use proptest::prelude::*;
 use redis::{RedisError, Value, parse_redis_value};
 
-use super::wire::{self, sliding_log};
+use super::{
+    classify, keys,
+    redisson::{self, sliding_log},
+    reply,
+};
 use crate::{
     algorithm::gcra::Pace,
     charge::{Charge, PermitId},
@@ -169,7 +173,7 @@ proptest! {
             }
             None => reply,
         };
-        match wire::read_answers(&reply, limiters, callers) {
+        match redisson::read_answers(&reply, limiters, callers) {
             Ok(answers) => {
                 let numbers = plainly(&reply);
                 let numbers = numbers.expect("numbers, and nothing else");
@@ -201,7 +205,7 @@ proptest! {
         all.extend(&numbers);
         all.extend([status, numbers[0]]);
         let reply = Value::Array(all.into_iter().map(Value::Int).collect());
-        let answers = wire::read_answers(&reply, 1, 1).unwrap();
+        let answers = redisson::read_answers(&reply, 1, 1).unwrap();
         for (algorithm, slots) in algorithms {
             let decision = acquire(algorithm, slots, 1).decision(&answers);
             prop_assert_eq!(decision.is_allowed(), status == 1);
@@ -212,7 +216,7 @@ proptest! {
     #[test]
     fn no_other_reply_is_taken_for_one_of_ours(reply in any_reply()) {
         let demand = acquire(Algorithm::SlidingLog, None, 1);
-        let asked = wire::CallSettings { client_id: "", now: None, exact: true };
+        let asked = redisson::CallSettings { client_id: "", now: None, exact: true };
         if let Ok(answers) = sliding_log::brief_answers(&reply, std::slice::from_ref(&demand), asked) {
             let brief = matches!(reply, Value::Int(_)) || plainly(&reply).is_some();
             prop_assert!(brief, "{:?}", reply);
@@ -221,14 +225,14 @@ proptest! {
                 prop_assert_eq!(granted, number >= 0);
             }
         }
-        if let Ok(flag) = wire::reply::flag(&reply) {
+        if let Ok(flag) = redisson::reply::flag(&reply) {
             prop_assert_eq!(reply.clone(), Value::Int(flag.into()));
         }
-        if let Ok(count) = wire::count(&reply) {
+        if let Ok(count) = reply::count(&reply) {
             prop_assert_eq!(reply.clone(), Value::Int(count));
         }
-        let _ = (wire::reply::second(&reply), wire::time_to_live(&reply));
-        if let Ok(Some(limit)) = wire::stored_limit(&reply) {
+        let _ = (redisson::reply::second(&reply), reply::time_to_live(&reply));
+        if let Ok(Some(limit)) = redisson::stored_limit(&reply) {
             let Value::Array(fields) = &reply else { panic!("{reply:?}") };
             let text = |place: usize| match &fields[place] {
                 Value::BulkString(bytes) => String::from_utf8(bytes.clone()).unwrap(),
@@ -339,10 +343,10 @@ proptest! {
         let bytes = [mark.as_bytes(), &bytes, b"\r\n"].concat();
         match parse_redis_value(&bytes) {
             Ok(reply) => {
-                let _ = wire::read_answers(&reply, 1, 1);
+                let _ = redisson::read_answers(&reply, 1, 1);
             }
             Err(error) => {
-                let kind = wire::failure(error).kind();
+                let kind = classify::failure(error).kind();
                 prop_assert!(kind != ErrorKind::NotInitialized, "{:?}", kind);
             }
         }
@@ -352,7 +356,7 @@ proptest! {
     /// there.
     #[test]
     fn whatever_a_server_says_has_a_class(code in "[A-Z]{1,12}", said in "[ -~]{0,60}") {
-        let failed = wire::failure(error_of(&format!("-{code} {said}\r\n")));
+        let failed = classify::failure(error_of(&format!("-{code} {said}\r\n")));
         let known = [
             ErrorKind::Unavailable,
             ErrorKind::Rejected,
@@ -391,13 +395,13 @@ mod encoders {
 
         #[test]
         fn members_are_those_that_were_packed(id in any::<[u8; 16]>(), permits: u32) {
-            let member = wire::format::member(PermitId(id), permits);
-            prop_assert_eq!(wire::permits(&member), Some(permits));
+            let member = redisson::format::member(PermitId(id), permits);
+            prop_assert_eq!(redisson::permits(&member), Some(permits));
         }
 
         #[test]
         fn other_members_are_foreign(member in prop::collection::vec(any::<u8>(), 0..40)) {
-            let held = wire::permits(&member);
+            let held = redisson::permits(&member);
             prop_assert_eq!(held.is_some(), [8, 13, 20, 21].contains(&member.len()));
         }
 
@@ -407,7 +411,7 @@ mod encoders {
         #[test]
         fn keys_are_apart((a, b) in two_names()) {
             let (Ok(first), Ok(second)) = (Name::exact(&a), Name::exact(&b)) else { return Ok(()) };
-            let keys = [&first, &second].map(|name| wire::keys(name, "c"));
+            let keys = [&first, &second].map(|name| redisson::keys(name, "c"));
             let enclosed = |name: &str, other: &str| name == format!("{{{other}}}");
             if a != b && !enclosed(&a, &b) && !enclosed(&b, &a) {
                 for key in &keys[0] {
@@ -417,7 +421,7 @@ mod encoders {
             for key in &keys[0] {
                 let tag = key.split_once('{').and_then(|(_, rest)| rest.split_once('}'));
                 let slot = tag.map_or(key.as_str(), |(tag, _)| tag);
-                prop_assert_eq!(slot, wire::tag(&first), "{}", key);
+                prop_assert_eq!(slot, keys::tag(&first), "{}", key);
             }
         }
     }
@@ -429,7 +433,7 @@ fn the_words_of_a_command_are_not_repeated() {
     let said = "-ERR unknown command 'EVALSHA', with args beginning with: 'f00' '5' 'ratelimit:{marker}:api' \r\n";
     let error = error_of(said);
     assert!(error.to_string().contains("marker"), "{error}");
-    let failed = wire::failure(error);
+    let failed = classify::failure(error);
     assert_eq!(failed.kind(), ErrorKind::Rejected);
     assert!(
         !format!("{failed:?} {failed}").contains("marker"),

@@ -11,4 +11,4 @@ mod model;
 #[path = "../support/mod.rs"]
 pub(crate) mod support;
 
-use super::{RedisStore, RedisStoreBuilder, wire};
+use super::{RedisStore, RedisStoreBuilder, classify, keys, redisson, reply};

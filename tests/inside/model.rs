@@ -49,5 +49,5 @@ use crate::{
     error::ErrorKind,
     limit::{Algorithm, Counting, Limit, LimitSource, RateType, StoredLimit},
     name::Name,
-    store::redis::wire::{self, script::Script},
+    store::redis::{classify, keys, redisson, script::Script},
 };

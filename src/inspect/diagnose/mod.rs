@@ -27,11 +27,8 @@ use crate::{
     store::{
         TimeToLive,
         redis::{
-            RedisStore, packed,
-            wire::{
-                self,
-                script::{Script, ScriptCall},
-            },
+            RedisStore, classify, keys, packed, redisson, reply,
+            script::{Script, ScriptCall},
         },
     },
 };
@@ -150,7 +147,7 @@ impl Look<'_> {
 
     /// Reads the limiter, and the server's clock.
     async fn limiter(&self, name: &Name, own: &str) -> Result<(Diagnosis, i64), Error> {
-        let keys = wire::keys(name, own);
+        let keys = redisson::keys(name, own);
         let first = self.page(&keys, 0).await?;
         let (now, .., value, entries, log) = &first;
         let mut report = Diagnosis::begin(keys, &first)?;
@@ -179,7 +176,7 @@ impl Look<'_> {
         let mut until = 0;
         for &is_own in formats {
             let mut get = redis::cmd("GET");
-            get.arg(packed::ban::key(name, is_own));
+            get.arg(keys::ban(name, is_own));
             let ban: Option<Vec<u8>> = self.reply(&get).await?;
             if let Some(ban) = ban.as_deref().and_then(packed::ban::State::of) {
                 report.is_own |= is_own;
@@ -227,7 +224,7 @@ impl Look<'_> {
             callers: 0,
         };
         let reply = self.in_time(call.send(self.connection())).await?;
-        parsed(reply.map_err(|failed| wire::failure(failed.error))?)
+        parsed(reply.map_err(|failed| classify::failure(failed.error))?)
     }
 
     /// Returns the other clients that have keys here, and whether all keys were searched.
@@ -287,11 +284,11 @@ impl Look<'_> {
     }
 
     async fn time_to_live(&self, key: &str) -> Result<TimeToLive, Error> {
-        wire::time_to_live(&self.reply(redis::cmd("PTTL").arg(key)).await?)
+        reply::time_to_live(&self.reply(redis::cmd("PTTL").arg(key)).await?)
     }
 
     async fn reply<T: FromRedisValue>(&self, command: &Cmd) -> Result<T, Error> {
-        parsed(self.ask(None, command).await?.map_err(wire::failure)?)
+        parsed(self.ask(None, command).await?.map_err(classify::failure)?)
     }
 }
 
@@ -324,7 +321,7 @@ impl Diagnosis {
         let stored = names.zip(fields);
         let mut time_to_live = [TimeToLive::default(); 5];
         for (life, left) in time_to_live.iter_mut().zip(lives) {
-            *life = wire::time_to_live(&Value::Int(*left))?;
+            *life = reply::time_to_live(&Value::Int(*left))?;
         }
         Ok(Self {
             keys: Keys(keys),
@@ -351,7 +348,7 @@ impl Diagnosis {
         let mut logged = 0;
         for (member, score) in log {
             *self.entries_by_size.entry(member.len()).or_default() += 1;
-            let permits = wire::permits(member).unwrap_or(0);
+            let permits = redisson::permits(member).unwrap_or(0);
             logged += i64::from(permits);
             // Whole milliseconds, except from other writers; beyond the range it is the nearest
             // number.

@@ -7,7 +7,7 @@ use crate::{
     inspect::finding::{Finding, add, write_findings},
     limit::{Algorithm, Limit},
     macros::opaque,
-    store::{TimeToLive, redis::wire},
+    store::{TimeToLive, redis::redisson},
 };
 
 /// The result of [`RedisStore::diagnose`](crate::RedisStore::diagnose).
@@ -150,7 +150,7 @@ impl Diagnosis {
 
     /// Returns the number of log entries that no Redisson wrote.
     pub fn foreign_entries(&self) -> u64 {
-        self.entries_of(|size| !wire::is_member_size(size))
+        self.entries_of(|size| !redisson::is_member_size(size))
     }
 
     /// Returns the findings, the worst first. Empty if there are none.

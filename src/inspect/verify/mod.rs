@@ -24,8 +24,8 @@ use crate::{
         RedisStore,
         classify::{self, Class, Meaning},
         node::{SLOTS, slot},
-        packed,
-        wire::{self, script::Script},
+        packed, redisson, reply,
+        script::Script,
     },
 };
 
@@ -231,7 +231,7 @@ impl Look<'_> {
         master: Option<&Master>,
         seen: &mut VerifiedServer,
     ) -> Result<(), Error> {
-        let keys = wire::keys(&self.name_on(master)?, self.0.server().client_id()?);
+        let keys = redisson::keys(&self.name_on(master)?, self.0.server().client_id()?);
         let to = master.and_then(Master::first_slot);
         let call = |first: &str| {
             let mut command = VERIFY.start(keys.len(), 2);
@@ -291,7 +291,7 @@ impl Look<'_> {
     /// Tries a call for two limiters, these keys being one's: behind an address that stands for
     /// several shards, they may be on two.
     async fn shards(&self, keys: &[String], seen: &mut VerifiedServer) -> Result<(), Error> {
-        let other = wire::keys(&self.name_on(None)?, self.0.server().client_id()?);
+        let other = redisson::keys(&self.name_on(None)?, self.0.server().client_id()?);
         let mut both = VERIFY.start(keys.len() + other.len(), 1);
         both.arg(keys).arg(&other).arg("");
         if let Err(refused) = self.attempt(None, &both).await?
@@ -358,15 +358,18 @@ impl Look<'_> {
     async fn masters(&self) -> Result<Vec<Master>, Error> {
         let mut slots = redis::cmd("CLUSTER");
         slots.arg("SLOTS");
-        let reply = self.attempt(None, &slots).await?.map_err(wire::failure)?;
+        let reply = self
+            .attempt(None, &slots)
+            .await?
+            .map_err(classify::failure)?;
         let ranges: Vec<Vec<Value>> = parsed(reply)?;
         let mut masters: BTreeMap<String, Vec<_>> = BTreeMap::new();
         for range in ranges {
             let [first, last, Value::Array(node), ..] = &*range else {
-                return Err(wire::unreadable());
+                return Err(reply::unreadable());
             };
             let [host, port, ..] = &**node else {
-                return Err(wire::unreadable());
+                return Err(reply::unreadable());
             };
             let number = |value: &Value| parsed::<u16>(value.clone());
             let address = format!("{}:{}", text(host), number(port)?);
@@ -385,11 +388,11 @@ impl Look<'_> {
             Ok(reply) => Ok(Ok(reply)),
             Err(error) => match Class::of(&error) {
                 // Without a password nothing can be checked.
-                _ if error.code() == Some("NOAUTH") => Err(wire::failure(error)),
+                _ if error.code() == Some("NOAUTH") => Err(classify::failure(error)),
                 Class::Refused | Class::RefusedWithin | Class::Moving => Ok(Err(error)),
                 // An unknown message of the server, and not a failure within redis-rs.
                 Class::Other if error.code().is_some() => Ok(Err(error)),
-                _ => Err(wire::failure(error)),
+                _ => Err(classify::failure(error)),
             },
         }
     }
@@ -397,7 +400,9 @@ impl Look<'_> {
 
 /// Returns every script that a limiter can need.
 fn scripts() -> impl Iterator<Item = &'static Script> {
-    wire::all().into_iter().chain(packed::requests::scripts())
+    redisson::all()
+        .into_iter()
+        .chain(packed::requests::scripts())
 }
 
 /// A reply of `verify.lua`.

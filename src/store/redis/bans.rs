@@ -7,7 +7,8 @@
 
 use super::{
     exchange::Failure,
-    packed::{self, Stamp, verbs},
+    keys,
+    packed::{Stamp, verbs},
     server::Server,
 };
 use crate::{
@@ -195,10 +196,7 @@ impl Server {
                 let [now, until] = self.ban(limiter, stamp).await?;
                 self.command(
                     "UNLINK",
-                    &[packed::ban::key(
-                        &limiter.name,
-                        limiter.of.counting.is_own(),
-                    )],
+                    &[keys::ban(&limiter.name, limiter.of.counting.is_own())],
                 )
                 .await?;
                 OpResult::Changed(until > now)

@@ -1,8 +1,11 @@
 //! Classifies errors by the table of `classify/errors.md`: the only place that judges them.
 
-use redis::{ErrorKind as RedisKind, RedisError};
+use redis::{ErrorKind as RedisKind, RedisError, ServerErrorKind};
 
-use crate::{error::ErrorKind, store::guard::outbox::breaker::Signal};
+use crate::{
+    error::{Error, ErrorKind},
+    store::guard::outbox::breaker::Signal,
+};
 
 /// The meaning of an error for those who have to react.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -281,6 +284,35 @@ const MESSAGES: &[(&str, &str, Meaning)] = &[
     reason = "it is the page as the tests of faults read it"
 )]
 mod page;
+
+/// Returns the error that a failed command means for the caller.
+pub(crate) fn failure(error: impl Into<RedisError>) -> Error {
+    let error = error.into();
+    #[cfg(feature = "tls")]
+    if let Some(refusal) = super::transport::tls::refusal(&error) {
+        return refusal;
+    }
+    let meaning = meaning(&error);
+    let error_of_kind = Error::new(meaning.kind);
+    match meaning.remedy {
+        Some(remedy) => error_of_kind.detail(remedy),
+        None => error_of_kind,
+    }
+    .caused_by(unquoted(error))
+}
+
+/// Returns the error without the arguments of the command: one of them is a key.
+///
+/// A server, or what stands in front of one, that lacks a command answers `ERR unknown command
+/// 'EVALSHA', with args beginning with: ..`. Errors are logged, and a key may name a person.
+fn unquoted(error: RedisError) -> RedisError {
+    let quotes = |said: &str| said.contains("args beginning with");
+    if !error.detail().is_some_and(quotes) {
+        return error;
+    }
+    let kind = RedisKind::Server(ServerErrorKind::ResponseError);
+    RedisError::from((kind, "the server does not know the command"))
+}
 
 #[cfg(test)]
 mod tests;

@@ -8,10 +8,10 @@ use std::{
 use redis::Value;
 
 use super::{
-    classify::Class,
+    classify::{self, Class},
     node,
+    script::ScriptCall,
     transport::connection::Connection,
-    wire::{self, script::ScriptCall},
 };
 use crate::{
     clock::moment,
@@ -112,7 +112,7 @@ impl Exchange {
                         class,
                         Class::Unable | Class::Unwritable | Class::Silent | Class::RefusedWithin
                     ),
-                    error: wire::failure(failed),
+                    error: classify::failure(failed),
                 })
             }
         }

@@ -11,16 +11,19 @@ mod health;
 #[cfg(inside)]
 #[path = "../../../tests/inside/mod.rs"]
 pub(crate) mod inside;
+pub(crate) mod keys;
 pub(crate) mod node;
 mod open;
 mod own;
 pub(crate) mod packed;
+pub(crate) mod redisson;
+pub(crate) mod reply;
 mod saga;
+pub(crate) mod script;
 pub(crate) mod server;
 mod settle_queue;
 pub(crate) mod store;
 pub(crate) mod transport;
-pub(crate) mod wire;
 
 pub use self::{
     builder::RedisStoreBuilder,

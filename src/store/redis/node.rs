@@ -5,8 +5,8 @@ use std::{ops::RangeInclusive, sync::Arc, time::Duration};
 
 use super::{
     classify::Class,
+    keys,
     transport::{connection::Failed, source::ConnectionSource},
-    wire,
 };
 use crate::{
     clock::SteadyClock,
@@ -67,7 +67,7 @@ pub(super) fn slots_of(place: u16) -> RangeInclusive<u16> {
 
 /// Returns the place of a limiter's breaker, on a Cluster.
 pub(crate) fn place(name: &Name) -> usize {
-    usize::from(slot(wire::tag(name)) / SLOTS_TOGETHER)
+    usize::from(slot(keys::tag(name)) / SLOTS_TOGETHER)
 }
 
 /// Returns the hash slot of a hash tag: its CRC16, in the XMODEM variant.

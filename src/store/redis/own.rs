@@ -5,7 +5,9 @@ use std::sync::atomic::Ordering::Relaxed;
 use redis::Value;
 
 use super::{
+    classify,
     exchange::{Failure, asked_at},
+    keys,
     packed::{
         self, Stamp, calendar,
         call::Joined,
@@ -14,8 +16,9 @@ use super::{
         row::Row,
         verbs, window,
     },
+    reply,
+    script::ScriptCall,
     server::Server,
-    wire::{self, script::ScriptCall},
 };
 use crate::{
     algorithm::gcra::Pace,
@@ -114,7 +117,7 @@ impl Server {
                         self.give_up_ahead(asked);
                     }
                     let decided = self.decided(run, &reply, bans.as_ref());
-                    return decided.ok_or_else(|| Failure::read(wire::unreadable(), asking.again));
+                    return decided.ok_or_else(|| Failure::read(reply::unreadable(), asking.again));
                 }
             }
         }
@@ -163,7 +166,7 @@ impl Server {
 
     /// Reads what the reply to a command says of one of its runs.
     fn read_joint(&self, run: &[Demand], asked: &InCommand, reply: Option<Value>) -> Answered {
-        let read = reply.ok_or_else(wire::unreadable);
+        let read = reply.ok_or_else(reply::unreadable);
         let read = read.and_then(|reply| asked.asked().read(&reply, run));
         match read.map(|reply| self.decided(run, &reply, asked.bans.as_ref())) {
             Ok(Some(decisions)) => Answered::Decided(Ok(decisions)),
@@ -258,9 +261,9 @@ impl Server {
                 let keys = [
                     packed::key(name),
                     calendar::key(name),
-                    packed::ban::key(name, true),
+                    keys::ban(name, true),
                 ];
-                let deleted = wire::count(&self.command("DEL", &keys).await?)?;
+                let deleted = reply::count(&self.command("DEL", &keys).await?)?;
                 OpResult::Changed(deleted > 0)
             }
             Op::TimeToLive => {
@@ -269,7 +272,7 @@ impl Server {
                     _ => packed::key(name),
                 };
                 let left = self.command("PTTL", &[key]).await?;
-                OpResult::TimeToLive(wire::time_to_live(&left)?)
+                OpResult::TimeToLive(reply::time_to_live(&left)?)
             }
             // Its limit is in the code.
             _ => return Err(ErrorKind::Limit.into()),
@@ -284,7 +287,7 @@ impl Server {
             let call = verbs::ask_left(&row, &limiter.name, stamp);
             match verbs::read_left(&row, &self.reply(&call).await?)? {
                 (_, Some(left)) => return Ok(left),
-                _ if now.is_some() => return Err(wire::unreadable()),
+                _ if now.is_some() => return Err(reply::unreadable()),
                 (time, None) => now = Some(time / 1000),
             }
         }
@@ -298,7 +301,7 @@ impl Server {
     }
 
     pub(super) async fn reply(&self, call: &ScriptCall) -> Result<Value, Error> {
-        call.send(&self.connection).await.map_err(wire::failure)
+        call.send(&self.connection).await.map_err(classify::failure)
     }
 
     /// Returns that of a call for limiters such as this.

@@ -11,7 +11,7 @@
 
 use std::{cmp::Ordering, mem, slice};
 
-use super::{packed, server::Server, wire};
+use super::{keys, packed, server::Server};
 use crate::{
     charge::Charge,
     decision::{Charges, Decision, Grant, Refusal, Source},
@@ -96,7 +96,7 @@ impl Server {
             (false, false) => a_algorithm.has_log() && b_algorithm.has_log(),
             _ => false,
         };
-        are_together && (!in_slots || wire::tag(a.name()) == wire::tag(b.name()))
+        are_together && (!in_slots || keys::tag(a.name()) == keys::tag(b.name()))
     }
 }
 

@@ -9,15 +9,15 @@ use std::{
 };
 
 use super::{
+    classify,
     exchange::{Exchange, Failure},
+    keys,
     packed::{self, requests::has_ban},
+    redisson::{self, verbs},
+    reply,
+    script::{CallReport, ScriptCall},
     settle_queue::SettleQueue,
     transport::connection::Connection,
-    wire::{
-        self,
-        script::{CallReport, ScriptCall},
-        verbs,
-    },
 };
 use crate::{
     algorithm::answer::{Answer, Changed},
@@ -77,7 +77,7 @@ impl Decide for Server {
         if let Some(result) = self.manage_ban(limiter, op).await? {
             return Ok(result);
         }
-        let Some(scripts) = wire::scripts(limiter.of.counting) else {
+        let Some(scripts) = redisson::scripts(limiter.of.counting) else {
             return self.manage_own(limiter, op).await;
         };
         match (
@@ -85,19 +85,22 @@ impl Decide for Server {
             verbs::call(scripts.verbs, limiter, op, self.call_settings()?)?,
         ) {
             (_, Some(call)) => {
-                let reply = call.send(&self.connection).await.map_err(wire::failure)?;
+                let reply = call
+                    .send(&self.connection)
+                    .await
+                    .map_err(classify::failure)?;
                 verbs::outcome(&reply)
             }
             (Op::Delete, None) => {
-                let mut keys = wire::keys(&limiter.name, self.client_id()?).to_vec();
-                keys.push(packed::ban::key(&limiter.name, false));
-                let deleted = wire::count(&self.command("DEL", &keys).await?)?;
+                let mut keys = redisson::keys(&limiter.name, self.client_id()?).to_vec();
+                keys.push(keys::ban(&limiter.name, false));
+                let deleted = reply::count(&self.command("DEL", &keys).await?)?;
                 Ok(OpResult::Changed(deleted > 0))
             }
             (Op::Inspect, None) => self.stored_limit(limiter).await.map(OpResult::Limit),
             (Op::TimeToLive, None) => {
                 let left = self.command("PTTL", &[limiter.name.as_str()]).await?;
-                wire::time_to_live(&left).map(OpResult::TimeToLive)
+                reply::time_to_live(&left).map(OpResult::TimeToLive)
             }
             (_, None) => Err(ErrorKind::Limit.into()),
         }
@@ -180,7 +183,7 @@ impl Server {
             return;
         }
         let counting = receipt.of().counting;
-        let call = match wire::scripts(counting) {
+        let call = match redisson::scripts(counting) {
             Some(scripts) => match self.call_settings() {
                 Ok(settings) => (scripts.settle)(receipt, keep, settings),
                 // Without a client id nothing was taken either.
@@ -271,8 +274,8 @@ impl Server {
         let mut each = first.charges();
         let slotted = each.find(|charge| charge.of().counting.slots().is_some());
         let counting = slotted.unwrap_or(first.first()).of().counting;
-        let scripts = wire::scripts(counting).ok_or(Error::new(ErrorKind::Limit))?;
-        let settings = wire::CallSettings {
+        let scripts = redisson::scripts(counting).ok_or(Error::new(ErrorKind::Limit))?;
+        let settings = redisson::CallSettings {
             exact: run.iter().any(|demand| demand.wants_remaining),
             ..self.call_settings()?
         };
@@ -285,11 +288,11 @@ impl Server {
                 return Ok(answers);
             }
         }
-        let command = wire::acquire_command(scripts.acquire, &limiters, run, settings);
-        let once = wire::is_sent_once(first);
+        let command = redisson::acquire_command(scripts.acquire, &limiters, run, settings);
+        let once = redisson::is_sent_once(first);
         let call = ScriptCall::new(scripts.acquire, command, run.len(), once);
         let reply = self.exchange.send(call, run, may_have_taken).await?;
-        Ok(wire::read_answers(&reply, limiters.len(), run.len())?)
+        Ok(redisson::read_answers(&reply, limiters.len(), run.len())?)
     }
 
     /// Returns the decisions, and reports what the call has changed. `answers` has one answer for
@@ -334,7 +337,7 @@ impl Server {
     ) -> Result<Option<StoredLimit>, Error> {
         let name = limiter.name.as_str();
         let fields = [name, "rate", "interval", "type", "keepAliveTime"];
-        wire::stored_limit(&self.command("HMGET", &fields).await?)
+        redisson::stored_limit(&self.command("HMGET", &fields).await?)
     }
 
     /// Returns the charges, each with a flag that has a differing limit rewritten.
@@ -359,12 +362,12 @@ impl Server {
         command.arg(arguments);
         let report = CallReport::new(&self.connection, verb, 0);
         let reply = report.ended(self.connection.send(&command, false).await);
-        reply.map_err(wire::failure)
+        reply.map_err(classify::failure)
     }
 
     /// Returns the settings of a call whose callers do not want the exact number of permits left.
-    fn call_settings(&self) -> Result<wire::CallSettings<'_>, Error> {
-        Ok(wire::CallSettings {
+    fn call_settings(&self) -> Result<redisson::CallSettings<'_>, Error> {
+        Ok(redisson::CallSettings {
             client_id: self.client_id()?,
             now: self.clock.as_deref().map(millis),
             exact: false,

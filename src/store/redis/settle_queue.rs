@@ -12,8 +12,8 @@ use tokio::{runtime::Handle, sync::watch};
 
 use super::{
     classify::Class,
+    script::ScriptCall,
     transport::connection::{Connection, Failed},
-    wire::script::ScriptCall,
 };
 use crate::{
     charge::Charge,

@@ -7,6 +7,7 @@ use std::{
 };
 
 use super::{
+    classify,
     exchange::Exchange,
     header::Header,
     node,
@@ -16,7 +17,6 @@ use super::{
         connection::Connection,
         source::{ConnectionSource, Dial},
     },
-    wire,
 };
 use crate::{
     clock::{self, Clock},
@@ -137,7 +137,7 @@ impl RedisStore {
         clock::check_timer()?;
         match clock::within(longest, server.connection.send(&redis::cmd("PING"), false)).await {
             Some(Ok(_)) => Ok(()),
-            Some(Err(failed)) => Err(self.named(wire::failure(failed))),
+            Some(Err(failed)) => Err(self.named(classify::failure(failed))),
             None => Err(self.named(ErrorKind::Timeout.into())),
         }
     }

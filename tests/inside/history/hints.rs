@@ -11,7 +11,7 @@ use super::{
     ways::{Hint, Time},
     *,
 };
-use crate::store::redis::wire::{script::Script, sliding_log::VERBS};
+use crate::store::redis::{redisson::sliding_log::VERBS, script::Script};
 
 /// By how much what is shown of a call can lie before it, in ms: some servers show when they began
 /// to look for calls.

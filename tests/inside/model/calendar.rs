@@ -21,7 +21,7 @@ use crate::{
             row::Row,
             verbs::release,
         },
-        wire::script::ScriptCall,
+        script::ScriptCall,
     },
 };
 
@@ -138,7 +138,7 @@ impl Pair {
     }
 
     fn key(&self) -> String {
-        packed::calendar::key(&self.name)
+        calendar::key(&self.name)
     }
 
     fn now(&mut self) -> i64 {

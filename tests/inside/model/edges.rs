@@ -1,7 +1,7 @@
 //! Single cases that random histories hit too seldom, and keys that are no limiter's.
 
 use super::*;
-use crate::store::redis::wire::sliding_log::{SCRIPTS, VERBS};
+use crate::store::redis::redisson::sliding_log::{SCRIPTS, VERBS};
 
 #[test]
 fn scores_from_the_future_are_set_back_by_the_servers_clock_only() {
@@ -86,7 +86,7 @@ fn other_kinds_of_keys_are_an_error_that_changes_nothing() {
         for (script, command) in pair.commands(sent, how) {
             let error = pair.call(script, &command).unwrap_err();
             assert_eq!(
-                wire::failure(error).kind(),
+                classify::failure(error).kind(),
                 ErrorKind::ForeignState,
                 "{key}"
             );
@@ -114,7 +114,7 @@ fn a_number_that_is_spelled_otherwise_is_one() {
         };
         let [(script, command), _] = pair.commands(sent, how);
         let reply = pair.call(script, &command).unwrap();
-        let answer = wire::read_answers(&reply, 1, 1).unwrap()[0];
+        let answer = redisson::read_answers(&reply, 1, 1).unwrap()[0];
         assert_eq!((answer.verdict, answer.remaining), (Verdict::Granted, 3));
         assert_eq!((answer.rate, answer.interval), (5, 1000));
         assert_eq!(pair.ask::<String>(&["GET", &value]), "3");
@@ -158,7 +158,7 @@ pub(crate) fn cannot_count(pair: &mut Pair) {
 pub(crate) fn changes_nothing(pair: &mut Pair, script: &Script, command: &Cmd) {
     let before = pair.raw();
     let reply: Value = pair.call(script, command).unwrap();
-    let error = wire::reply::second(&reply).unwrap_err();
+    let error = redisson::reply::second(&reply).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::ForeignState, "{command:?}");
     assert_eq!(pair.raw(), before, "{command:?}");
 }

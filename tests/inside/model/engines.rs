@@ -2,7 +2,7 @@
 //! which `tests/run.sh` runs these tests once more.
 
 use super::*;
-use crate::store::redis::wire::sliding_log::ACQUIRE_LIST;
+use crate::store::redis::redisson::sliding_log::ACQUIRE_LIST;
 
 /// How many arguments each call of a command has in the text.
 fn arguments_of(text: &str, command: &str) -> Vec<usize> {
@@ -27,7 +27,7 @@ fn arguments_of(text: &str, command: &str) -> Vec<usize> {
 #[test]
 fn no_time_to_live_is_set_with_what_redis_6_lacks() {
     let mut found = 0;
-    for script in wire::all() {
+    for script in redisson::all() {
         for arguments in arguments_of(script.text(), "PEXPIRE") {
             assert_eq!(arguments, 2, "{}", script.text());
             found += 1;
@@ -48,7 +48,7 @@ fn what_was_granted_before_a_foreign_entry_is_undone() {
     let command = pair.run_command(&run, how);
     let before = pair.raw();
     let reply = pair.call(&ACQUIRE_LIST, &command).unwrap();
-    let kind = wire::reply::second(&reply).unwrap_err().kind();
+    let kind = redisson::reply::second(&reply).unwrap_err().kind();
     assert_eq!(kind, ErrorKind::ForeignState);
     assert_eq!(pair.raw(), before);
 }

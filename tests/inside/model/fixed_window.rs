@@ -10,7 +10,7 @@ use super::{
 };
 use crate::{
     algorithm::fixed_window::{FixedWindow, Window},
-    store::redis::wire::fixed_window::{ACQUIRE, SCRIPTS},
+    store::redis::redisson::fixed_window::{ACQUIRE, SCRIPTS},
 };
 
 type Limiter = LimiterState<FixedWindow>;
@@ -231,7 +231,7 @@ fn a_wait_ends_with_the_millisecond_after_the_window() {
     let mut exact = 0;
     for _ in 0..100 {
         let reply = pair.call(&ACQUIRE, &command).unwrap();
-        let answer = wire::read_answers(&reply, 1, 1).unwrap()[0];
+        let answer = redisson::read_answers(&reply, 1, 1).unwrap()[0];
         assert_eq!(answer.wait, answer.reset);
         exact += u32::from(answer.now.tick + answer.wait == end + 1);
     }

@@ -28,7 +28,7 @@ use crate::{
                 row::Row,
                 verbs::release,
             },
-            wire::script::ScriptCall,
+            script::ScriptCall,
         },
     },
 };
@@ -81,6 +81,17 @@ enum One {
     Unban,
     Lose,
     Spoil,
+}
+
+/// A limiter in our own format.
+fn own(name: &Name) -> Limiter {
+    let mut of = CompiledLimit::of("model", true, false);
+    of.counting.algorithm = Algorithm::Gcra;
+    let name = name.clone();
+    Limiter {
+        name,
+        of: of.into(),
+    }
 }
 
 /// Terms of a ban, or none. All their times are so many of this unit, in ms.
@@ -242,7 +253,7 @@ impl Stage {
     /// set back.
     fn forget_bans(&mut self) {
         for limiter in 0..LIMITERS {
-            let key = packed::ban::key(&self.pairs[limiter].name, true);
+            let key = keys::ban(&self.pairs[limiter].name, true);
             self.write(&["DEL", &key]);
             self.pairs[limiter].record = Record::default();
         }
@@ -549,20 +560,20 @@ impl Stage {
                 assert_eq!(read.unwrap(), (self.now * 1000, Some(left)));
             }
             One::Ban(millis) if !is_spoilt => {
-                let reply = self.call(&packed::verbs::ban_for(&name, stamp, *millis));
+                let reply = self.call(&packed::verbs::ban_for(&own(&name), stamp, *millis));
                 let until = self.now + millis.cast_signed();
                 assert_eq!(packed::verbs::read_ban(&reply).unwrap(), [self.now, until]);
                 let record = &mut self.pairs[limiter].record;
                 record.ban_for(millis.cast_signed(), now);
             }
             One::Unban if !is_spoilt => {
-                let reply = self.call(&packed::verbs::ask_ban(&name, stamp));
+                let reply = self.call(&packed::verbs::ask_ban(&own(&name), stamp));
                 let [_, until] = packed::verbs::read_ban(&reply).unwrap();
                 let record = &mut self.pairs[limiter].record;
                 let left = record.in_force(now).map_or(0, |[left, _]| left);
                 assert_eq!(until, self.now + left);
                 *record = Record::default();
-                self.write(&["DEL", &packed::ban::key(&name, true)]);
+                self.write(&["DEL", &keys::ban(&name, true)]);
             }
             One::Ban(_) | One::Unban => {}
             One::Lose => {
@@ -627,7 +638,7 @@ impl Stage {
         }
         let state = self.state(limiter);
         assert_eq!(state, self.pairs[limiter].model.state.stored);
-        let ban = packed::ban::key(&self.pairs[limiter].name, true);
+        let ban = keys::ban(&self.pairs[limiter].name, true);
         for key in [key, ban] {
             // -2 is a key that is not there.
             let life: i64 = ask(&mut self.connection, &["PTTL", &key]);

@@ -5,7 +5,7 @@ use super::{
     slots::note_in,
     *,
 };
-use crate::store::redis::wire::{
+use crate::store::redis::redisson::{
     sliding_log::{ACQUIRE_LIST, SCRIPTS},
     slots,
 };
@@ -206,7 +206,7 @@ impl Stage {
         let in_slots = self.slots_of(&list.which);
         let asks = self.pairs[0].asks(list.exact);
         let general = in_slots.unwrap_or(&ACQUIRE_LIST);
-        let command = wire::acquire_command(general, &limiters, &run, asks);
+        let command = redisson::acquire_command(general, &limiters, &run, asks);
         // The cheaper script, where it serves.
         let cheaper = match &list.callers[..] {
             [_] if charges[0].len() > 1 && in_slots.is_none() => {
@@ -285,7 +285,7 @@ fn a_key_that_is_no_log_changes_nothing() {
     let charges = [&*first, &*second].map(|pair| pair.charge(sent, lower));
     let limiters = charges.each_ref().map(|charge| (charge, true));
     let run = [Demand::of(charges.iter().cloned(), false)];
-    let command = wire::acquire_command(&ACQUIRE_LIST, &limiters, &run, first.asks(true));
+    let command = redisson::acquire_command(&ACQUIRE_LIST, &limiters, &run, first.asks(true));
     let before = first.raw();
     first.call(&ACQUIRE_LIST, &command).unwrap_err();
     assert_eq!(first.raw(), before);

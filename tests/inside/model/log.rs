@@ -12,7 +12,7 @@ use super::{
 use crate::{
     algorithm::{limiter::Counter as _, sliding_log::Log},
     limit::{Slots, ahead_of},
-    store::redis::wire::sliding_log::{self, ACQUIRE, ACQUIRE_LIST},
+    store::redis::redisson::sliding_log::{self, ACQUIRE, ACQUIRE_LIST},
 };
 
 /// Times around which something happens with the intervals below.
@@ -330,7 +330,7 @@ impl Pair {
     /// Copies of the keys, with their lives, under another name.
     fn copies(&mut self) -> [String; 5] {
         let name = Name::exact(&format!("{}.copy", self.name.as_str())).unwrap();
-        let copies = wire::keys(&name, CLIENT);
+        let copies = redisson::keys(&name, CLIENT);
         let mut pipeline = redis::pipe();
         pipeline.cmd("DEL").arg(&copies).ignore();
         for (key, copy) in self.keys.iter().zip(&copies) {
@@ -357,7 +357,7 @@ impl Pair {
     fn modelled(&self) -> State {
         State {
             limit: self.model.limit.map(|limit: StoredLimit| {
-                (wire::format::fields(&limit).to_redis_args())
+                (redisson::format::fields(&limit).to_redis_args())
                     .try_into()
                     .unwrap()
             }),

@@ -3,7 +3,7 @@
 use super::*;
 use crate::store::redis::{
     inside::support::RedisServer,
-    wire::{format::member, sliding_log::brief_answers},
+    redisson::{format::member, sliding_log::brief_answers},
 };
 
 /// 5 in 1000 ms, as the code says it.

@@ -5,7 +5,7 @@
 //! generations' first bytes stand.
 
 use crate::charge::PermitId;
-use crate::store::redis::wire;
+use crate::store::redis::redisson;
 
 /// Who wrote a member, by its size.
 #[derive(Clone, Copy, Debug)]
@@ -41,7 +41,7 @@ pub(crate) fn packed(
             let front = [&[8, 1][..], &number[1..]].concat();
             (3, [&front[..], &permits_packed].concat())
         }
-        Generation::Bytes21 => return (id, wire::format::member(id, permits).to_vec()),
+        Generation::Bytes21 => return (id, redisson::format::member(id, permits).to_vec()),
     };
     let mut made_up = [0; 16];
     made_up[0] = rank;

@@ -10,7 +10,10 @@ use super::{
 };
 use crate::{
     charge::Charge,
-    store::redis::wire::script::{Scripts, is_unknown_script, with_script},
+    store::redis::{
+        redisson::Scripts,
+        script::{is_unknown_script, with_script},
+    },
 };
 
 pub(crate) const CLIENT: &str = "7d9";
@@ -178,7 +181,7 @@ impl<K: Kind> Pair<K> {
         let name = Name::exact(&unique("model")).unwrap();
         Self {
             connection: connect(),
-            keys: wire::keys(&name, CLIENT),
+            keys: redisson::keys(&name, CLIENT),
             name,
             counting: Counting {
                 algorithm: K::ALGORITHM,
@@ -309,7 +312,7 @@ impl<K: Kind> Pair<K> {
         command: &Cmd,
     ) -> (Value, Result<i64, ErrorKind>) {
         let reply = self.call(script, command).unwrap();
-        let replied = wire::reply::second(&reply).map_err(|error| error.kind());
+        let replied = redisson::reply::second(&reply).map_err(|error| error.kind());
         (reply, replied)
     }
 
@@ -324,7 +327,7 @@ impl<K: Kind> Pair<K> {
             .collect();
         let limiters = [(run[0].first(), how.rewrite)];
         let script = self.scripts().acquire;
-        wire::acquire_command(script, &limiters, &run, self.asks(how.exact))
+        redisson::acquire_command(script, &limiters, &run, self.asks(how.exact))
     }
 
     pub(crate) fn charge(&self, sent: Sent, limit: LimitSource) -> Charge {
@@ -353,11 +356,11 @@ impl<K: Kind> Pair<K> {
 
     /// Returns the scripts that count it.
     pub(crate) fn scripts(&self) -> &'static Scripts {
-        wire::scripts(self.counting).unwrap()
+        redisson::scripts(self.counting).unwrap()
     }
 
-    pub(crate) fn asks(&self, exact: bool) -> wire::CallSettings<'static> {
-        wire::CallSettings {
+    pub(crate) fn asks(&self, exact: bool) -> redisson::CallSettings<'static> {
+        redisson::CallSettings {
             client_id: CLIENT,
             now: match self.clock {
                 Clock::Given(now) => Some(now.cast_unsigned()),
@@ -370,7 +373,7 @@ impl<K: Kind> Pair<K> {
     pub(crate) fn stored_limit(&mut self) -> Option<StoredLimit> {
         let hash = self.keys[0].clone();
         let reply: Value = self.ask(&["HMGET", &hash, "rate", "interval", "type", "keepAliveTime"]);
-        wire::stored_limit(&reply).unwrap()
+        redisson::stored_limit(&reply).unwrap()
     }
 
     /// An acquire of so many permits that was not sent before.
@@ -499,6 +502,6 @@ pub(crate) fn replied(
     limiters: usize,
     callers: usize,
 ) -> Result<Vec<Answer>, ErrorKind> {
-    let answers = wire::read_answers(reply, limiters, callers);
+    let answers = redisson::read_answers(reply, limiters, callers);
     Ok(answers.map_err(|error| error.kind())?.to_vec())
 }

@@ -2,7 +2,7 @@
 //! and single cases.
 
 use super::*;
-use crate::store::redis::wire::{format::member, slots};
+use crate::store::redis::redisson::{format::member, slots};
 
 type Limiter = LimiterState<SlidingLog>;
 

@@ -5,11 +5,13 @@ use super::*;
 use crate::{
     algorithm::limiter::Counter as _,
     clock::Millis,
-    store::redis::wire::{
-        format::{fields, optional},
-        reply::flag,
+    store::redis::{
+        redisson::{
+            format::{fields, optional},
+            reply::flag,
+            sliding_log, verbs,
+        },
         script::ScriptCall,
-        sliding_log, verbs,
     },
 };
 
@@ -146,8 +148,8 @@ impl Pair {
     }
 
     /// What a settlement says of its caller.
-    pub(crate) fn asks_at(&self, given: Option<i64>) -> wire::CallSettings<'static> {
-        wire::CallSettings {
+    pub(crate) fn asks_at(&self, given: Option<i64>) -> redisson::CallSettings<'static> {
+        redisson::CallSettings {
             now: given.map(i64::cast_unsigned),
             ..self.asks(false)
         }

@@ -1,21 +1,10 @@
 //! The ban of the caller of a limiter, one string: see `lua/packed/ban.lua`.
 
 use super::{Numbers, bytes::Bytes, number_at};
-use crate::{
-    error::Error,
-    limit::Ban,
-    name::Name,
-    store::{guard::deny_cache::bans::Found, redis::wire::format::suffixed},
-};
+use crate::{error::Error, limit::Ban, store::guard::deny_cache::bans::Found};
 
 /// The kind of a state and of a row.
 const KIND: u8 = 4;
-
-/// Returns the key of the ban of a limiter's caller. A limiter by the same name in the other format
-/// is another one.
-pub(crate) fn key(name: &Name, is_own: bool) -> String {
-    suffixed(name, if is_own { "~:ban" } else { ":ban" })
-}
 
 /// Writes the terms of a ban, a row.
 pub(super) fn put(bytes: &mut Bytes, ban: &Ban) {

@@ -15,7 +15,7 @@ use crate::{
     error::Error,
     limit::{RateType, StoredLimit, calendar::Window},
     name::Name,
-    store::redis::wire,
+    store::redis::reply,
 };
 
 /// The kind of a state and of a row.
@@ -77,7 +77,7 @@ impl Row {
         let [left, ends] = left_and(number, numbers, self.rate, self.span())?;
         match ends {
             1.. => Ok([left, ends, 0]),
-            _ => Err(wire::unreadable()),
+            _ => Err(reply::unreadable()),
         }
     }
 

@@ -10,7 +10,10 @@ use crate::{
     limit::Ban,
     list::List,
     name::Name,
-    store::{guard::deny_cache::bans::Carried, redis::wire::script::ScriptCall},
+    store::{
+        guard::deny_cache::bans::Carried,
+        redis::{keys, script::ScriptCall},
+    },
 };
 
 /// What the reply begins with: the time; and before each request how many numbers it has.
@@ -71,7 +74,7 @@ impl Call {
 
     /// Adds the ban of a limiter in the same way.
     pub(super) fn ban(&mut self, Limiter { name, of }: &Limiter, ban: Ban) {
-        let key = ban::key(name, of.counting.is_own());
+        let key = keys::ban(name, of.counting.is_own());
         self.keys.push((!name.text().seeded_hash(), key));
         self.terms.push(Terms::Ban(ban));
     }

@@ -13,9 +13,9 @@ use crate::{
     clock::Now,
     error::Error,
     limit::StoredLimit,
-    store::redis::wire::{
-        self,
-        format::add_suffixed,
+    store::redis::{
+        keys::add_suffixed,
+        reply,
         script::{Loaded, Script, ScriptCall},
     },
 };
@@ -78,18 +78,18 @@ impl Row {
             Value::Int(backlog @ 0..=MOST) => Some((0, group(false, [*backlog, 0, 0]))),
             Value::BulkString(text) => {
                 let (&[micros, tat, given], []) = text.as_chunks::<8>() else {
-                    return Err(wire::unreadable());
+                    return Err(reply::unreadable());
                 };
                 let numbers = [micros, tat, given].map(f64::from_le_bytes);
                 let is_ours = |number: f64| number.fract() == 0.0 && number.abs() <= MOST as f64;
                 if !numbers.into_iter().all(is_ours) {
-                    return Err(wire::unreadable());
+                    return Err(reply::unreadable());
                 }
                 let [micros, tat, given] = numbers.map(|number| number as i64);
                 let standing = [(tat - micros).max(0), given, 0];
                 Some((micros, group(true, standing)))
             }
-            _ => return Err(wire::unreadable()),
+            _ => return Err(reply::unreadable()),
         })
     }
 

@@ -7,7 +7,7 @@ use crate::{
     clock::Now,
     error::Error,
     limit::StoredLimit,
-    store::redis::wire::{format::add_suffixed, script::ScriptCall},
+    store::redis::{keys::add_suffixed, script::ScriptCall},
 };
 
 /// The kind of a state and of a row.

@@ -19,10 +19,10 @@ use std::slice;
 
 use redis::Value;
 
-use super::wire::{
-    format::suffixed,
+use super::{
+    keys::suffixed,
+    reply::unreadable,
     script::{Loaded, Script},
-    unreadable,
 };
 use crate::{
     charge::PermitId,

@@ -22,8 +22,8 @@ use crate::{
     list::List,
     store::{
         guard::deny_cache::bans::{Carried, Found},
-        redis::wire::{
-            self,
+        redis::{
+            reply,
             script::{Script, ScriptCall},
         },
     },
@@ -209,7 +209,7 @@ impl Asked<'_> {
     /// Reads the reply to it; `None` if [`call`](Self::call) must decide.
     pub(crate) fn read_lone(&self, reply: &Value, run: &[Demand]) -> Result<Option<Reply>, Error> {
         let ([row], [first, ..]) = (self.rows, run) else {
-            return Err(wire::unreadable());
+            return Err(reply::unreadable());
         };
         let (now, group) = match row {
             Row::Gcra(_) => match gcra::Row::read_lone(reply)? {
@@ -228,7 +228,7 @@ impl Asked<'_> {
         let is_ours = |answer: &Answer| {
             answer.verdict != Verdict::Refused || answer.remaining < permits.into()
         };
-        let answer = answer.filter(is_ours).ok_or_else(wire::unreadable)?;
+        let answer = answer.filter(is_ours).ok_or_else(reply::unreadable)?;
         if run.len() == 1 {
             return Ok(Some(Reply {
                 now,

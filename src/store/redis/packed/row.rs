@@ -10,7 +10,7 @@ use crate::{
     charge::Charge,
     error::Error,
     limit::{Algorithm, StoredLimit},
-    store::redis::wire,
+    store::redis::reply,
 };
 
 /// The only number of a group that an enforced ban refuses.
@@ -90,7 +90,7 @@ impl Row {
         if callers > 1 {
             let said = usize::try_from(number).ok();
             let said = said.filter(|granted| *granted <= callers);
-            granted = said.ok_or_else(wire::unreadable)?;
+            granted = said.ok_or_else(reply::unreadable)?;
             number = numbers.next()?;
         }
         let mut standing = None;
@@ -111,7 +111,7 @@ impl Row {
             number = numbers.next()?;
         }
         if number >= 0 {
-            return Err(wire::unreadable());
+            return Err(reply::unreadable());
         }
         if number != BANNED {
             let before = standing.or(before);
@@ -135,12 +135,12 @@ impl Row {
         let numbers = match reply {
             Value::Int(_) => slice::from_ref(reply),
             Value::Array(numbers) => numbers,
-            _ => return Err(wire::unreadable()),
+            _ => return Err(reply::unreadable()),
         };
         let mut numbers = Numbers(numbers.iter());
         let group = self.group(&mut numbers, 1, None)?;
         numbers.end()?;
-        group.ok_or_else(wire::unreadable)
+        group.ok_or_else(reply::unreadable)
     }
 
     /// Returns the limit, without the length of a window.

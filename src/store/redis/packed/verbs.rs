@@ -18,7 +18,7 @@ use crate::{
     name::Name,
     store::{
         guard::deny_cache::bans::{Carried, Found},
-        redis::wire::script::ScriptCall,
+        redis::script::ScriptCall,
     },
 };
 

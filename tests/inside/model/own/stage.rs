@@ -17,7 +17,7 @@ use crate::{
             row::Row,
             verbs,
         },
-        wire::script::ScriptCall,
+        script::ScriptCall,
     },
 };
 

@@ -6,8 +6,8 @@ use redis::{Cmd, RedisWrite, Value};
 
 use super::{
     format::{add_keys, fields, given, member, optional, source_argument},
-    reply::{Numbers, answer_by, numbers, read_answers, unreadable},
-    script::{CallSettings, Loaded, ReadBrief, Script, ScriptCall, Scripts, lua},
+    reply::{Numbers, answer_by, numbers, read_answers},
+    scripts::{CallSettings, ReadBrief, Scripts},
     verbs,
 };
 use crate::{
@@ -18,6 +18,10 @@ use crate::{
     error::Error,
     limit::LimitSource,
     list::List,
+    store::redis::{
+        reply::unreadable,
+        script::{Loaded, Script, ScriptCall, lua},
+    },
 };
 
 /// Decides the usual case with few commands, for callers with equal demands, and contains

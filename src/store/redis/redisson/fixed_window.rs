@@ -2,10 +2,13 @@
 
 use super::{
     format::given,
-    script::{CallSettings, Loaded, Script, ScriptCall, Scripts, lua},
+    scripts::{CallSettings, Scripts},
     verbs,
 };
-use crate::charge::{Charge, Taken};
+use crate::{
+    charge::{Charge, Taken},
+    store::redis::script::{Loaded, Script, ScriptCall, lua},
+};
 
 pub(crate) static ACQUIRE: Loaded = lua!(
     "fixed_window/acquire":

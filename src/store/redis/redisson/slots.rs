@@ -2,10 +2,13 @@
 //! Pure.
 
 use super::{
-    script::{CallSettings, Loaded, Script, ScriptCall, Scripts, lua},
+    scripts::{CallSettings, Scripts},
     sliding_log,
 };
-use crate::charge::{Charge, Taken};
+use crate::{
+    charge::{Charge, Taken},
+    store::redis::script::{Loaded, Script, ScriptCall, lua},
+};
 
 pub(crate) static ACQUIRE_LIST: Loaded = lua!(
     "slots/acquire_list":

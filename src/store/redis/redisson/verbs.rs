@@ -3,15 +3,21 @@
 use redis::Value;
 
 use super::{
-    format::{fields, keys, optional},
+    format::{self, fields, optional},
     reply::{flag, second},
-    script::{CallSettings, Script, ScriptCall},
+    scripts::CallSettings,
 };
 use crate::{
     charge::Charge,
     compiled_limit::Limiter,
     error::Error,
-    store::{ExpireWhen, Op, OpResult, random_id, redis::packed},
+    store::{
+        ExpireWhen, Op, OpResult, random_id,
+        redis::{
+            keys,
+            script::{Script, ScriptCall},
+        },
+    },
 };
 
 /// Makes the call of the verb that carries this out, by the script of the limiter's algorithm;
@@ -23,7 +29,7 @@ pub(crate) fn call(
     settings: CallSettings<'_>,
 ) -> Result<Option<ScriptCall>, Error> {
     let name = &limiter.name;
-    let mut own = Vec::from(keys(name, settings.client_id));
+    let mut own = Vec::from(format::keys(name, settings.client_id));
     let verb = match op {
         Op::SetRate { .. } => "set_rate",
         Op::Available => "available",
@@ -33,9 +39,9 @@ pub(crate) fn call(
     // A second call would find nothing to repair, and report that.
     let once = matches!(op, Op::Release(_) | Op::Repair | Op::Rename(_));
     if let Op::Rename(new_name) = op {
-        own.push(packed::ban::key(name, false));
-        own.extend(keys(new_name, settings.client_id));
-        own.push(packed::ban::key(new_name, false));
+        own.push(keys::ban(name, false));
+        own.extend(format::keys(new_name, settings.client_id));
+        own.push(keys::ban(new_name, false));
     }
     let mut call = start(script, &own, verb, once);
     let command = &mut call.command;
@@ -96,7 +102,7 @@ pub(super) fn settle(
     settings: CallSettings<'_>,
     once: bool,
 ) -> ScriptCall {
-    let keys = keys(receipt.name(), settings.client_id);
+    let keys = format::keys(receipt.name(), settings.client_id);
     start(script, &keys, "settle", once)
 }
 

@@ -1,49 +1,26 @@
-//! Redisson's format: names of keys, packed members, limits; and the arguments of our scripts.
+//! Redisson's format: names of keys, members of logs, limits; and the arguments of our scripts.
 
 use std::io::Write;
 
 use redis::{Cmd, RedisWrite, ToRedisArgs};
 
-use super::script::{CallSettings, Script};
+use super::scripts::CallSettings;
 use crate::{
     charge::{Charge, PermitId},
     demand::Demand,
     limit::{LimitSource, RateType, StoredLimit},
     name::Name,
+    store::redis::{keys::tagged, script::Script},
 };
 
 /// Returns the five keys of a limiter, in the order in which scripts take them.
-///
-/// RedissonObject.suffixName: a name that contains a `{` keeps its own hash tag, any other becomes
-/// one.
 pub(crate) fn keys(name: &Name, client_id: &str) -> [String; 5] {
     key_pieces(name, client_id).map(|pieces| pieces.concat())
 }
 
-/// Returns another key of a limiter.
-pub(crate) fn suffixed(name: &Name, suffix: &str) -> String {
-    let [_, [open, name, close, ..], ..] = key_pieces(name, "");
-    [open, name, close, suffix].concat()
-}
-
-/// Writes such a key.
-pub(crate) fn add_suffixed(command: &mut Cmd, name: &Name, suffix: &str) {
-    let [_, [open, name, close, ..], ..] = key_pieces(name, "");
-    let mut key = command.writer_for_next_arg();
-    for piece in [open, name, close, suffix] {
-        // Writing to memory cannot fail.
-        let _ = key.write_all(piece.as_bytes());
-    }
-}
-
 /// Returns the same keys in pieces.
 fn key_pieces<'a>(name: &'a Name, client_id: &'a str) -> [[&'a str; 6]; 5] {
-    let name = name.as_str();
-    let (open, close) = if name.contains('{') {
-        ("", "")
-    } else {
-        ("{", "}")
-    };
+    let [open, name, close] = tagged(name);
     [
         ["", name, "", "", "", ""],
         [open, name, close, ":value", "", ""],
@@ -51,18 +28,6 @@ fn key_pieces<'a>(name: &'a Name, client_id: &'a str) -> [[&'a str; 6]; 5] {
         [open, name, close, ":permits", "", ""],
         [open, name, close, ":permits", ":", client_id],
     ]
-}
-
-/// Returns the part of a limiter's keys that decides their hash slot in a Cluster.
-///
-/// Redis Cluster specification, "hash tags": the text between the first `{` and the first `}` after
-/// it, else the whole name.
-pub(crate) fn tag(name: &Name) -> &str {
-    let name = name.as_str();
-    let tagged = name
-        .split_once('{')
-        .and_then(|(_, rest)| rest.split_once('}'));
-    tagged.map_or(name, |(tag, _)| tag)
 }
 
 /// Packs a grant's member of the log: `struct.pack('Bc0I', 16, id, permits)`, 21 bytes.
@@ -190,7 +155,7 @@ pub(crate) fn fields(limit: &StoredLimit) -> (i64, i64, bool, u64) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::store::redis::packed;
+    use crate::store::redis::{keys::ban, packed};
 
     fn spelled(name: &str) -> [String; 5] {
         keys(&Name::exact(name).unwrap(), "7d9")
@@ -216,7 +181,7 @@ mod tests {
     fn no_key_of_a_limiter_names_another() {
         let name = Name::exact("{orders}").unwrap();
         let own = keys(&name, "7d9").into_iter();
-        let bans = [true, false].map(|is_own| packed::ban::key(&name, is_own));
+        let bans = [true, false].map(|is_own| ban(&name, is_own));
         let states = [packed::key(&name), packed::calendar::key(&name)];
         for key in own.chain(bans).chain(states) {
             let taken = Name::exact(&key).is_ok();

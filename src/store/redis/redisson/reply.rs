@@ -1,6 +1,4 @@
-//! Reads the replies of our scripts. Pure.
-
-use std::time::Duration;
+//! Reads the replies of the scripts. Pure.
 
 use redis::Value;
 use smallvec::SmallVec;
@@ -11,7 +9,7 @@ use crate::{
     error::{Error, ErrorKind},
     limit::{RateType, StoredLimit, at_least_zero},
     list::List,
-    store::TimeToLive,
+    store::redis::reply::{count, unreadable},
 };
 
 /// Returns the answer to a caller whose own limit is in force: the permits left, and the ticks
@@ -105,23 +103,6 @@ pub(crate) fn flag(reply: &Value) -> Result<bool, Error> {
     }
 }
 
-/// Reads a reply of one number.
-pub(crate) fn count(reply: &Value) -> Result<i64, Error> {
-    match reply {
-        Value::Int(count) => Ok(*count),
-        _ => Err(unreadable()),
-    }
-}
-
-/// Reads the reply of PTTL.
-pub(crate) fn time_to_live(reply: &Value) -> Result<TimeToLive, Error> {
-    Ok(match count(reply)? {
-        -2 => TimeToLive::Missing,
-        -1 => TimeToLive::Lasting,
-        left => TimeToLive::Left(Duration::from_millis(at_least_zero(left))),
-    })
-}
-
 /// Reads the reply of HMGET rate interval type keepAliveTime.
 pub(crate) fn stored_limit(reply: &Value) -> Result<Option<StoredLimit>, Error> {
     type Fields = (Option<i64>, Option<i64>, Option<String>, Option<i64>);
@@ -181,10 +162,6 @@ fn script_error(code: i64) -> Option<Error> {
         -4 => Error::new(ErrorKind::ForeignState).detail("a limit that cannot be counted with"),
         _ => return None,
     })
-}
-
-pub(crate) fn unreadable() -> Error {
-    Error::new(ErrorKind::Unavailable).detail("unexpected reply to a script")
 }
 
 #[cfg(test)]

@@ -1,0 +1,52 @@
+//! The keys of a limiter, which share a hash slot of a Cluster.
+
+use std::io::Write;
+
+use redis::{Cmd, RedisWrite};
+
+use crate::name::Name;
+
+/// Returns a name with the brackets around it that make it a hash tag, of which keys begin.
+///
+/// RedissonObject.suffixName: a name that contains a `{` keeps its own hash tag, any other becomes
+/// one.
+pub(super) fn tagged(name: &Name) -> [&str; 3] {
+    let name = name.as_str();
+    match name.contains('{') {
+        true => ["", name, ""],
+        false => ["{", name, "}"],
+    }
+}
+
+/// Returns the key of a limiter that ends so.
+pub(super) fn suffixed(name: &Name, suffix: &str) -> String {
+    let [open, name, close] = tagged(name);
+    [open, name, close, suffix].concat()
+}
+
+/// Writes such a key.
+pub(super) fn add_suffixed(command: &mut Cmd, name: &Name, suffix: &str) {
+    let mut key = command.writer_for_next_arg();
+    for piece in tagged(name).into_iter().chain([suffix]) {
+        // Writing to memory cannot fail.
+        let _ = key.write_all(piece.as_bytes());
+    }
+}
+
+/// Returns the key of the ban of a limiter's caller. A limiter by the same name in the other format
+/// is another one.
+pub(crate) fn ban(name: &Name, is_own: bool) -> String {
+    suffixed(name, if is_own { "~:ban" } else { ":ban" })
+}
+
+/// Returns the part of a limiter's keys that decides their hash slot in a Cluster.
+///
+/// Redis Cluster specification, "hash tags": the text between the first `{` and the first `}` after
+/// it, else the whole name.
+pub(crate) fn tag(name: &Name) -> &str {
+    let name = name.as_str();
+    let tagged = name
+        .split_once('{')
+        .and_then(|(_, rest)| rest.split_once('}'));
+    tagged.map_or(name, |(tag, _)| tag)
+}
