@@ -36,7 +36,7 @@ async fn set_back(scene: &Scene, by: i64) {
 
 /// The same for a log in our own format: the times of its records, when each limit was last granted
 /// by, and when it ends.
-const SHIFT_OWN: &str = "local state = redis.call('GET', KEYS[1]) \
+pub const SHIFT_OWN: &str = "local state = redis.call('GET', KEYS[1]) \
     if not state then return 0 end \
     local function shift(at) \
       local time = struct.pack('<I6', struct.unpack('<I6', state, at) + ARGV[1]) \

@@ -1,14 +1,15 @@
-//! Row 11: a master under Redis Sentinel, and its replica that takes over.
+//! Rows 11 and 34: a replica that takes over, under Redis Sentinel, or where it lags behind.
 
 use super::{
     guards::{BUDGET, guarded},
-    stage::{FORGOTTEN, Stage, aside, kept_by},
+    stage::{FORGOTTEN, Scene, Stage, aside, kept_by, patient},
     watch::{Watch, time_of},
 };
 use crate::scene::*;
 use crate::support::{
-    Sentinel, cluster::wait_until, redis_server::command, redis_server::free_port, sentinel,
-    sentinel::MASTER_NAME,
+    OwnLog, Sentinel, calendar_key, cluster::wait_until, redis_server::command,
+    redis_server::free_port, sentinel, sentinel::MASTER_NAME, sentinel::wait_for_replica,
+    state_key,
 };
 
 struct Watched {
@@ -118,4 +119,93 @@ async fn row_11_a_master_that_comes_back() {
     aside(|| wait_until("the old master follows", || role(&watched.master, "slave")));
     watched.stage.healed().await;
     watched.judge().await;
+}
+
+const PERMITS: u32 = 1000;
+/// What both servers know, and what the master alone knows when it is lost.
+const REPLICATED: u32 = 600;
+const LOST: u32 = 300;
+
+/// A limiter of each kind that counts in our own format. Nothing comes free while a row is played.
+fn of_each_kind(server: &RedisServer, prefix: &str) -> [RateLimiter; 4] {
+    let store = patient(RedisStore::builder(server.url()).prefix(prefix));
+    let limit = Limit::new(PERMITS.into(), 30 * 24 * HOUR);
+    let [log, window, gcra] = Way::OWN.map(|way| {
+        let limit = limit.named(&format!("{way:?}")).algorithm(way.algorithm());
+        limit.single(&store).unwrap()
+    });
+    let monthly = Limit::monthly(PERMITS.into()).in_zone(zone_by_day());
+    let monthly = monthly.unwrap().named("month").single(&store);
+    [log, window, gcra, monthly.unwrap()]
+}
+
+/// The states of those, as a server has them.
+fn states(server: &RedisServer, limiters: &[RateLimiter; 4]) -> [Reply; 4] {
+    let [log, window, gcra, month] = limiters.each_ref().map(RateLimiter::name);
+    let [log, window, gcra] = [log, window, gcra].map(state_key);
+    [log, window, gcra, calendar_key(month)].map(|key| server.command(&["GET", &key]))
+}
+
+async fn take_of_each(limiters: &[RateLimiter], permits: u32) {
+    for limiter in limiters {
+        assert_eq!(take(limiter, permits).await.source(), Source::Store);
+    }
+}
+
+/// It has lost its master for a while when that is lost to all: what was granted meanwhile is
+/// granted once more, that and nothing else.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn row_34_a_replica_that_lags_behind() {
+    let scene = Scene::begin("row 34").await;
+    let replica = aside(|| {
+        let port = scene.server.port().to_string();
+        let replica = RedisServer::start_with(&["--replicaof", "127.0.0.1", &port]);
+        wait_for_replica(&replica);
+        replica
+    });
+    let mut scene = scene.and_watch(&replica);
+    let prefix = unique("lag");
+    let limiters = of_each_kind(&scene.server, &prefix);
+    take_of_each(&limiters, REPLICATED).await;
+    let known = aside(|| states(&scene.server, &limiters));
+    aside(|| wait_until("it has them", || states(&replica, &limiters) == known));
+    // To where no master is: it keeps what it has.
+    let nobody = free_port().to_string();
+    assert_eq!(
+        aside(|| replica.cli(&["REPLICAOF", "127.0.0.1", &nobody])),
+        "OK"
+    );
+    take_of_each(&limiters, LOST).await;
+    scene.load.decided(3).await;
+    drop(limiters);
+    aside(|| {
+        scene.server.kill();
+        assert_eq!(
+            states(&replica, &of_each_kind(&replica, &prefix)),
+            known,
+            "no lag"
+        );
+        assert_eq!(replica.cli(&["REPLICAOF", "NO", "ONE"]), "OK");
+        scene.proxy.switch(replica.address());
+        scene.proxy.reset();
+    });
+    scene.healed().await;
+    let limiters = of_each_kind(&replica, &prefix);
+    let again = PERMITS - REPLICATED;
+    println!("row 34: {LOST} permits lost, {again} granted by the new master");
+    for limiter in &limiters {
+        assert_eq!(free(limiter).await, u64::from(again), "{}", limiter.name());
+        take(limiter, again).await;
+        assert!(
+            wait(limiter, 1).await.is_some(),
+            "more than the limit and what was lost"
+        );
+    }
+    let [log, ..] = aside(|| states(&replica, &limiters));
+    assert_eq!(
+        OwnLog::of(&log.into_bytes()).expect("a log").mistake(),
+        None
+    );
+    drop(limiters);
+    scene.judge_elsewhere(&replica, FORGOTTEN).await;
 }

@@ -1,4 +1,4 @@
-//! The fault matrix: 32 faults under load, all guards on, and eight oracles that hold whatever the
+//! The fault matrix: 34 faults under load, all guards on, and eight oracles that hold whatever the
 //! fault.
 //!
 //! `matrix/rows.toml` has the list, `matrix/oracles.rs` the oracles, and `matrix/README.md` the
@@ -33,6 +33,7 @@ mod leaving;
 mod ledger;
 mod load;
 mod long;
+mod long_log;
 mod network;
 mod observed;
 mod oracles;

@@ -56,8 +56,8 @@ impl Version {
 
     fn limiter(self, store: &RedisStore, name: &str, ban: Option<Ban>) -> RateLimiter {
         let interval = match (self.kind, self.is_long) {
-            (Kind::Calendar, false) => format!("day {}", zone()),
-            (Kind::Calendar, true) => format!("month {}", zone()),
+            (Kind::Calendar, false) => format!("day {}", zone_by_day()),
+            (Kind::Calendar, true) => format!("month {}", zone_by_day()),
             (_, false) => "1m".to_owned(),
             (_, true) => "1h".to_owned(),
         };
@@ -83,20 +83,13 @@ impl Version {
         }
     }
 
-    /// The most that it grants in an interval when it is the only one, wherever that begins.
-    fn most(self) -> u64 {
+    /// The most that comes free of it within an interval in which it is taken: at the end of a
+    /// window, or one permit after the other.
+    fn returns(self) -> u64 {
         match self.kind {
-            Kind::Log | Kind::Calendar => self.permits,
-            Kind::Window | Kind::Gcra => 2 * self.permits,
+            Kind::Log | Kind::Calendar => 0,
+            Kind::Window | Kind::Gcra => self.permits,
         }
-    }
-}
-
-/// A zone whose midnight is hours away: the clock by which calendars count is not moved.
-fn zone() -> &'static str {
-    match SystemClock.now().as_secs() / 3600 % 24 {
-        0..12 => "UTC",
-        _ => "Pacific/Kiritimati",
     }
 }
 
@@ -365,17 +358,22 @@ async fn check_conversion(shared: &Shared, by: usize) {
     );
 }
 
-/// In the shorter interval, both have no more than one of them has alone. Of a calendar and another
-/// kind, each has its own. What is used of a month is not of a day, whose window both count in then.
+/// In the shorter interval, both have the greater limit, and what comes free of it meanwhile. Of a
+/// calendar and another kind, each has its own. What is used of a month is not of a day, whose
+/// window both count in then.
 fn check_bounds(shared: &Shared) {
     let [old, new] = shared.pair;
     let time = old.interval().min(new.interval());
     let both = shared.most_in(time, None);
-    let each = [0, 1].map(|by| (shared.most_in(time, Some(by)), shared.pair[by].most()));
-    let more = old.most().max(new.most());
+    let each = [0, 1].map(|by| {
+        let version = shared.pair[by];
+        let most = version.permits + version.returns();
+        (shared.most_in(time, Some(by)), most)
+    });
+    let greater = old.permits.max(new.permits);
     let is_right = match (old.kind == Kind::Calendar, new.kind == Kind::Calendar) {
-        (true, true) if old.is_long != new.is_long => both <= 2 * more,
-        (true, true) | (false, false) => both <= more,
+        (true, true) if old.is_long != new.is_long => both <= 2 * greater,
+        (true, true) | (false, false) => both <= greater + old.returns() + new.returns(),
         _ => each.iter().all(|(granted, most)| granted <= most),
     };
     assert!(is_right, "{both} in {time:?}, {each:?}: {shared:?}");
