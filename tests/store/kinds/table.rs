@@ -33,9 +33,9 @@ table! {
     ["limit", "in the code: goes with each call",
      "stored: set by `try_set_rate` or in Java, or that of the code, rewritten at most once a minute"]
         limit(memory, server) limits_side_by_side(server);
-    ["keys in Redis", "one, and one for a ban", "two or three, and two for a ban"]
+    ["keys in Redis", "one, and one for a ban", "two or three, and one for a ban"]
         keys_in_redis(server) keys_of_bans(server);
-    ["take and wait, `lease`, bans, lists, shadow rules", "yes", "yes"]
+    ["take and wait, `lease`, bans, lists, shadow rules", "yes", "yes; a ban is a second call"]
         take_and_wait(memory, server) lease(memory, server) bans(memory, server)
         lists(memory, server) shadow_rules(memory, server);
     ["`settle`, `give_back`, `release`", "yes", "yes"]

@@ -9,16 +9,21 @@ pub async fn states_of_algorithms(kinds: Kinds<RedisStore>) {
     let mut says = BTreeSet::new();
     for limiter in own_ways(&kinds.own) {
         take(&limiter, 1).await;
-        let state = ["GETRANGE", &state_key(limiter.name()), "-2", "-1"];
+        let key = match &*kinds.suffixes(limiter.name()).concat() {
+            "~" => state_key(limiter.name()),
+            _ => calendar_key(limiter.name()),
+        };
         let server = kinds.server.as_ref().unwrap();
-        says.insert(server.command(&state).into_bytes());
+        let state = server.command(&["GETRANGE", &key, "-2", "-1"]).into_bytes();
+        assert_eq!(state.len(), 2, "{key}");
+        says.insert(state);
     }
     assert_eq!(says.len(), 4, "{says:?}");
     for (limiter, suffixes) in own_ways(&kinds.redisson).iter().zip([
         &["", ":permits", ":value"][..],
         &["", ":value"],
         &["~"],
-        &["~"],
+        &[":calendar~"],
     ]) {
         take(limiter, 1).await;
         assert_eq!(kinds.suffixes(limiter.name()), suffixes);
@@ -50,9 +55,10 @@ pub async fn limits_side_by_side(kinds: Kinds<RedisStore>) {
 }
 
 pub async fn keys_in_redis(kinds: Kinds<RedisStore>) {
-    for limiter in own_ways(&kinds.own) {
-        take(&limiter, 1).await;
-        assert_eq!(kinds.suffixes(limiter.name()), ["~"]);
+    let suffixes = ["~", "~", "~", ":calendar~"];
+    for (limiter, suffix) in own_ways(&kinds.own).iter().zip(suffixes) {
+        take(limiter, 1).await;
+        assert_eq!(kinds.suffixes(limiter.name()), [suffix]);
     }
     for (way, suffixes) in Way::STORED.into_iter().zip([
         &["", ":permits", ":value"][..],
@@ -68,7 +74,7 @@ pub async fn keys_in_redis(kinds: Kinds<RedisStore>) {
 /// Those that there are after a refusal, or while a caller is banned.
 pub async fn keys_of_bans(kinds: Kinds<RedisStore>) {
     const OF_OWN: &[&str] = &["~:ban"];
-    const OF_REDISSONS: &[&str] = &[":ban", ":strikes"];
+    const OF_REDISSONS: &[&str] = &[":ban"];
     let expected = [OF_OWN, OF_REDISSONS, OF_REDISSONS];
     for ((store, rule), expected) in kinds.rules(Limit::per_hour(1)).into_iter().zip(expected) {
         let layer = layer_of(store, rule.ban(Ban::after(2).within(HOUR)));
