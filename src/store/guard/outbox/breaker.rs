@@ -413,8 +413,13 @@ impl Pass<'_> {
                 Signal::Failed if open == probe => {
                     Some(Open::pausing(open.pauses, now, self.nodes.spread()))
                 }
-                // Nothing was learnt: the next probe may go at once.
-                Signal::Nothing if open == probe => Some(Open { until: now, ..open }),
+                // Nothing was learnt: the next probe may go at once. This is no probe any longer, or
+                // an older one whose time ends now would be taken for it.
+                Signal::Nothing if open == probe => Some(Open {
+                    until: now,
+                    is_probed: false,
+                    ..open
+                }),
                 _ => return,
             };
         });

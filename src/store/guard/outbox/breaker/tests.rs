@@ -107,6 +107,19 @@ fn a_phase_is_over_at_its_end() {
     drop(probe);
 }
 
+/// Its time ends in the instant in which the next one learns nothing.
+#[test]
+fn the_failure_of_an_old_probe_is_not_that_of_the_next() {
+    let ((breakers, clock), orders) = (breakers(FAILURES, 1), orders());
+    fail(&breakers, &orders, FAILURES);
+    clock.advance(FIRST_PAUSE);
+    let old = enter(&breakers, &orders).unwrap();
+    clock.advance(LONGEST_PROBE);
+    enter(&breakers, &orders).unwrap().ends(Signal::Nothing);
+    old.ends(Signal::Failed);
+    assert!(enter(&breakers, &orders).is_some());
+}
+
 #[test]
 fn a_pause_can_be_any_from_half_to_whole() {
     let pauses: BTreeSet<_> = (0..1000)
