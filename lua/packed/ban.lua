@@ -64,6 +64,15 @@ local function without(ban, offset, caller)
   return strikes, sum
 end
 
+-- Returns whether strikes have one of a caller.
+local function has_struck(strikes, caller)
+  local at = string.find(strikes, caller, 1, true)
+  while at and at % 20 ~= 1 do
+    at = string.find(strikes, caller, at + 1, true)
+  end
+  return at
+end
+
 -- Puts other strikes in place of those of a ban. Those from `start` on sum to `sum`.
 local function replace(ban, within, strikes, start, sum)
   ban.kept, ban.stop, ban.tail, ban.start, ban.sum = 0, #strikes, strikes, start, sum
@@ -102,7 +111,7 @@ end
 -- Adds strikes of a caller. One that was sent before may have them. Returns whether they ban.
 local function strike(it, caller, number, time, room)
   local ban, start, sum = it.ban, count(it.ban, it.within)
-  if is_sent_again and #without(ban, start, caller) < ban.stop - start then
+  if is_sent_again and has_struck(rest_of(ban.name, ban.tail, ban.stop, start), caller) then
     return false
   elseif sum + number >= it.after then
     ban_for(it, nil, room)

@@ -2,7 +2,8 @@
 -- all or none. Requests are decided in order: each sees what those before it took. Each state is
 -- read once, and written once after all decisions, so all are checked before the first write.
 --
--- KEYS  the states of limiters, {N}~ or {N}:calendar~, and of bans, {N}~:ban, in any order
+-- KEYS  the states of limiters, {N}~ or {N}~:calendar, and of bans, {N}~:ban or {N}:ban~, in any
+--       order
 -- ARGV  1, packed, little-endian:
 --       a lone call, of one caller of key 1 by row 1, of a log or a window:
 --         c8 id, I6 now, B 0, the row, I4 permits
@@ -15,8 +16,8 @@
 --       now   ms; 0: the server's clock
 --       rows  see row.lua
 --       request  B callers, B charges, B flags, the charges. Instead of B callers also: B 0, c8 id,
---             B place, of one caller that was sent before; always if it settles
---             or reports
+--             B place, of one caller that was sent before; always if it
+--             settles or reports
 --             flags 1: it waits, so a refusal is no strike; 2: it only asks; 4: it settles what
 --             the caller took; 8: it bans; 16: it reports refusals, and asks. Of those sent before,
 --             and those of 2 to 16, the call has no ids

@@ -59,7 +59,7 @@ impl Both {
         let key = |suffix: &&str| match *suffix {
             "" | "-new" => format!("{}{suffix}", self.name),
             "~" => state_key(&self.name),
-            "calendar~" => calendar_key(&self.name),
+            "~:calendar" => calendar_key(&self.name),
             suffix => companion(&self.name, suffix, ""),
         };
         let mut expected: Vec<_> = suffixes.iter().map(key).collect();
@@ -85,7 +85,7 @@ async fn java_knows_no_bans() {
         both.java("trySetRate", 3, "true");
         both.java("tryAcquire", 2, "true");
         granted(decide(&layer, Request::new(())).await);
-        for strikes in [&[][..], &["ban"]] {
+        for strikes in [&[][..], &["ban~"]] {
             for _ in 0..3 {
                 both.java("tryAcquire", 1, "false");
             }
@@ -95,23 +95,23 @@ async fn java_knows_no_bans() {
             }
         }
         both.java("delete", 0, "true");
-        both.keys(&["ban"]);
+        both.keys(&["ban~"]);
 
         // The refusal before Java's delete is the first of two.
         both.java("trySetRate", 1, "true");
         both.java("tryAcquire", 1, "true");
         assert_eq!(refusal().await, RefusalKind::Banned);
-        both.keys(&["", "value", "permits", "ban"]);
+        both.keys(&["", "value", "permits", "ban~"]);
         both.java("setRate", 5, "null");
         both.java("tryAcquire", 4, "true");
         assert_eq!(refusal().await, RefusalKind::Banned);
         both.java("available", 0, "1");
 
         both.java("delete", 0, "true");
-        both.keys(&["ban"]);
+        both.keys(&["ban~"]);
         both.java("trySetRate", 5, "true");
         both.java("rename", 0, "null");
-        both.keys(&["-new", "ban"]);
+        both.keys(&["-new", "ban~"]);
         let ours = RateLimiter::new(&both.store, &both.name).unwrap();
         assert!(ours.banned_until().await.unwrap().is_some());
         ours.delete().await.unwrap();
@@ -129,7 +129,7 @@ async fn java_knows_no_calendar() {
         let quota = quota.unwrap();
         quota.name().clone_into(&mut both.name);
         take(&quota, 3).await;
-        both.keys(&["calendar~"]);
+        both.keys(&["~:calendar"]);
         both.java("exists", 0, "false");
         for verb in ["tryAcquire", "available"] {
             let thrown = both.ask_java(verb, 1).unwrap_err();
@@ -138,22 +138,22 @@ async fn java_knows_no_calendar() {
                 "{thrown}"
             );
         }
-        both.keys(&["calendar~"]);
+        both.keys(&["~:calendar"]);
 
         both.java("trySetRate", 5, "true");
         both.java("tryAcquire", 4, "true");
         take(&quota, 2).await;
         both.java("available", 0, "1");
         both.java("tryAcquire", 2, "false");
-        both.keys(&["", "value", "permits", "calendar~"]);
+        both.keys(&["", "value", "permits", "~:calendar"]);
         let stored = both.server.command(&["GET", &calendar_key(&both.name)]);
         let (label, used) = label_and_used(&stored.into_bytes());
         assert!(label > 20_000_000 && used == 5, "{label} {used}");
         both.java("delete", 0, "true");
-        both.keys(&["calendar~"]);
+        both.keys(&["~:calendar"]);
         both.java("trySetRate", 5, "true");
         both.java("rename", 0, "null");
-        both.keys(&["-new", "calendar~"]);
+        both.keys(&["-new", "~:calendar"]);
         assert_eq!(free(&quota).await, 5);
         assert!(quota.delete().await.unwrap());
         both.keys(&["-new"]);

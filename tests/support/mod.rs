@@ -83,7 +83,7 @@ pub fn state_key(name: &str) -> String {
 
 /// Returns that of a limiter by the calendar.
 pub fn calendar_key(name: &str) -> String {
-    companion(name, "calendar~")
+    format!("{}:calendar", state_key(name))
 }
 
 /// Returns the label of a calendar's window and the permits used, from its state.

@@ -164,7 +164,9 @@ impl Look<'_> {
         let is_redissons = report.time_to_live != [TimeToLive::Missing; 5];
         if !is_redissons {
             for key in [packed::calendar::key(name), packed::key(name)] {
-                self.read_own(&mut report, key, *now).await?;
+                if !report.is_own {
+                    self.read_own(&mut report, key, *now).await?;
+                }
             }
         }
         // What has no state may still have a ban.
@@ -180,7 +182,8 @@ impl Look<'_> {
             let ban: Option<Vec<u8>> = self.reply(&get).await?;
             if let Some(ban) = ban.as_deref().and_then(packed::ban::State::of) {
                 report.is_own |= is_own;
-                (until, report.strikes) = (ban.until, ban.strikes);
+                until = ban.until.max(until);
+                report.strikes = ban.strikes.max(report.strikes);
             }
         }
         report.banned_for = Duration::from_millis(at_least_zero(until.saturating_sub(*now)));

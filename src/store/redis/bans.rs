@@ -28,35 +28,34 @@ use crate::{
     },
 };
 
-/// The callers that a limiter has refused in a way that counts towards its ban.
+/// The callers that a limiter has refused in a way that counts towards its ban, each with its place
+/// among the callers and the ms until the limit has room for it.
 #[derive(Default)]
-struct Refused {
-    /// Their places among the callers.
-    places: List<usize>,
-    /// The ms until the limit has room for the last of them.
-    wait: i64,
-}
+struct Refused(List<(usize, i64)>);
 
 impl Refused {
+    /// Returns the refusal that makes them too many, by a ban that stood so before, or the last.
+    fn banning(&self, ban: &Ban, before: &Found) -> Option<&(usize, i64)> {
+        let missing = ban.after.saturating_sub(before.strikes).saturating_sub(1);
+        let missing = usize::try_from(missing).unwrap_or(usize::MAX);
+        self.0.get(missing).or(self.0.last())
+    }
+
     /// Returns them as they are reported.
-    fn strikes(&self) -> (Carried, i64) {
-        let number = u32::try_from(self.places.len()).unwrap_or(u32::MAX);
-        (Carried { number, age: 0 }, self.wait)
+    fn strikes(&self, ban: Option<Ban>, before: &Found) -> (Carried, i64) {
+        let number = u32::try_from(self.0.len()).unwrap_or(u32::MAX);
+        let last = ban.and_then(|ban| self.banning(&ban, before).copied());
+        (Carried { number, age: 0 }, last.unwrap_or_default().1)
     }
 
     /// Returns the place of the first caller that is banned, by a ban that stood so `before` they
-    /// were refused and stands so `now`.
+    /// were refused and stands so `now`. Others may have refused the caller meanwhile.
     fn banned_from(&self, ban: &Ban, before: &Found, now: &Found) -> Option<usize> {
         if before.left > 0 {
             return Some(0);
         }
-        // The refusal that makes them too many, unless others have refused the caller meanwhile.
-        let missing = ban.after.saturating_sub(before.strikes).saturating_sub(1);
-        let last = self
-            .places
-            .get(usize::try_from(missing).unwrap_or(usize::MAX));
-        let last = last.or(self.places.last());
-        last.filter(|_| now.left > 0).copied()
+        let last = self.banning(ban, before).filter(|_| now.left > 0);
+        last.map(|(place, _)| *place)
     }
 }
 
@@ -73,8 +72,7 @@ fn refused(run: &[Demand], answers: &[Answer], before: &[Found]) -> List<Refused
         for ((charge, answer), (before, refused)) in each {
             let has_ban = charge.of().ban.is_some() && before.left == 0;
             if has_ban && outcome.strikes(caller, charge, answer) {
-                refused.places.push(place);
-                refused.wait = outcome.wait;
+                refused.0.push((place, outcome.wait));
             }
         }
     }
@@ -132,11 +130,17 @@ impl Server {
             self.learn(first, &asked, &before, &decisions);
             return Ok(decisions);
         }
-        let mut answers = self.call_counting(first, run).await?;
+        let answers = self.call_counting(first, run).await;
+        let mut answers = answers.map_err(|failure| Failure {
+            unacknowledged: failure.unacknowledged || again,
+            ..failure
+        })?;
         let refused = refused(run, &answers, &before);
         let mut now = None;
-        if refused.iter().any(|it| !it.places.is_empty()) {
-            let strikes: List<_> = refused.iter().map(Refused::strikes).collect();
+        if refused.iter().any(|it| !it.0.is_empty()) {
+            let each = first.charges().zip(&refused).zip(&before);
+            let strikes = each.map(|((charge, it), before)| it.strikes(charge.of().ban, before));
+            let strikes: List<_> = strikes.collect();
             now = self.report(first, run, &strikes).await.ok();
         }
         let now = now.as_ref().unwrap_or(&before);

@@ -35,7 +35,7 @@ table! {
         limit(memory, server) limits_side_by_side(server);
     ["keys in Redis", "one, and one for a ban", "two or three, and one for a ban"]
         keys_in_redis(server) keys_of_bans(server);
-    ["take and wait, `lease`, bans, lists, shadow rules", "yes", "yes; a ban is a second call"]
+    ["take and wait, `lease`, bans, lists, shadow rules", "yes", "yes; with a ban, two calls, and a third after a refusal"]
         take_and_wait(memory, server) lease(memory, server) bans(memory, server)
         lists(memory, server) shadow_rules(memory, server);
     ["`settle`, `give_back`, `release`", "yes", "yes"]

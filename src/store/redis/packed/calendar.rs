@@ -23,7 +23,7 @@ const KIND: u8 = 5;
 
 /// Returns the key of a limiter that counts so.
 pub(crate) fn key(name: &Name) -> String {
-    suffixed(name, ":calendar~")
+    suffixed(name, "~:calendar")
 }
 
 /// What a charge counts by. A limiter stands as the permits left, and the ms until the window ends:

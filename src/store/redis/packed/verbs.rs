@@ -91,7 +91,11 @@ pub(crate) fn report(caller: &Demand, strikes: &[(Carried, i64)], stamp: Stamp) 
     for (place, (limiter, ban, (carried, wait))) in banning().enumerate() {
         call.ban(limiter, ban);
         call.again(stamp.id, 0, 1, REPORTS);
-        call.charge(place, HAS_BAN, u32::try_from(*wait).unwrap_or(u32::MAX));
+        call.charge(
+            place,
+            HAS_BAN,
+            u32::try_from((*wait).max(0)).unwrap_or(u32::MAX),
+        );
         call.banning(limiters + place, *carried);
     }
     call.verb()

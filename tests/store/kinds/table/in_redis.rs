@@ -23,7 +23,7 @@ pub async fn states_of_algorithms(kinds: Kinds<RedisStore>) {
         &["", ":permits", ":value"][..],
         &["", ":value"],
         &["~"],
-        &[":calendar~"],
+        &["~:calendar"],
     ]) {
         take(limiter, 1).await;
         assert_eq!(kinds.suffixes(limiter.name()), suffixes);
@@ -55,7 +55,7 @@ pub async fn limits_side_by_side(kinds: Kinds<RedisStore>) {
 }
 
 pub async fn keys_in_redis(kinds: Kinds<RedisStore>) {
-    let suffixes = ["~", "~", "~", ":calendar~"];
+    let suffixes = ["~", "~", "~", "~:calendar"];
     for (limiter, suffix) in own_ways(&kinds.own).iter().zip(suffixes) {
         take(limiter, 1).await;
         assert_eq!(kinds.suffixes(limiter.name()), [suffix]);
@@ -74,7 +74,7 @@ pub async fn keys_in_redis(kinds: Kinds<RedisStore>) {
 /// Those that there are after a refusal, or while a caller is banned.
 pub async fn keys_of_bans(kinds: Kinds<RedisStore>) {
     const OF_OWN: &[&str] = &["~:ban"];
-    const OF_REDISSONS: &[&str] = &[":ban"];
+    const OF_REDISSONS: &[&str] = &[":ban~"];
     let expected = [OF_OWN, OF_REDISSONS, OF_REDISSONS];
     for ((store, rule), expected) in kinds.rules(Limit::per_hour(1)).into_iter().zip(expected) {
         let layer = layer_of(store, rule.ban(Ban::after(2).within(HOUR)));
