@@ -5,7 +5,9 @@
 use std::collections::BTreeMap;
 
 use super::feed::{Seen, bytes_of};
-use crate::support::{OwnLog, label_and_used, number_of, own_log::Record, permits_of, windows};
+use crate::support::{
+    OwnLog, is_state_key, label_and_used, number_of, own_log::Record, permits_of, windows,
+};
 
 /// One grant, as it stands in a log.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -54,15 +56,15 @@ impl Ledger {
     pub fn read(&mut self, seen: &Seen) {
         let words: Vec<&str> = seen.words.iter().map(String::as_str).collect();
         match (seen.by_script, &*words) {
-            (true, ["SET", key, state, ..]) if key.ends_with('~') => {
+            (true, ["SET", key, state, ..]) if is_state_key(key) => {
                 self.written(key, 0, &bytes_of(state));
             }
-            (true, ["SETRANGE", key, offset, bytes]) if key.ends_with('~') => {
+            (true, ["SETRANGE", key, offset, bytes]) if is_state_key(key) => {
                 let offset = offset.parse().expect("an offset");
                 self.written(key, offset, &bytes_of(bytes));
             }
             // The one key of such a limiter has all of it.
-            (false, ["DEL", key]) if key.ends_with('~') => self.reset(key),
+            (false, ["DEL", key]) if is_state_key(key) => self.reset(key),
             (true, ["ZADD", log, "NX", entries @ ..]) => {
                 for entry in entries.chunks(2) {
                     let score: f64 = entry[0].parse().expect("a score");

@@ -81,6 +81,11 @@ pub fn state_key(name: &str) -> String {
     }
 }
 
+/// Returns whether a key is that of a limiter's state in our own format, and none of a ban.
+pub fn is_state_key(key: &str) -> bool {
+    key.ends_with("~:calendar") || key.ends_with('~') && !key.ends_with(":ban~")
+}
+
 /// Returns that of a limiter by the calendar.
 pub fn calendar_key(name: &str) -> String {
     format!("{}:calendar", state_key(name))

@@ -13,7 +13,7 @@ use crate::{
     lanes::Limiter,
     ledger::Ledger,
     stage::kept_by,
-    support::{RedisServer, unique},
+    support::{RedisServer, is_state_key, unique},
     watch::Watch,
 };
 
@@ -45,7 +45,7 @@ impl Record {
         let grants = Arc::clone(&self.grants);
         Watch::open_into(server, move |line, seen| {
             let matters = match (seen.by_script, seen.words[0].as_str()) {
-                (true, "SET" | "SETRANGE") => seen.words[1].ends_with('~'),
+                (true, "SET" | "SETRANGE") => is_state_key(&seen.words[1]),
                 (true, word) => matches!(word, "ZADD" | "ZREM"),
                 (false, word) => matches!(word, "FLUSHALL" | "FLUSHDB" | "DEL"),
             };
