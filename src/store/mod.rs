@@ -19,11 +19,11 @@
 //! - The store in memory: one `Shard`, or those of a list in the order of their numbers > the names
 //!   without a place (`Untracked`).
 //!
-//! All others are locked alone: those of the deny cache (`Refusals`), of the connection, the runtime
-//! of the settle queue (`SettleQueue::runtime`), the names that were rewritten lately, the limits
-//! that were last seen (`Locals`), the rules that count in a store (`RuleNames`), and the charges
-//! of a request (`Ledger`). Observers are called with none held. A reload of a layer's rules locks
-//! out other reloads, and takes the lock of `RuleNames` meanwhile.
+//! All others are locked alone: those of the deny cache (`Refusals`), of the connection, the
+//! runtime of the settle queue (`SettleQueue::runtime`), the names that were rewritten lately, the
+//! limits that were last seen (`Locals`), the rules that count in a store (`RuleNames`), and the
+//! charges of a request (`Ledger`). Observers are called with none held. A reload of a layer's
+//! rules locks out other reloads, and takes the lock of `RuleNames` meanwhile.
 //!
 //! Settling is called with none of these held, and never comes back to leases. The settle queue
 //! then spawns a task and wakes callers of `close`; both take no lock of another part. If it loses
@@ -277,8 +277,8 @@ pub(crate) trait Calls: Send + Sync + 'static {
         }
     }
 
-    /// Decides for several runs in one command, each of which [`joins`](Self::joins) others. Each is
-    /// answered as if it had been sent alone.
+    /// Decides for several runs in one command, each of which [`joins`](Self::joins) others. Each
+    /// is answered as if it had been sent alone.
     ///
     /// # Cancel safety
     ///

@@ -1,7 +1,8 @@
 //! Puts guards and stores together, in one fixed order.
 //!
 //! A [`Remote`] has all guards: every decision, verb and settlement passes them in its functions,
-//! from the outside in. A store in memory has only the outermost guard and the outbox, for its waiters.
+//! from the outside in. A store in memory has only the outermost guard and the outbox, for its
+//! waiters.
 
 #[cfg(feature = "_guards")]
 use std::sync::Weak;
@@ -271,7 +272,8 @@ pub(crate) fn remote<S: Decide>(
     })
 }
 
-/// The order of all guards: outermost > fallback > deny cache > deadline > outbox > leases > server.
+/// The order of all guards: outermost > fallback > deny cache > deadline > outbox > leases >
+/// server.
 ///
 /// `decide_unsent` asks the deny cache, the leases and the breaker before there is a future, and so
 /// past the outbox. That overtakes no waiter: a limiter that callers wait for has no lease.

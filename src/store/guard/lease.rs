@@ -61,8 +61,8 @@ pub(crate) struct Leasing<S: Calls> {
 
 impl<S: Calls> Leasing<S> {
     /// `own_clock` is the clock of the logs, if that is a clock of this process; `clock` is the one
-    /// that timers use. `waits` are those of the outbox around it. What leases take and give back is
-    /// recorded in `recent`.
+    /// that timers use. `waits` are those of the outbox around it. What leases take and give back
+    /// is recorded in `recent`.
     pub(crate) fn new(
         inner: Arc<S>,
         own_clock: Option<Arc<dyn Clock>>,

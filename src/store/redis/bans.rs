@@ -186,18 +186,22 @@ impl Server {
         limiter: &Limiter,
         op: &Op,
     ) -> Result<Option<OpResult>, Error> {
-        let stamp = self.stamp(random_id()?, limiter);
+        let stamp = || Ok::<_, Error>(self.stamp(random_id()?, limiter));
         Ok(Some(match op {
             Op::Ban(millis) => {
-                verbs::read_ban(&self.reply(&verbs::ban_for(limiter, stamp, *millis)).await?)?;
+                verbs::read_ban(
+                    &self
+                        .reply(&verbs::ban_for(limiter, stamp()?, *millis))
+                        .await?,
+                )?;
                 OpResult::Changed(true)
             }
             Op::BannedUntil => {
-                let [now, until] = self.ban(limiter, stamp).await?;
+                let [now, until] = self.ban(limiter, stamp()?).await?;
                 OpResult::Number(if until > now { until } else { 0 })
             }
             Op::Unban => {
-                let [now, until] = self.ban(limiter, stamp).await?;
+                let [now, until] = self.ban(limiter, stamp()?).await?;
                 self.command(
                     "UNLINK",
                     &[keys::ban(&limiter.name, limiter.of.counting.is_own())],

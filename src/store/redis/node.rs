@@ -1,5 +1,5 @@
-//! The nodes of a server or a Cluster: which of them a limiter has, and what a failed call says about its
-//! node.
+//! The nodes of a server or a Cluster: which of them a limiter has, and what a failed call says
+//! about its node.
 
 use std::{ops::RangeInclusive, sync::Arc, time::Duration};
 
@@ -15,9 +15,9 @@ use crate::{
     store::guard::outbox::{Nodes, breaker::Signal},
 };
 
-/// The number of hash slots of a Cluster that share a node's state. redis-rs shows only its strategies
-/// for replica reads which master has which slots, and with such a strategy it sends READONLY: a
-/// replica would then refuse by old data.
+/// The number of hash slots of a Cluster that share a node's state. redis-rs shows only its
+/// strategies for replica reads which master has which slots, and with such a strategy it sends
+/// READONLY: a replica would then refuse by old data.
 const SLOTS_TOGETHER: u16 = 512;
 pub(crate) const SLOTS: u16 = 16_384;
 

@@ -10,11 +10,11 @@
 //! breaker. After a pause one call passes, the probe. If it is answered, all pass.
 //!
 //! A call that all its callers have left counts as a failure only if they left at their deadline
-//! and the server was silent: see [`traffic`](super::traffic). Callers that hang up early do not count:
-//! otherwise any client could open the breaker by sending requests and leaving. A server that
-//! answers others in the meantime is overloaded by a burst; an open breaker would lift the limits
-//! of all callers because of the burst of one. An answer that comes too late, while a caller still
-//! waits, does not count either.
+//! and the server was silent: see [`traffic`](super::traffic). Callers that hang up early do not
+//! count: otherwise any client could open the breaker by sending requests and leaving. A server
+//! that answers others in the meantime is overloaded by a burst; an open breaker would lift the
+//! limits of all callers because of the burst of one. An answer that comes too late, while a caller
+//! still waits, does not count either.
 //!
 //! A probe is sent alone, so its time is the server's own.
 
@@ -133,8 +133,8 @@ pub(crate) enum Signal {
 
 impl Nodes {
     /// Gives them breakers, which so many failures open; with none they never do. The error of an
-    /// open one names the store's address. `turned` is called with the index of a node whose breaker
-    /// has opened, or closed.
+    /// open one names the store's address. `turned` is called with the index of a node whose
+    /// breaker has opened, or closed.
     pub(crate) fn with_breakers(
         mut self,
         failures: u32,
@@ -200,8 +200,8 @@ impl Nodes {
         })
     }
 
-    /// Returns the state of each breaker, for how long it lasts, and the failures among the last calls
-    /// while it is closed. Empty where there is no breaker.
+    /// Returns the state of each breaker, for how long it lasts, and the failures among the last
+    /// calls while it is closed. Empty where there is no breaker.
     pub(crate) fn look(&self) -> Vec<(BreakerState, Duration, u32)> {
         if self.breakers.failures == 0 {
             return Vec::new();
@@ -413,8 +413,8 @@ impl Pass<'_> {
                 Signal::Failed if open == probe => {
                     Some(Open::pausing(open.pauses, now, self.nodes.spread()))
                 }
-                // Nothing was learnt: the next probe may go at once. This is no probe any longer, or
-                // an older one whose time ends now would be taken for it.
+                // Nothing was learnt: the next probe may go at once. This is no probe any longer,
+                // or an older one whose time ends now would be taken for it.
                 Signal::Nothing if open == probe => Some(Open {
                     until: now,
                     is_probed: false,

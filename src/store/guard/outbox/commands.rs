@@ -91,8 +91,8 @@ impl Commands {
         self.last
     }
 
-    /// Counts a command as sent now, by the number that this returns; `None` if it has counted for a
-    /// deadline already.
+    /// Counts a command as sent now, by the number that this returns; `None` if it has counted for
+    /// a deadline already.
     pub(super) fn renew(&mut self, number: u64, now: Duration) -> Option<u64> {
         let joint = self.remove(number)?.joint;
         Some(self.send(now, joint))

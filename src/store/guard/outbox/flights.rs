@@ -49,8 +49,8 @@ pub(super) struct Flights {
     unanswered: HashMap<PermitId, bool, BuildSpread>,
 }
 
-/// The limiters that wait to go together, and whose callers are of one runtime: one that is alive and
-/// not driven delays no others.
+/// The limiters that wait to go together, and whose callers are of one runtime: one that is alive
+/// and not driven delays no others.
 pub(super) struct Lane {
     runtime: Handle,
     /// Each since when it waits
@@ -185,8 +185,8 @@ impl Flights {
         entered
     }
 
-    /// Moves a line that waits for a runtime which was not driven for a deadline to that of its last
-    /// caller.
+    /// Moves a line that waits for a runtime which was not driven for a deadline to that of its
+    /// last caller.
     fn leave_stalled(&mut self, key: &Key) {
         let commands = &self.commands;
         let is_stalled = |lane: &&mut Lane| lane.gathers.is_some_and(|it| !commands.has(it));

@@ -1,10 +1,10 @@
 //! The outbox of a store: decides which callers share a command, which wait for permits, and how
 //! many commands are in flight to a node.
 //!
-//! What is in flight to a node, and who waits to be sent there, stands in one [`nodes::Node`] behind
-//! one lock, with what is known of it. [`command`] has the way of a caller that does not wait for permits, and the tasks that
-//! send shared commands. Callers that wait for permits stand in front, in a queue of their own,
-//! first come, first served: see [`waits`].
+//! What is in flight to a node, and who waits to be sent there, stands in one [`nodes::Node`]
+//! behind one lock, with what is known of it. [`command`] has the way of a caller that does not
+//! wait for permits, and the tasks that send shared commands. Callers that wait for permits stand
+//! in front, in a queue of their own, first come, first served: see [`waits`].
 //!
 //! All of it is plain state behind a mutex. A task lives as long as one command, and runs on the
 //! runtime of one of its callers. If that runtime is gone, another one runs it, or the callers send
@@ -151,8 +151,8 @@ impl<S: Calls> Outbox<S> {
         })
     }
 
-    /// Acts on what is in flight to a node, and starts what may be sent then. Its lock is released first: what is started
-    /// may end at once, and then takes it again.
+    /// Acts on what is in flight to a node, and starts what may be sent then. Its lock is released
+    /// first: what is started may end at once, and then takes it again.
     fn with<T>(self: &Arc<Self>, index: usize, act: impl FnOnce(&mut Flights, Duration) -> T) -> T {
         let now = self.nodes.clock.now();
         let (acted, started, _gone) = {

@@ -1,5 +1,5 @@
-//! A simulation of an outbox: a node that loses, delays and reorders, callers that come and leave at
-//! every step, and runtimes that are shut down or not driven, on a clock that is moved by hand.
+//! A simulation of an outbox: a node that loses, delays and reorders, callers that come and leave
+//! at every step, and runtimes that are shut down or not driven, on a clock that is moved by hand.
 //!
 //! [`server`] is the node, with the pure sliding log in it and the laws that hold at each call;
 //! [`world`] is everything else. [`histories`] plays random histories by seed, the other modules
