@@ -167,6 +167,21 @@ async fn another_process_lifts_a_ban_within_a_second() {
     assert_eq!(here.ask(1).await, None);
 }
 
+/// Callers of a key that come together: the third refusal is the first that bans.
+#[tokio::test]
+async fn of_refusals_in_one_call_the_last_bans() {
+    for redisson in [false, true] {
+        let store = patient(RedisServer::shared().url()).prefix(&unique("bans"));
+        let store = if redisson { store.redisson() } else { store };
+        let here = Process::new(store, rule(1, 3));
+        let ask = || here.ask(1);
+        let asked: [_; 5] = tokio::join!(ask(), ask(), ask(), ask(), ask()).into();
+        let kinds = asked.map(|refused| refused.map(|(kind, _)| kind));
+        let [over, banned] = [RefusalKind::OverLimit, RefusalKind::Banned].map(Some);
+        assert_eq!(kinds, [None, over, over, banned, banned], "{redisson}");
+    }
+}
+
 /// A limiter by the same name in the other format is another one.
 #[tokio::test]
 async fn a_ban_is_of_one_format() {
