@@ -7,12 +7,14 @@ use std::net::IpAddr;
 
 use crate::{
     algorithm::{Count, answer::Verdict},
-    charge::Charge,
-    clock::Now,
-    compiled_limit::{CompiledLimit, Limiter},
-    error::{ConfigError, bail},
-    limit::{Algorithm, Counting, Limit, LimitSource},
-    name::{IPV6_PREFIX, Name, spell},
+    values::{
+        charge::Charge,
+        clock::Now,
+        compiled_limit::{CompiledLimit, Limiter},
+        error::{ConfigError, bail},
+        limit::{Algorithm, Counting, Limit, LimitSource},
+        name::{IPV6_PREFIX, Name, spell},
+    },
 };
 
 /// A limit without a limiter: its callers keep their own states.

@@ -20,34 +20,24 @@
 )]
 
 mod algorithm;
-mod charge;
-mod clock;
 #[cfg(feature = "_meter")]
 #[doc(hidden)]
 pub mod command;
-mod compiled_limit;
-mod decision;
-mod demand;
 #[cfg(any(doc, doctest))]
 pub mod docs;
-mod error;
-mod failure_policy;
 #[cfg(feature = "inspect")]
 mod inspect;
-mod limit;
 mod limiter;
-mod list;
 mod macros;
-mod name;
 pub mod observe;
+mod sinks;
 mod store;
 mod sync;
 #[cfg(any(test, feature = "test-util"))]
 mod test_util;
+mod values;
 mod web;
 
-#[cfg(any(test, feature = "test-util"))]
-pub use clock::ManualClock;
 #[cfg(feature = "redis")]
 pub use deadpool_redis;
 #[cfg(feature = "inspect")]
@@ -56,8 +46,6 @@ pub use inspect::{
     diagnose::{Diagnosis, OtherClient, RedissonReleases},
     verify::{Verification, VerifiedServer},
 };
-#[cfg(feature = "calendar")]
-pub use limit::StartingOn;
 #[cfg(feature = "redis")]
 pub use redis;
 #[cfg(feature = "unstable-store")]
@@ -66,6 +54,10 @@ pub use store::backend;
 pub use store::redis::{
     BreakerState, ConnectionState, Health, NodeHealth, RedisStore, RedisStoreBuilder,
 };
+#[cfg(any(test, feature = "test-util"))]
+pub use values::clock::ManualClock;
+#[cfg(feature = "calendar")]
+pub use values::limit::StartingOn;
 
 pub use web::key;
 
@@ -87,17 +79,19 @@ pub use web::rules_file::{RulesFile, watch::Watch};
 pub use tower_layer::Layer;
 
 pub use crate::{
-    clock::{Clock, SystemClock},
-    decision::{Decision, Grant, LimitState, Missing, Refusal, RefusalKind, Source},
-    error::{ConfigError, ConfigErrorKind, Error, ErrorKind},
-    failure_policy::FailurePolicy,
-    limit::{Algorithm, Ban, Limit},
     limiter::{
         RateLimiter,
         all_of::AllOf,
         keyed::{Keyed, LimiterKey, RateLimiterBuilder},
     },
     store::{ExpireWhen, MemoryStore, Store, TimeToLive},
+    values::{
+        clock::{Clock, SystemClock},
+        decision::{Decision, Grant, LimitState, Missing, Refusal, RefusalKind, Source},
+        error::{ConfigError, ConfigErrorKind, Error, ErrorKind},
+        failure_policy::FailurePolicy,
+        limit::{Algorithm, Ban, Limit},
+    },
     web::{
         answer::HeaderStyle,
         body::RateLimitBody,

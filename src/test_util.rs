@@ -6,14 +6,16 @@ use std::{fmt, sync::Arc, time::Duration};
 use http::Response;
 
 use crate::{
-    charge::{Charge, Standing},
-    clock::ManualClock,
-    compiled_limit::{CompiledLimit, Limiter},
-    decision::{Charges, Decision, Fault, Grant, Missing, Refusal, RefusalKind, Source},
-    error::ErrorKind,
-    limit::Limit,
-    name::Name,
     store::MemoryStore,
+    values::{
+        charge::{Charge, Standing},
+        clock::ManualClock,
+        compiled_limit::{CompiledLimit, Limiter},
+        decision::{Charges, Decision, Fault, Grant, Missing, Refusal, RefusalKind, Source},
+        error::ErrorKind,
+        limit::Limit,
+        name::Name,
+    },
 };
 
 impl MemoryStore {
@@ -375,7 +377,7 @@ mod tests {
     use std::panic::{AssertUnwindSafe, catch_unwind};
 
     use super::*;
-    use crate::error::Error;
+    use crate::values::error::Error;
 
     const MINUTE: Duration = Duration::from_secs(60);
 

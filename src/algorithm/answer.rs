@@ -2,7 +2,7 @@
 
 use std::{mem, time::Duration};
 
-use crate::{
+use crate::values::{
     charge::{Charge, PermitId, Settled, Standing, Taken},
     clock::Now,
     decision::{Charges, Decision, Grant, Refusal, Source},

@@ -3,12 +3,12 @@
 //! Pure state. `lua/packed/ban.lua` does the same in Redis.
 
 use super::answer::{Answer, Changed, Verdict};
-use crate::{
+use crate::values::{
+    List,
     charge::{Charge, PermitId},
     clock::Now,
     demand::Demand,
     limit::{Ban, StoredLimit},
-    list::List,
 };
 
 /// The refusals and the ban of the caller of one limiter.

@@ -4,7 +4,7 @@ use super::{
     answer::Answer,
     limiter::{CallContext, Counter, GiveBack, Needs},
 };
-use crate::{
+use crate::values::{
     charge::Taken,
     clock::Now,
     error::ErrorKind,

@@ -6,7 +6,7 @@ use super::{
     answer::{Answer, Changed, Verdict},
     limiter::{CallContext, LimiterState, Needs},
 };
-use crate::{charge::Charge, clock::Now, demand::Demand, error::ErrorKind, list::List};
+use crate::values::{List, charge::Charge, clock::Now, demand::Demand, error::ErrorKind};
 
 /// Takes permits for each caller, in the order in which they came, or finds when they will be free.
 ///

@@ -7,7 +7,7 @@ use super::{
     answer::Answer,
     limiter::{CallContext, Counter, GiveBack, Needs},
 };
-use crate::{
+use crate::values::{
     charge::Taken,
     clock::Now,
     error::ErrorKind,
@@ -205,10 +205,12 @@ mod tests {
             call::acquire,
             limiter::LimiterState,
         },
-        charge::{Charge, PermitId},
-        demand::Demand,
-        limit::{Limit, LimitSource},
-        list::List,
+        values::{
+            List,
+            charge::{Charge, PermitId},
+            demand::Demand,
+            limit::{Limit, LimitSource},
+        },
     };
 
     type Limiter = LimiterState<FixedWindow>;

@@ -12,7 +12,7 @@ use super::{
     answer::Answer,
     limiter::{CallContext, Counter, GiveBack, Needs},
 };
-use crate::{
+use crate::values::{
     charge::{Taken, Tat},
     clock::Now,
     error::ErrorKind,

@@ -4,7 +4,7 @@
 use std::fmt::Debug;
 
 use super::answer::{Answer, Changed, Verdict};
-use crate::{
+use crate::values::{
     charge::{Charge, PermitId, Taken},
     clock::Now,
     error::ErrorKind,

@@ -20,7 +20,7 @@ use self::{
     answer::Answer, calendar::Calendar, fixed_window::FixedWindow, gcra::Gcra,
     limiter::LimiterState, sliding_log::SlidingLog,
 };
-use crate::{charge::Charge, clock::Now, error::ErrorKind, limit::Algorithm};
+use crate::values::{charge::Charge, clock::Now, error::ErrorKind, limit::Algorithm};
 
 /// A limiter by value, counted by one of the algorithms.
 #[derive(Debug)]

@@ -12,7 +12,7 @@ use super::{
     Count,
     answer::{Answer, Verdict},
 };
-use crate::{
+use crate::values::{
     charge::{Charge, PermitId},
     clock::{Clock, ManualClock, Now},
     limit::Counting,

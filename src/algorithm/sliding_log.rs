@@ -9,7 +9,7 @@ use super::{
     answer::Answer,
     limiter::{CallContext, Counter, GiveBack, Needs},
 };
-use crate::{
+use crate::values::{
     charge::{Charge, Taken},
     clock::{Now, TICKS},
     error::ErrorKind,
@@ -352,7 +352,10 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::{algorithm::limiter::LimiterState, charge::PermitId, limit::Limit};
+    use crate::{
+        algorithm::limiter::LimiterState,
+        values::{charge::PermitId, limit::Limit},
+    };
 
     type Limiter = LimiterState<SlidingLog>;
 

@@ -9,12 +9,14 @@ use redis::{Cmd, RedisError, RedisResult, Value};
 pub use self::finding::{Finding, FindingKind, Severity};
 
 use crate::{
-    clock::within,
-    error::{Error, ErrorKind},
-    name::Name,
     store::redis::{
         RedisStore, reply,
         transport::{connection::Connection, link::To},
+    },
+    values::{
+        clock::within,
+        error::{Error, ErrorKind},
+        name::Name,
     },
 };
 

@@ -4,10 +4,12 @@ use std::{collections::HashSet, sync::Arc, time::Duration};
 
 use super::{RateLimiter, granted, take::take};
 use crate::{
-    decision::{Decision, Grant},
-    demand::{Demand, MaxWait},
-    error::{ConfigError, Error, ErrorKind, bail},
     store::AnyStore,
+    values::{
+        decision::{Decision, Grant},
+        demand::{Demand, MaxWait},
+        error::{ConfigError, Error, ErrorKind, bail},
+    },
 };
 
 /// Several limiters whose permits are taken together: from all or from none. Made by

@@ -4,9 +4,8 @@ use std::time::{Duration, SystemTime};
 
 use super::{RateLimiter, mismatch};
 use crate::{
-    error::Error,
-    limit::LONGEST,
     store::{Op, OpResult},
+    values::{error::Error, limit::LONGEST},
 };
 
 impl RateLimiter {

@@ -7,12 +7,14 @@ use std::{fmt, sync::Arc};
 pub use self::key::LimiterKey;
 use super::RateLimiter;
 use crate::{
-    compiled_limit::{CompiledLimit, Limiter},
-    error::{ConfigError, bail},
-    limit::{Algorithm, Ban, Counting, Limit, LimitSource},
-    name::{Identity, Naming},
-    observe::ObservedRule,
     store::{Store, rule_names::Holder},
+    values::{
+        compiled_limit::{CompiledLimit, Limiter},
+        error::{ConfigError, bail},
+        limit::{Algorithm, Ban, Counting, Limit, LimitSource},
+        name::{Identity, Naming},
+        observe::ObservedRule,
+    },
 };
 
 /// The key of a limiter for all callers together: that of a rule made of a [`Limit`] alone.
@@ -93,7 +95,7 @@ impl RateLimiterBuilder {
             limit: LimitSource::Code(self.limit.for_request_key()),
             counting: self.checked(about.in_redisson)?,
             observers: about.observers.clone(),
-            kept: ObservedRule::new(Some(fixed), None).into(),
+            observed: ObservedRule::new(Some(fixed), None).into(),
             ban: self.ban,
             ..CompiledLimit::of(&self.name, true, false)
         };

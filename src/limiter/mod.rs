@@ -12,15 +12,17 @@ use std::{sync::Arc, time::Duration};
 
 use self::take::take;
 use crate::{
-    charge::Charge,
-    compiled_limit::{CompiledLimit, Limiter},
-    decision::{Charges, Decision, Grant, RefusalKind},
-    demand::{Demand, MaxWait},
-    error::{ConfigError, Error, ErrorKind, bail},
-    limit::{Algorithm, Limit, LimitSource, Slots, check_lease},
-    name::Name,
-    observe::{Origin, StateChange},
     store::{AnyStore, Op, OpResult, Store, rule_names::Holder},
+    values::{
+        charge::Charge,
+        compiled_limit::{CompiledLimit, Limiter},
+        decision::{Charges, Decision, Grant, RefusalKind},
+        demand::{Demand, MaxWait},
+        error::{ConfigError, Error, ErrorKind, bail},
+        limit::{Algorithm, Limit, LimitSource, Slots, check_lease},
+        name::Name,
+        observe::{Origin, StateChange},
+    },
 };
 
 /// One limiter by its exact name: what `redisson.getRateLimiter(name)` is in Java.

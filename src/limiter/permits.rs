@@ -2,10 +2,12 @@
 
 use super::RateLimiter;
 use crate::{
-    decision::Grant,
-    error::{Error, ErrorKind},
-    limit::at_least_zero,
     store::Op,
+    values::{
+        decision::Grant,
+        error::{Error, ErrorKind},
+        limit::at_least_zero,
+    },
 };
 
 impl RateLimiter {

@@ -2,9 +2,11 @@
 
 use super::{RateLimiter, in_code, mismatch};
 use crate::{
-    error::{Error, ErrorKind},
-    limit::{Limit, StoredLimit},
     store::{Op, OpResult},
+    values::{
+        error::{Error, ErrorKind},
+        limit::{Limit, StoredLimit},
+    },
 };
 
 impl RateLimiter {

@@ -2,7 +2,10 @@
 
 use std::sync::Arc;
 
-use crate::{decision::Decision, demand::Demand, error::Error, store::AnyStore};
+use crate::{
+    store::AnyStore,
+    values::{decision::Decision, demand::Demand, error::Error},
+};
 
 /// Takes permits, first from the guards that decide at once.
 ///

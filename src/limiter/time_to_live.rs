@@ -4,11 +4,13 @@ use std::time::Duration;
 
 use super::{RateLimiter, mismatch};
 use crate::{
-    compiled_limit::{CompiledLimit, Limiter},
-    error::{Error, ErrorKind},
-    limit::LimitSource,
-    name::Name,
     store::{ExpireWhen, Op, OpResult, TimeToLive},
+    values::{
+        compiled_limit::{CompiledLimit, Limiter},
+        error::{Error, ErrorKind},
+        limit::LimitSource,
+        name::Name,
+    },
 };
 
 impl RateLimiter {

@@ -7,14 +7,14 @@ use super::{
     guard::outbox::Nodes,
     stack::{Guards, remote},
 };
-use crate::{
+use crate::values::{
+    List,
     charge::Charge,
     clock::{Clock, SteadyClock},
     compiled_limit::Limiter,
     decision::Decision,
     demand::Demand,
     error::{Error, ErrorKind},
-    list::List,
 };
 
 /// Returns a store whose calls all fail like this.

@@ -83,14 +83,14 @@ use std::{
 
 pub use self::memory::MemoryStore;
 use self::rule_names::RuleNames;
-use crate::{
+use crate::values::{
+    List,
     charge::{Charge, PermitId},
     compiled_limit::{CompiledLimit, Limiter},
     decision::{Decision, Refusal},
     demand::Demand,
     error::{ConfigError, Error, ErrorKind, bail},
     limit::{Counting, Limit, StoredLimit},
-    list::List,
     name::Name,
     observe::Observers,
 };
@@ -358,7 +358,7 @@ pub(crate) fn prepare_call(
     match refused.map_or_else(random_id, Err) {
         Ok(id) => {
             demand.identify(id);
-            demand.asked_at = Some(crate::clock::moment());
+            demand.asked_at = Some(crate::values::clock::moment());
             None
         }
         Err(error) => Some(Err(error)),

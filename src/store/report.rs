@@ -5,7 +5,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use crate::{
+use crate::values::{
     charge::{Charge, Standing},
     clock,
     decision::{Decision, Refusal, RefusalKind, Source},
@@ -135,11 +135,11 @@ impl<'a> Seen<'a> {
             limit: limit.map(|limit| (limit.permits, limit.interval())),
             remaining: limit.and_then(|limit| limit.remaining),
             key: of
-                .kept
+                .observed
                 .shown
                 .and_then(|around| charge.name().identity(around)),
             key_hash: charge.name().text().seeded_hash(),
-            kept: &of.kept,
+            observed: &of.observed,
         }
     }
 

@@ -7,11 +7,13 @@ use std::{
 };
 
 use crate::{
-    compiled_limit::CompiledLimit,
-    limit::{Algorithm, Ban, LimitSource},
     macros::opaque,
-    name::Naming,
     sync::lock,
+    values::{
+        compiled_limit::CompiledLimit,
+        limit::{Algorithm, Ban, LimitSource},
+        name::Naming,
+    },
 };
 
 /// The rules of all layers on a store, and its limits without HTTP.

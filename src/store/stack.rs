@@ -34,23 +34,23 @@ use super::{
     },
     memory::shared::{Shared, stand_in},
 };
-use crate::{
-    charge::Charge,
-    clock::{Clock, SteadyClock},
-    compiled_limit::Limiter,
-    decision::{Decision, RefusalKind},
-    demand::Demand,
-    error::Error,
-    name::Name,
-    observe::StateChange,
-    sync::OnDrop,
-};
 #[cfg(feature = "_guards")]
 use crate::{
-    clock::check_timer,
-    error::ErrorKind,
-    limit::at_least_zero,
     store::{OpResult, TimeToLive},
+    values::{clock::check_timer, error::ErrorKind, limit::at_least_zero},
+};
+use crate::{
+    sync::OnDrop,
+    values::{
+        charge::Charge,
+        clock::{Clock, SteadyClock},
+        compiled_limit::Limiter,
+        decision::{Decision, RefusalKind},
+        demand::Demand,
+        error::Error,
+        name::Name,
+        observe::StateChange,
+    },
 };
 
 /// The outermost guard: names the store in errors, and reports to listeners and observers.

@@ -14,11 +14,8 @@ use super::{
     rule::{CompiledRules, Defaults, IntoRules, Rule, Rules},
 };
 use crate::{
-    decision::Refusal,
-    decision::grant::LayerId,
-    error::ConfigError,
-    observe::Observer,
     store::{AnyStore, Store, rule_names::Holder},
+    values::{decision::Refusal, decision::grant::LayerId, error::ConfigError, observe::Observer},
 };
 
 impl RateLimitLayer {

@@ -13,11 +13,13 @@ use super::{
     request::has_trailers,
 };
 use crate::{
-    charge::Charge,
-    compiled_limit::{ChargeIf, CompiledLimit},
-    decision::{Grant, grant::LayerId, ledger::CorrectedBy},
     macros::opaque,
     store::AnyStore,
+    values::{
+        charge::Charge,
+        compiled_limit::{ChargeIf, CompiledLimit},
+        decision::{Grant, grant::LayerId, ledger::CorrectedBy},
+    },
 };
 
 /// Sets the cost of a request, in permits: a handler puts it into the response's extensions.

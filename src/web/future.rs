@@ -23,10 +23,12 @@ use super::{
     request::is_grpc,
 };
 use crate::{
-    decision::{Decision, Grant, Refusal},
-    error::Error,
     macros::detail,
     store::Deciding,
+    values::{
+        decision::{Decision, Grant, Refusal},
+        error::Error,
+    },
 };
 
 pin_project! {

@@ -9,14 +9,16 @@ use super::{
     rule::{CompiledRules, Rules},
 };
 use crate::{
-    compiled_limit::Limiter,
-    decision::grant::LayerId,
-    error::ConfigError,
     limiter::RateLimiter,
-    name::Identity,
-    observe::{Origin, StateChange},
     store::AnyStore,
     sync::lock,
+    values::{
+        compiled_limit::Limiter,
+        decision::grant::LayerId,
+        error::ConfigError,
+        name::Identity,
+        observe::{Origin, StateChange},
+    },
 };
 
 /// Limits the requests to the services it wraps.

@@ -18,7 +18,7 @@ use super::{
     layer::{LayerState, RateLimitLayer},
     rule::Plan,
 };
-use crate::decision::{Decision, Refusal};
+use crate::values::decision::{Decision, Refusal};
 
 /// Limits the requests to the inner service. Made by [`RateLimitLayer`].
 ///

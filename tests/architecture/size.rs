@@ -266,32 +266,32 @@ fn passed(text: &str) -> BTreeMap<Place, usize> {
 #[test]
 fn only_functions_with_a_name_are_passed() {
     let here = |path: &str| format!("{}/{path}", env!("CARGO_MANIFEST_DIR"));
-    let source = fs::read_to_string("src/clock.rs").unwrap();
-    let functions = Functions::of(&parse(Path::new("src/clock.rs")));
+    let source = fs::read_to_string("src/values/clock.rs").unwrap();
+    let functions = Functions::of(&parse(Path::new("src/values/clock.rs")));
     let [first, second] = [&functions[0], &functions[1]];
     let derive = source.lines().position(|it| it.starts_with("#[derive"));
     let text = [
-        format!("fl={}", here("src/clock.rs")),
+        format!("fl={}", here("src/values/clock.rs")),
         format!("fn=first\n{} 5", first.lines.start()),
         // A call, and lines from elsewhere.
         format!(
             "cfi={}\ncfn=other\ncalls=1 9\n{} 7",
-            here("src/name.rs"),
+            here("src/values/name.rs"),
             second.lines.start()
         ),
         format!(
             "fi={}\n1 3\nfe={}",
-            here("src/name.rs"),
-            here("src/clock.rs")
+            here("src/values/name.rs"),
+            here("src/values/clock.rs")
         ),
         format!("fn=second::{{{{closure}}}}\n{} 5", second.lines.start()),
         format!("fn=derived\n{} 5", derive.unwrap() + 1),
         format!(
-            "fl=/elsewhere/src/clock.rs\nfn=foreign\n{} 1",
+            "fl=/elsewhere/src/values/clock.rs\nfn=foreign\n{} 1",
             second.lines.start()
         ),
     ];
     let found = passed(&text.join("\n"));
-    let place = ("clock.rs".to_owned(), *first.lines.start());
+    let place = ("values/clock.rs".to_owned(), *first.lines.start());
     assert_eq!(found, BTreeMap::from([(place, first.height)]));
 }

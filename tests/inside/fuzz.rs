@@ -11,14 +11,16 @@ use super::{
 };
 use crate::{
     algorithm::gcra::Pace,
-    charge::{Charge, PermitId},
-    compiled_limit::CompiledLimit,
-    demand::Demand,
-    error::{Error, ErrorKind},
-    limit::{Algorithm, Ban, Limit, LimitSource, Slots, calendar::Window},
-    name::Name,
     store::redis::packed::{
         Stamp, calendar, call::Joined, gcra, log, requests::Asked, row::Row, window,
+    },
+    values::{
+        charge::{Charge, PermitId},
+        compiled_limit::CompiledLimit,
+        demand::Demand,
+        error::{Error, ErrorKind},
+        limit::{Algorithm, Ban, Limit, LimitSource, Slots, calendar::Window},
+        name::Name,
     },
 };
 

@@ -48,16 +48,18 @@ use self::{
 };
 use super::{RedisStore, RedisStoreBuilder, support};
 use crate::{
-    charge::{Charge, PermitId},
-    clock::{Clock, ManualClock},
-    decision::{Charges, Decision, Grant, Source},
-    demand::{Demand, MaxWait},
-    error::Error,
-    failure_policy::FailurePolicy,
-    limit::Limit,
     limiter::RateLimiter,
-    name::Name,
     store::{Op, OpResult, sealed::Sealed},
+    values::{
+        charge::{Charge, PermitId},
+        clock::{Clock, ManualClock},
+        decision::{Charges, Decision, Grant, Source},
+        demand::{Demand, MaxWait},
+        error::Error,
+        failure_policy::FailurePolicy,
+        limit::Limit,
+        name::Name,
+    },
 };
 use support::{
     RedisServer,

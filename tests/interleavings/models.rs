@@ -19,15 +19,6 @@ use loom::{
 };
 
 use crate::{
-    charge::{Charge, PermitId, Standing},
-    clock::ManualClock,
-    compiled_limit::{CompiledLimit, Limiter},
-    decision::{Charges, Decision, Grant, Refusal, Source},
-    demand::Demand,
-    error::Error,
-    limit::LimitSource,
-    list::List,
-    name::Name,
     store::{
         About, Calls, Decide, Listener, Listeners, Op, OpResult,
         guard::{
@@ -38,6 +29,17 @@ use crate::{
             },
         },
         stack::Outermost,
+    },
+    values::{
+        List,
+        charge::{Charge, PermitId, Standing},
+        clock::ManualClock,
+        compiled_limit::{CompiledLimit, Limiter},
+        decision::{Charges, Decision, Grant, Refusal, Source},
+        demand::Demand,
+        error::Error,
+        limit::LimitSource,
+        name::Name,
     },
 };
 

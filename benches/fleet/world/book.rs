@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::{MILLI, Outcome, Scenario, network::Network};
-use crate::decision::{Decision, Source};
+use crate::values::decision::{Decision, Source};
 
 /// Permits that a caller has received.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]

@@ -13,20 +13,22 @@ use super::{
     server::key_of,
 };
 use crate::{
-    charge::{Charge, PermitId},
-    clock::{SteadyClock, moment},
-    compiled_limit::Limiter,
-    decision::Decision,
-    demand::Demand,
-    error::{Error, ErrorKind},
-    list::List,
-    name::Name,
     store::{
         About, Answered, AnyStore, Calls, Decide, Joins, Listeners, Op, OpResult,
         guard::outbox::{Nodes, breaker::Signal},
         stack::{self, Guards},
     },
     sync::lock,
+    values::{
+        List,
+        charge::{Charge, PermitId},
+        clock::{SteadyClock, moment},
+        compiled_limit::Limiter,
+        decision::Decision,
+        demand::Demand,
+        error::{Error, ErrorKind},
+        name::Name,
+    },
 };
 
 /// The defaults of a `RedisStore`.

@@ -22,17 +22,19 @@ use rand_distr::{Distribution, Exp1, Zipf};
 
 pub use self::scenario::{Broken, Scenario, Trouble};
 use self::{book::Book, network::Network};
-pub use crate::limit::Algorithm;
+pub use crate::values::limit::Algorithm;
 use crate::{
-    charge::Charge,
-    compiled_limit::{CompiledLimit, Limiter},
-    decision::Charges,
-    demand::Demand,
-    failure_policy::FailurePolicy,
-    limit::{Counting, Limit, LimitSource, Slots},
-    name::Name,
     store::AnyStore,
     sync::lock,
+    values::{
+        charge::Charge,
+        compiled_limit::{CompiledLimit, Limiter},
+        decision::Charges,
+        demand::Demand,
+        failure_policy::FailurePolicy,
+        limit::{Counting, Limit, LimitSource, Slots},
+        name::Name,
+    },
 };
 
 /// Nanoseconds in a millisecond.
@@ -291,7 +293,7 @@ impl Shared {
         &self,
         who: (u32, u16),
         asked: Option<u64>,
-        decision: Option<&crate::decision::Decision>,
+        decision: Option<&crate::values::decision::Decision>,
     ) {
         let mut network = lock(&self.network);
         lock(&self.book).record(&mut network, who, asked, decision);

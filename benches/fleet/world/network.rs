@@ -8,10 +8,8 @@ use tokio::sync::oneshot;
 
 use super::{Scenario, server::Node};
 use crate::{
-    charge::Charge,
-    decision::Decision,
-    demand::Demand,
     store::{Listeners, guard::outbox::Nodes},
+    values::{charge::Charge, decision::Decision, demand::Demand},
 };
 
 /// Half of the way takes so long in the mean of its logarithm.

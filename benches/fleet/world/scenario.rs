@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::limit::Algorithm;
+use crate::values::limit::Algorithm;
 
 /// A fleet, its limit and its traffic.
 #[derive(Clone, Copy, Debug)]

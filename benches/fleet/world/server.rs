@@ -5,13 +5,15 @@ use std::{collections::HashMap, iter};
 use super::{Broken, MILLI, Scenario};
 use crate::{
     algorithm::{Count, answer::Answer, answer::Verdict, call},
-    charge::{Charge, PermitId},
-    clock::Now,
-    compiled_limit::Limiter,
-    decision::Decision,
-    demand::Demand,
-    limit::Algorithm,
-    name::Name,
+    values::{
+        charge::{Charge, PermitId},
+        clock::Now,
+        compiled_limit::Limiter,
+        decision::Decision,
+        demand::Demand,
+        limit::Algorithm,
+        name::Name,
+    },
 };
 
 /// What a command costs a node, in nanoseconds: for one caller, and for each further one of the
@@ -32,7 +34,7 @@ mod cost {
 /// One Redis.
 #[derive(Default)]
 pub(super) struct Node {
-    limiters: HashMap<u32, Counted, crate::name::BuildSpread>,
+    limiters: HashMap<u32, Counted, crate::values::name::BuildSpread>,
     /// When it has done all that has arrived.
     free_at: u64,
     pub(super) busy: u64,

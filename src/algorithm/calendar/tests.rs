@@ -5,8 +5,10 @@ use proptest::prelude::*;
 use super::*;
 use crate::{
     algorithm::{answer::Verdict, limiter::LimiterState},
-    charge::{Charge, PermitId},
-    limit::{Limit, LimitSource},
+    values::{
+        charge::{Charge, PermitId},
+        limit::{Limit, LimitSource},
+    },
 };
 
 type Limiter = LimiterState<Calendar>;

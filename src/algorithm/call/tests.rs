@@ -9,9 +9,11 @@ use crate::{
     algorithm::{
         Count, fixed_window::FixedWindow, gcra::Gcra, limiter::Counter, sliding_log::SlidingLog,
     },
-    charge::{PermitId, Taken, Tat},
-    limit::Counting,
-    limit::{Algorithm as ByName, Limit, LimitSource, Slots},
+    values::{
+        charge::{PermitId, Taken, Tat},
+        limit::Counting,
+        limit::{Algorithm as ByName, Limit, LimitSource, Slots},
+    },
 };
 
 const START: i64 = 1_700_000_000_000;

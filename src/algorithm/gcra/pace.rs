@@ -1,6 +1,6 @@
 //! The emission interval of a GCRA limit, and that of all its permits: [`Pace`].
 
-use crate::{algorithm::limiter::CallContext, limit::emission};
+use crate::{algorithm::limiter::CallContext, values::limit::emission};
 
 /// As a script can count exactly. No TAT is later.
 pub(super) const MOST: i64 = (1 << 53) - 1;

@@ -5,9 +5,11 @@ use proptest::prelude::*;
 use super::*;
 use crate::{
     algorithm::{answer::Verdict, limiter::LimiterState},
-    charge::{Charge, PermitId},
-    clock::ManualClock,
-    limit::{Limit, LimitSource},
+    values::{
+        charge::{Charge, PermitId},
+        clock::ManualClock,
+        limit::{Limit, LimitSource},
+    },
 };
 
 /// In us

@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use crate::{algorithm::limiter::Needs, charge::PermitId};
+use crate::{algorithm::limiter::Needs, values::charge::PermitId};
 
 /// The most entries that a repair adds.
 const RESTORED: u32 = 100;

@@ -2,7 +2,10 @@
 //! `lua/slots/entries.lua` does in Redis.
 
 use super::{Entry, PAGE, SlidingLog};
-use crate::{algorithm::limiter::CallContext, charge::PermitId, limit::Slots};
+use crate::{
+    algorithm::limiter::CallContext,
+    values::{charge::PermitId, limit::Slots},
+};
 
 /// The bucket that a call records its grants in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

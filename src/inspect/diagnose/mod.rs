@@ -19,17 +19,19 @@ use crate::{
         gcra::{Gcra, State},
         limiter::LimiterState,
     },
-    charge::PermitId,
-    clock::{Now, check_timer},
-    error::{Error, ErrorKind},
-    limit::{Algorithm, StoredLimit, ahead_of, at_least_zero, calendar::LINGERS},
-    name::Name,
     store::{
         TimeToLive,
         redis::{
             RedisStore, classify, keys, packed, redisson, reply,
             script::{Script, ScriptCall},
         },
+    },
+    values::{
+        charge::PermitId,
+        clock::{Now, check_timer},
+        error::{Error, ErrorKind},
+        limit::{Algorithm, StoredLimit, ahead_of, at_least_zero, calendar::LINGERS},
+        name::Name,
     },
 };
 

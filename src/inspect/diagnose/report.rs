@@ -5,9 +5,9 @@ use std::{cmp::Reverse, collections::BTreeMap, fmt, time::Duration};
 use super::RedissonReleases;
 use crate::{
     inspect::finding::{Finding, add, write_findings},
-    limit::{Algorithm, Limit},
     macros::opaque,
     store::{TimeToLive, redis::redisson},
+    values::limit::{Algorithm, Limit},
 };
 
 /// The result of [`RedisStore::diagnose`](crate::RedisStore::diagnose).

@@ -16,9 +16,6 @@ use super::{
     parsed,
 };
 use crate::{
-    clock::{SystemClock, check_timer, moment},
-    error::{Error, ErrorKind},
-    name::{Name, push_hex},
     store::random_id,
     store::redis::{
         RedisStore,
@@ -26,6 +23,11 @@ use crate::{
         node::{SLOTS, slot},
         packed, redisson, reply,
         script::Script,
+    },
+    values::{
+        clock::{SystemClock, check_timer, moment},
+        error::{Error, ErrorKind},
+        name::{Name, push_hex},
     },
 };
 

@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 
 use self::sealed::Components;
-use crate::name::{IPV6_PREFIX, Identity, spell};
+use crate::values::name::{IPV6_PREFIX, Identity, spell};
 
 /// A key of [`Keyed::of`](super::Keyed::of): text, bytes, a whole number, an [`IpAddr`], or a tuple
 /// of up to four of these.
@@ -19,7 +19,7 @@ pub trait LimiterKey: Components {}
 impl<K: Components + ?Sized> LimiterKey for K {}
 
 mod sealed {
-    use crate::name::Identity;
+    use crate::values::name::Identity;
 
     // Public to the compiler alone: the module is private, so the trait cannot be named outside.
     #[allow(unnameable_types)]

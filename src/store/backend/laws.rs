@@ -11,11 +11,13 @@ use std::time::Duration;
 use tokio::task::JoinSet;
 
 use crate::{
-    clock::{Clock, ManualClock},
-    decision::{Decision, Grant, RefusalKind},
-    limit::Limit,
     limiter::RateLimiter,
     store::{Store, random_id},
+    values::{
+        clock::{Clock, ManualClock},
+        decision::{Decision, Grant, RefusalKind},
+        limit::Limit,
+    },
 };
 
 /// Checks the laws on a store that counts by `clock`, in this many random histories.

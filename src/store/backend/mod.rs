@@ -30,16 +30,18 @@ mod store;
 use std::{fmt::Debug, future::Future, time::Duration};
 
 pub use self::store::{BackendStore, Settings};
-pub use crate::{
-    charge::Charge,
-    demand::Demand,
-    limit::{LimitSource, StoredLimit},
-    name::Name,
-    store::{Op, OpResult},
-};
-use crate::{
+use crate::values::{
     error::{Error, ErrorKind},
     limit::Limit,
+};
+pub use crate::{
+    store::{Op, OpResult},
+    values::{
+        charge::Charge,
+        demand::Demand,
+        limit::{LimitSource, StoredLimit},
+        name::Name,
+    },
 };
 
 /// Keeps limiters, without guards: what a store of your own implements.

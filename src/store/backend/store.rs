@@ -7,16 +7,7 @@ use tokio::runtime::Handle;
 use super::{Answer, Backend, Settle};
 use crate::{
     algorithm::answer::{self, Changed, Verdict},
-    charge::Charge,
-    clock::{Clock, Now, SteadyClock, moment},
-    compiled_limit::Limiter,
-    decision::Decision,
-    demand::Demand,
-    error::{ConfigError, Error, ErrorKind},
-    limit::Limit,
-    list::List,
     macros::detail,
-    name::check_word,
     store::{
         About, AnyStore, Calls, Decide, Listeners, Op, OpResult,
         guard::{
@@ -26,6 +17,17 @@ use crate::{
         prepare_call,
         sealed::{Handle as Stack, Sealed},
         stack::{self, Guards},
+    },
+    values::{
+        List,
+        charge::Charge,
+        clock::{Clock, Now, SteadyClock, moment},
+        compiled_limit::Limiter,
+        decision::Decision,
+        demand::Demand,
+        error::{ConfigError, Error, ErrorKind},
+        limit::Limit,
+        name::check_word,
     },
 };
 

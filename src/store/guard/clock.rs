@@ -5,7 +5,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use crate::clock::{Clock, SystemClock, millis, moment};
+use crate::values::clock::{Clock, SystemClock, millis, moment};
 
 /// The clock of waits and scores: one of this process, or the server's.
 #[derive(Clone)]
@@ -75,7 +75,7 @@ fn whole(clock: &dyn Clock) -> Duration {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::clock::ManualClock;
+    use crate::values::clock::ManualClock;
 
     #[test]
     fn a_time_that_the_machine_slept_through_is_not_too_short() {

@@ -3,7 +3,7 @@
 use std::{pin::pin, sync::Arc, time::Duration};
 
 use super::{late::Late, outbox::Nodes};
-use crate::{clock, decision::Decision, demand::Demand, error::Error};
+use crate::values::{clock, decision::Decision, demand::Demand, error::Error};
 
 /// Limits the time that callers wait.
 ///

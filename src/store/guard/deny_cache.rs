@@ -25,14 +25,16 @@ use super::{
     clock::{StoreClock, StoreInstant},
 };
 use crate::{
-    charge::{Charge, Standing},
-    clock::{Clock, moment},
-    decision::{Charges, Decision, Refusal, RefusalKind, Source},
-    demand::{Demand, MaxWait},
-    limit::Limit,
-    name::{BuildSpread, Name},
     store::Listener,
     sync::atomic::{AtomicBool, Ordering},
+    values::{
+        charge::{Charge, Standing},
+        clock::{Clock, moment},
+        decision::{Charges, Decision, Refusal, RefusalKind, Source},
+        demand::{Demand, MaxWait},
+        limit::Limit,
+        name::{BuildSpread, Name},
+    },
 };
 
 /// The largest number of refusals that are kept. Some 500 bytes each for one limiter, its name

@@ -15,14 +15,16 @@ use super::{
     policy::{answer_by, refuses_anyway},
 };
 use crate::{
-    charge::{Charge, TakenFrom},
-    clock::{Clock, millis},
-    decision::{Decision, Source},
-    demand::Demand,
-    error::{Error, ErrorKind},
-    failure_policy::FailurePolicy,
     macros::{notice, warning},
     store::StandIn,
+    values::{
+        charge::{Charge, TakenFrom},
+        clock::{Clock, millis},
+        decision::{Decision, Source},
+        demand::Demand,
+        error::{Error, ErrorKind},
+        failure_policy::FailurePolicy,
+    },
 };
 
 /// Answers by the caller's policy when the store cannot decide, and logs once that the store began

@@ -2,7 +2,7 @@
 
 use std::{error, fmt};
 
-use crate::error::{Error, ErrorKind};
+use crate::values::error::{Error, ErrorKind};
 
 /// The source of the error of a caller that has no answer in time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

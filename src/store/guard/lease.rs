@@ -35,14 +35,16 @@ use super::{
     outbox::Waits,
 };
 use crate::{
-    charge::{Charge, TakenFrom},
-    clock::Clock,
-    decision::{Charges, Decision, RefusalKind},
-    demand::Demand,
-    error::Error,
-    list::List,
-    name::Name,
     store::{Answered, Calls, Joins, Listener, Op},
+    values::{
+        List,
+        charge::{Charge, TakenFrom},
+        clock::Clock,
+        decision::{Charges, Decision, RefusalKind},
+        demand::Demand,
+        error::Error,
+        name::Name,
+    },
 };
 
 /// Sends calls to a store, and fetches permits ahead with them.

@@ -16,16 +16,18 @@ use std::{
 
 use self::recent::Recent;
 use crate::{
-    charge::Charge,
-    compiled_limit::Warning,
-    decision::{Decision, Refusal, RefusalKind, Source},
-    demand::Demand,
-    error::{Error, ErrorKind},
-    failure_policy::part,
-    limit::{Limit, LimitSource},
     macros::warning,
     store::StandIn,
     sync::lock,
+    values::{
+        charge::Charge,
+        compiled_limit::Warning,
+        decision::{Decision, Refusal, RefusalKind, Source},
+        demand::Demand,
+        error::{Error, ErrorKind},
+        failure_policy::part,
+        limit::{Limit, LimitSource},
+    },
 };
 
 /// The limiters of this process, and what the store granted before.

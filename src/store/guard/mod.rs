@@ -42,7 +42,7 @@ pub(crate) mod policy;
 pub(crate) mod scripted;
 
 #[cfg(feature = "_guards")]
-use crate::name::BuildSpread;
+use crate::values::name::BuildSpread;
 
 /// Values by name, of a bounded number: beyond it, the least used are dropped.
 #[cfg(feature = "_guards")]

@@ -1,12 +1,14 @@
 //! Answers an error by the failure policy of a request, except for errors that refuse under any.
 
 use crate::{
-    compiled_limit::Warning,
-    decision::{Decision, Grant, Refusal},
-    demand::Demand,
-    error::{Error, ErrorKind},
-    failure_policy::FailurePolicy,
     macros::warning,
+    values::{
+        compiled_limit::Warning,
+        decision::{Decision, Grant, Refusal},
+        demand::Demand,
+        error::{Error, ErrorKind},
+        failure_policy::FailurePolicy,
+    },
 };
 
 /// Answers an error by the failure policy of the request, if it has one.

@@ -16,22 +16,24 @@ use super::{
 };
 use crate::{
     algorithm::call,
-    compiled_limit::Limiter,
     store::memory::shared::{Shared, stand_in},
+    values::compiled_limit::Limiter,
 };
 pub(crate) use crate::{
     algorithm::{limiter::LimiterState, sliding_log::SlidingLog},
-    charge::{Charge, PermitId, Standing},
-    clock::{Clock, ManualClock, Now, millis},
-    compiled_limit::CompiledLimit,
-    decision::{Charges, Decision, Grant, Refusal, RefusalKind, Source},
-    demand::{Demand, MaxWait},
-    error::{Error, ErrorKind},
-    failure_policy::FailurePolicy,
-    limit::{Algorithm, Limit, LimitSource},
-    list::List,
-    name::Name,
     store::{Calls, Decide, Listener, Listeners, MemoryStore, Op, OpResult, sealed::Sealed},
+    values::{
+        List,
+        charge::{Charge, PermitId, Standing},
+        clock::{Clock, ManualClock, Now, millis},
+        compiled_limit::CompiledLimit,
+        decision::{Charges, Decision, Grant, Refusal, RefusalKind, Source},
+        demand::{Demand, MaxWait},
+        error::{Error, ErrorKind},
+        failure_policy::FailurePolicy,
+        limit::{Algorithm, Limit, LimitSource},
+        name::Name,
+    },
 };
 
 /// The calls of a store, in order.

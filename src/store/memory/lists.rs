@@ -17,15 +17,17 @@ use crate::{
         call,
         limiter::LimiterState,
     },
-    charge::Charge,
-    clock::Now,
-    decision::Decision,
-    demand::Demand,
-    error::{Error, ErrorKind},
-    limit::Limit,
-    list::List,
-    name::Name,
     sync::lock,
+    values::{
+        List,
+        charge::Charge,
+        clock::Now,
+        decision::Decision,
+        demand::Demand,
+        error::{Error, ErrorKind},
+        limit::Limit,
+        name::Name,
+    },
 };
 
 /// The shards of a list, with their numbers.
@@ -258,9 +260,11 @@ mod tests {
 
     use super::*;
     use crate::{
-        clock::ManualClock,
-        limit::{Algorithm, LimitSource},
         store::{Decide, Op, guard::scripted::charge, memory::shared::stand_in},
+        values::{
+            clock::ManualClock,
+            limit::{Algorithm, LimitSource},
+        },
     };
 
     const ALGORITHMS: [Algorithm; 3] = [

@@ -17,7 +17,7 @@ use super::{
     sealed::{Handle, Sealed},
     stack,
 };
-use crate::{
+use crate::values::{
     clock::{Clock, SteadyClock},
     error::ErrorKind,
     observe::{Observer, Observers},

@@ -18,11 +18,13 @@ use crate::{
         answer::{Answer, Verdict},
         ban::Record,
     },
-    charge::{Charge, PermitId},
-    clock::Now,
-    compiled_limit::{CompiledLimit, Limiter},
-    error::Error,
-    name::{BuildSpread, Name, Text},
+    values::{
+        charge::{Charge, PermitId},
+        clock::Now,
+        compiled_limit::{CompiledLimit, Limiter},
+        error::Error,
+        name::{BuildSpread, Name, Text},
+    },
 };
 
 /// A shard of at most this many limiters looks for idle ones for each newcomer.

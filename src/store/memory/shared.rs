@@ -11,17 +11,19 @@ use super::{
 };
 use crate::{
     algorithm::answer::Answer,
-    charge::{Charge, PermitId},
-    clock::{Clock, Now},
-    compiled_limit::Limiter,
-    decision::{Decision, Refusal, RefusalKind},
-    demand::Demand,
-    error::{Error, ErrorKind},
-    limit::LimitSource,
-    list::List,
-    name::Name,
     store::{Calls, Decide, Listeners, Op, OpResult, StandIn, guard::policy},
     sync::lock,
+    values::{
+        List,
+        charge::{Charge, PermitId},
+        clock::{Clock, Now},
+        compiled_limit::Limiter,
+        decision::{Decision, Refusal, RefusalKind},
+        demand::Demand,
+        error::{Error, ErrorKind},
+        limit::LimitSource,
+        name::Name,
+    },
 };
 
 /// The maximum number of shards: more than there will be cores, so that requests seldom wait for

@@ -21,14 +21,16 @@ use crate::{
         answer::Answer,
         limiter::{CallContext, Counter, LimiterState, Needs},
     },
-    charge::Charge,
-    clock::{Now, TICKS},
-    compiled_limit::Limiter,
-    error::{Error, ErrorKind},
-    limit::{self, Limit, StoredLimit, at_least_zero},
     macros::warning,
-    name::Name,
     sync::lock,
+    values::{
+        charge::Charge,
+        clock::{Now, TICKS},
+        compiled_limit::Limiter,
+        error::{Error, ErrorKind},
+        limit::{self, Limit, StoredLimit, at_least_zero},
+        name::Name,
+    },
 };
 
 /// The maximum number of intervals with sketches: a further one has no untracked names.

@@ -7,12 +7,14 @@ use super::{
     shared::Shared,
 };
 use crate::{
-    charge::PermitId,
-    clock::{Now, TICKS},
-    compiled_limit::Limiter,
-    error::{Error, ErrorKind},
-    name::Name,
     store::{ExpireWhen, Op, OpResult, TimeToLive},
+    values::{
+        charge::PermitId,
+        clock::{Now, TICKS},
+        compiled_limit::Limiter,
+        error::{Error, ErrorKind},
+        name::Name,
+    },
 };
 
 /// Marks entries that a repair adds: nothing is sent twice here, so they need no ids of their own.

@@ -13,18 +13,20 @@ use super::{
 };
 use crate::{
     algorithm::{answer::Answer, ban::Outcome},
-    charge::Charge,
-    clock::Now,
-    compiled_limit::Limiter,
-    decision::Decision,
-    demand::Demand,
-    error::Error,
-    limit::{Ban, Limit},
-    list::List,
     store::{
         Op, OpResult,
         guard::deny_cache::bans::{Carried, Found},
         random_id,
+    },
+    values::{
+        List,
+        charge::Charge,
+        clock::Now,
+        compiled_limit::Limiter,
+        decision::Decision,
+        demand::Demand,
+        error::Error,
+        limit::{Ban, Limit},
     },
 };
 

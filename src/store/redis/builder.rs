@@ -11,11 +11,14 @@ use super::{
     transport::source::ConnectionSource,
 };
 use crate::{
-    clock::Clock,
-    error::{ConfigError, bail},
-    name::check_word,
-    observe::{Observer, Observers, summary::Summary},
+    sinks::summary::Summary,
     store::guard::outbox::breaker::MOST_FAILURES,
+    values::{
+        clock::Clock,
+        error::{ConfigError, bail},
+        name::check_word,
+        observe::{Observer, Observers},
+    },
 };
 
 const DEFAULT_PREFIX: &str = "ratelimit";

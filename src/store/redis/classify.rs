@@ -3,8 +3,8 @@
 use redis::{ErrorKind as RedisKind, RedisError, ServerErrorKind};
 
 use crate::{
-    error::{Error, ErrorKind},
     store::guard::outbox::breaker::Signal,
+    values::error::{Error, ErrorKind},
 };
 
 /// The meaning of an error for those who have to react.

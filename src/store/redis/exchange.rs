@@ -14,11 +14,8 @@ use super::{
     transport::connection::Connection,
 };
 use crate::{
-    clock::moment,
-    compiled_limit::Limiter,
-    demand::Demand,
-    error::Error,
     store::guard::outbox::{Nodes, breaker::Signal},
+    values::{clock::moment, compiled_limit::Limiter, demand::Demand, error::Error},
 };
 
 /// A call that failed.

@@ -6,8 +6,8 @@ use std::{
 };
 
 use crate::{
-    error::{ConfigError, bail},
     sync::lock,
+    values::error::{ConfigError, bail},
 };
 
 /// A line in front of each script, and the hashes of scripts with it.

@@ -4,7 +4,7 @@ use std::io::Write;
 
 use redis::{Cmd, RedisWrite};
 
-use crate::name::Name;
+use crate::values::name::Name;
 
 /// Returns a name with the brackets around it that make it a hash tag, of which keys begin.
 ///

@@ -9,10 +9,12 @@ use super::{
     transport::{connection::Failed, source::ConnectionSource},
 };
 use crate::{
-    clock::SteadyClock,
-    name::Name,
-    observe::{Observers, StateChange},
     store::guard::outbox::{Nodes, breaker::Signal},
+    values::{
+        clock::SteadyClock,
+        name::Name,
+        observe::{Observers, StateChange},
+    },
 };
 
 /// The number of hash slots of a Cluster that share a node's state. redis-rs shows only its

@@ -14,7 +14,7 @@ use super::{
     store::RedisStore,
     transport::{address, source::ConnectionSource},
 };
-use crate::error::ConfigError;
+use crate::values::error::ConfigError;
 
 /// # Constructors
 impl RedisStore {

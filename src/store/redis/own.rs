@@ -22,14 +22,6 @@ use super::{
 };
 use crate::{
     algorithm::gcra::Pace,
-    charge::PermitId,
-    clock::{Millis, SystemClock, millis},
-    compiled_limit::Limiter,
-    decision::Decision,
-    demand::Demand,
-    error::{Error, ErrorKind},
-    limit::Algorithm,
-    list::List,
     store::{
         Answered, Op, OpResult,
         guard::{
@@ -37,6 +29,16 @@ use crate::{
             policy,
         },
         random_id,
+    },
+    values::{
+        List,
+        charge::PermitId,
+        clock::{Millis, SystemClock, millis},
+        compiled_limit::Limiter,
+        decision::Decision,
+        demand::Demand,
+        error::{Error, ErrorKind},
+        limit::Algorithm,
     },
 };
 

@@ -5,9 +5,11 @@ use std::time::Duration;
 use redis::Value;
 
 use crate::{
-    error::{Error, ErrorKind},
-    limit::at_least_zero,
     store::TimeToLive,
+    values::{
+        error::{Error, ErrorKind},
+        limit::at_least_zero,
+    },
 };
 
 /// Reads a reply of one number.

@@ -12,7 +12,7 @@
 use std::{cmp::Ordering, mem, slice};
 
 use super::{keys, packed, server::Server};
-use crate::{
+use crate::values::{
     charge::Charge,
     decision::{Charges, Decision, Grant, Refusal, Source},
     demand::Demand,

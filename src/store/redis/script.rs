@@ -7,9 +7,6 @@ use redis::{Arg, Cmd, RedisError, Value};
 use tracing::{Span, debug_span, field::Empty};
 
 use crate::{
-    clock::moment,
-    error::ErrorKind,
-    observe::StoreCall,
     store::redis::{
         classify::{self, Class},
         transport::{
@@ -17,6 +14,7 @@ use crate::{
             link::To,
         },
     },
+    values::{clock::moment, error::ErrorKind, observe::StoreCall},
 };
 
 /// A script whose hash is computed when it is first needed.

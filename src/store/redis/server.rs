@@ -21,20 +21,22 @@ use super::{
 };
 use crate::{
     algorithm::answer::{Answer, Changed},
-    charge::{Charge, PermitId},
-    clock::{Clock, millis, moment},
-    compiled_limit::{Limiter, Warning},
-    decision::{Decision, Refusal},
-    demand::Demand,
-    error::{Error, ErrorKind},
-    limit::{LimitSource, StoredLimit},
-    list::List,
     macros::warning,
-    name::{Text, push_hex},
     store::{
         Answered, Calls, Decide, Joins, Listeners, Op, OpResult,
         guard::{Cache, deny_cache::bans::Bans, policy},
         prepare_call, random_id,
+    },
+    values::{
+        List,
+        charge::{Charge, PermitId},
+        clock::{Clock, millis, moment},
+        compiled_limit::{Limiter, Warning},
+        decision::{Decision, Refusal},
+        demand::Demand,
+        error::{Error, ErrorKind},
+        limit::{LimitSource, StoredLimit},
+        name::{Text, push_hex},
     },
 };
 

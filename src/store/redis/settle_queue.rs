@@ -16,12 +16,14 @@ use super::{
     transport::connection::{Connection, Failed},
 };
 use crate::{
-    charge::Charge,
-    clock::{self, moment},
-    name::Name,
-    observe::{Observers, StateChange},
     store::Listeners,
     sync::lock,
+    values::{
+        charge::Charge,
+        clock::{self, moment},
+        name::Name,
+        observe::{Observers, StateChange},
+    },
 };
 
 /// The maximum number of receipts on their way. Those beyond it are lost.

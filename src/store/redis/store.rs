@@ -19,14 +19,16 @@ use super::{
     },
 };
 use crate::{
-    clock::{self, Clock},
-    error::{Error, ErrorKind},
-    observe::Observers,
     store::{
         About, AnyStore,
         guard::cache,
         sealed::{Handle, Sealed},
         stack::{self, Guards, Remote},
+    },
+    values::{
+        clock::{self, Clock},
+        error::{Error, ErrorKind},
+        observe::Observers,
     },
 };
 

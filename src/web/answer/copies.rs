@@ -7,7 +7,7 @@ use std::{
     thread::LocalKey,
 };
 
-use crate::{compiled_limit::CompiledLimit, observe::ObservedRule};
+use crate::values::{compiled_limit::CompiledLimit, observe::ObservedRule};
 
 /// The number of copies that a thread keeps: one in each place, which a newer one overwrites.
 pub(super) const PLACES: usize = 64;
@@ -44,13 +44,13 @@ pub(super) fn copy_of<K: PartialEq, T: Clone>(
     // another limit is dropped, and what that owns asks again.
     let _ = copies.try_with(|copies| {
         let place = &mut copies.try_borrow_mut().ok()?[place];
-        let is_same = |it: &Rendered<_, _>| ptr::eq(it.rule.as_ptr(), Arc::as_ptr(&of.kept));
+        let is_same = |it: &Rendered<_, _>| ptr::eq(it.rule.as_ptr(), Arc::as_ptr(&of.observed));
         let is_it = place
             .as_ref()
             .is_some_and(|it| it.shown == shown && is_same(it));
         if !is_it {
             *place = Some(Rendered {
-                rule: Arc::downgrade(&of.kept),
+                rule: Arc::downgrade(&of.observed),
                 shown,
                 rendered: render(),
             });

@@ -16,7 +16,7 @@ use http::{HeaderMap, HeaderName, HeaderValue, Response, header, request::Parts}
 use percent_encoding::{AsciiSet, CONTROLS, utf8_percent_encode};
 
 use super::meaning::meaning;
-use crate::decision::{Refusal, RefusalKind};
+use crate::values::decision::{Refusal, RefusalKind};
 
 pub(crate) const GRPC_STATUS: HeaderName = HeaderName::from_static("grpc-status");
 const GRPC_MESSAGE: HeaderName = HeaderName::from_static("grpc-message");
@@ -223,7 +223,7 @@ mod tests {
     use http::Request;
 
     use super::{super::meaning::RESOURCE_EXHAUSTED, *};
-    use crate::decision::{Fault, Missing};
+    use crate::values::decision::{Fault, Missing};
 
     #[test]
     fn base64_is_that_of_the_rfc_without_padding() {
@@ -371,7 +371,7 @@ mod tests {
             web in proptest::sample::select(vec!["", "-web", "-web-text"]),
             other in "[!-~]{0,20}",
         ) {
-            let refusal = Refusal::unavailable(crate::error::ErrorKind::Unavailable.into());
+            let refusal = Refusal::unavailable(crate::values::error::ErrorKind::Unavailable.into());
             let mut request = Request::builder().method("POST").uri("/shop.v1.Orders/Create");
             request = request.header("content-type", format!("application/grpc{web}{codec}"));
             request = request.header("grpc-timeout", &other).header("te", &other);

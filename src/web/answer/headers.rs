@@ -9,7 +9,7 @@ use std::{ptr, time::Duration};
 use http::{Extensions, HeaderMap, HeaderName, HeaderValue, header, response::Parts};
 
 use super::copies::{self, Copies};
-use crate::{
+use crate::values::{
     charge::Charge,
     clock::{Clock, Millis, SystemClock},
     decision::{Decision, Grant},

@@ -4,7 +4,7 @@ use std::borrow::Cow;
 
 use http::StatusCode;
 
-use crate::decision::{Fault, Refusal, RefusalKind};
+use crate::values::decision::{Fault, Refusal, RefusalKind};
 
 // The numbers of `google.rpc.Code`.
 const INVALID_ARGUMENT: u8 = 3;

@@ -17,7 +17,7 @@ use self::accept::prefers_text;
 pub use self::headers::HeaderStyle;
 pub(crate) use self::headers::{DecisionKind, Fields};
 use super::request::is_grpc;
-use crate::{decision::Refusal, macros::opaque};
+use crate::{macros::opaque, values::decision::Refusal};
 
 /// Edits the answer to a refused request.
 type OnRefusal = dyn Fn(&Refusal, &Parts, Response<Bytes>) -> Response<Bytes> + Send + Sync;

@@ -6,7 +6,7 @@ use bytes::Bytes;
 use http::{HeaderValue, Response, StatusCode, header};
 
 use super::meaning::meaning;
-use crate::{
+use crate::values::{
     charge::Charge,
     decision::{Refusal, RefusalKind},
 };

@@ -9,7 +9,7 @@ use super::{
     copies::{self, Copies},
     problem,
 };
-use crate::{
+use crate::values::{
     clock::Millis,
     decision::{Refusal, RefusalKind},
 };
@@ -82,10 +82,12 @@ mod tests {
 
     use super::*;
     use crate::{
-        charge::{Charge, Standing},
-        compiled_limit::CompiledLimit,
-        decision::Source,
-        limit::Limit,
+        values::{
+            charge::{Charge, Standing},
+            compiled_limit::CompiledLimit,
+            decision::Source,
+            limit::Limit,
+        },
         web::answer::{HeaderStyle, copies::PLACES, headers},
     };
 

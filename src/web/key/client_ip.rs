@@ -17,9 +17,11 @@ use super::{
     mistakes,
 };
 use crate::{
-    error::{ConfigError, bail, config_error},
     macros::opaque,
-    name::{IPV6_PREFIX, spell},
+    values::{
+        error::{ConfigError, bail, config_error},
+        name::{IPV6_PREFIX, spell},
+    },
 };
 
 /// The longest chain of hops that is read.

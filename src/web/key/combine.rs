@@ -5,7 +5,10 @@ use std::sync::Arc;
 use http::request::Parts;
 
 use super::{Key, KeyExtractor, KeyTraits, NoKey, fingerprint_of};
-use crate::{decision::Fault, error::ConfigError, store::rule_names::KeyIdentity};
+use crate::{
+    store::rule_names::KeyIdentity,
+    values::{decision::Fault, error::ConfigError},
+};
 
 /// An extractor of any type.
 #[derive(Clone, Debug)]

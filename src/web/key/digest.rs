@@ -6,7 +6,7 @@ use hmac_sha256::HMAC;
 use http::request::Parts;
 
 use super::{Key, KeyExtractor, KeyTraits, NoKey, fingerprint_of};
-use crate::{
+use crate::values::{
     error::{ConfigError, bail},
     name::{is_word, push_hex},
 };

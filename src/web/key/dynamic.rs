@@ -5,8 +5,8 @@ use std::{collections::BTreeSet, sync::Mutex};
 use http::request::Parts;
 
 use super::{AnyKey, Key, KeyExtractor, KeyTraits, NoKey, Or, combine::fingerprint_of_all};
-use crate::error::ConfigError;
 use crate::sync::lock;
+use crate::values::error::ConfigError;
 
 impl AnyKey {
     /// Combines several extractors into the first that finds something. A single one is returned

@@ -160,7 +160,7 @@ fn with_port(text: &str) -> Option<IpAddr> {
 /// Returns whether this is a number, or a label after an underscore.
 fn is_port(port: &str) -> bool {
     match port.strip_prefix('_') {
-        Some(label) => crate::name::is_word(label),
+        Some(label) => crate::values::name::is_word(label),
         None => port.bytes().all(|byte| byte.is_ascii_digit()) && port.parse::<u16>().is_ok(),
     }
 }

@@ -3,7 +3,7 @@
 use http::{HeaderName, HeaderValue, header, request::Parts};
 
 use super::{Key, KeyExtractor, KeyTraits, NoKey, fingerprint_of, push_non_empty};
-use crate::{
+use crate::values::{
     decision::Fault,
     error::{ConfigError, config_error},
 };

@@ -5,7 +5,7 @@ use std::net::{IpAddr, SocketAddr};
 use http::{Extensions, request::Parts};
 
 use super::{Key, KeyExtractor, KeyTraits, NoKey, mistakes};
-use crate::{
+use crate::values::{
     error::ConfigError,
     name::{IPV6_PREFIX, spell},
 };

@@ -62,10 +62,12 @@ pub use self::{
 };
 pub(crate) use self::{client_ip::network_of, combine::AnyKey};
 use crate::{
-    decision::{Fault, Missing},
-    error::ConfigError,
     macros::opaque,
-    name::Identity,
+    values::{
+        decision::{Fault, Missing},
+        error::ConfigError,
+        name::Identity,
+    },
 };
 
 /// Finds the key of a request.
@@ -409,7 +411,7 @@ fn name_by(extractor: &impl KeyExtractor, fields: &[(&str, &str)]) -> Result<Str
 fn name_of<B>(extractor: &impl KeyExtractor, request: http::Request<B>) -> Result<String, NoKey> {
     let mut key = Key::default();
     extractor.extract(&request.into_parts().0, &mut key)?;
-    let name = crate::name::Naming::derived("p", "r")
+    let name = crate::values::name::Naming::derived("p", "r")
         .unwrap()
         .name(&key.identity);
     let key = name.as_str().strip_prefix("p:{");

@@ -33,9 +33,9 @@ use tokio::{
 };
 
 use crate::{
-    clock::{NO_TIMER, runtime},
-    observe::Activity,
+    sinks::activity::Activity,
     sync::lock,
+    values::clock::{NO_TIMER, runtime},
 };
 
 /// The streams that may be open at a time.

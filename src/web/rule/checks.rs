@@ -4,9 +4,11 @@ use std::{collections::HashSet, time::Duration};
 
 use super::{CostOf, LimitOf, Rule};
 use crate::{
-    error::{ConfigError, bail},
-    limit::{Algorithm, Limit, Slots, check_lease},
-    name::{check_rule_name, check_word},
+    values::{
+        error::{ConfigError, bail},
+        limit::{Algorithm, Limit, Slots, check_lease},
+        name::{check_rule_name, check_word},
+    },
     web::key::{KeyExtractor, KeyTraits},
 };
 

@@ -8,21 +8,23 @@ use http::request::Parts;
 
 use super::{CostOf, LimitOf, Rule};
 use crate::{
-    charge::Charge,
-    compiled_limit::{CompiledLimit, Limiter, Warning},
-    decision::{Fault, Missing, Refusal},
-    demand::MaxWait,
-    error::{ConfigError, bail, config_error},
-    failure_policy::FailurePolicy,
-    limit::{Counting, Limit, LimitSource},
     macros::warning,
-    name::{Identity, Name, Naming, check_rule_name},
-    observe::{ObservedRule, Observers},
     store::{
         About, AnyStore,
         rule_names::{CountsBy, Holder},
     },
     sync::Once,
+    values::{
+        charge::Charge,
+        compiled_limit::{CompiledLimit, Limiter, Warning},
+        decision::{Fault, Missing, Refusal},
+        demand::MaxWait,
+        error::{ConfigError, bail, config_error},
+        failure_policy::FailurePolicy,
+        limit::{Counting, Limit, LimitSource},
+        name::{Identity, Name, Naming, check_rule_name},
+        observe::{ObservedRule, Observers},
+    },
     web::{
         answer::Fields,
         key::{AnyKey, Key, NoKey, mistakes},
@@ -395,7 +397,7 @@ impl Rule {
             };
             let shown = self.observe_keys.then(|| naming.around());
             let of = CompiledLimit {
-                kept: ObservedRule::new(fixed, shown).into(),
+                observed: ObservedRule::new(fixed, shown).into(),
                 warned: Arc::default(),
                 ..compiled.named(label)
             };

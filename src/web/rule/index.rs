@@ -22,7 +22,7 @@ use super::{
     path::{call_of, canonical, is_plain, readings, with_other_end},
     pattern::{PathPattern, Pattern, Segment, full_path, includes, segments},
 };
-use crate::{error::ConfigError, web::request::template};
+use crate::{values::error::ConfigError, web::request::template};
 
 /// The node at which all routes begin.
 const ROOT: usize = 0;

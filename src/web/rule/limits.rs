@@ -4,7 +4,7 @@ use std::{fmt, sync::Arc};
 
 use http::request::Parts;
 
-use crate::{limit::Limit, macros::opaque};
+use crate::{macros::opaque, values::limit::Limit};
 
 /// The source of a rule's limit.
 #[derive(Clone)]

@@ -8,12 +8,14 @@ use ipnet::IpNet;
 
 use super::{index::Index, pattern::Pattern};
 use crate::{
-    decision::{Missing, Refusal},
-    error::{ConfigError, config_error},
     macros::{opaque, warning},
-    name::Identity,
-    observe::RequestResult,
     sync::Once,
+    values::{
+        decision::{Missing, Refusal},
+        error::{ConfigError, config_error},
+        name::Identity,
+        observe::RequestResult,
+    },
     web::{
         key::{AnyKey, ClientIp, Key, KeyExtractor, NoKey, mistakes, network_of},
         request::is_preflight,

@@ -24,7 +24,7 @@ use super::{
     charge::{Outcome, charge_if},
     key::{AnyKey, Constant, KeyExtractor},
 };
-use crate::{
+use crate::values::{
     compiled_limit::ChargeIf,
     decision::Refusal,
     demand::Demand,
@@ -297,7 +297,7 @@ impl Rule {
     /// let by_route = Limit::per_second(100).by(Route::new()).named("route").observe_keys();
     /// ```
     ///
-    /// [`DecidedRule::key`]: crate::observe::DecidedRule::key
+    /// [`DecidedRule::key`]: crate::values::observe::DecidedRule::key
     pub fn observe_keys(mut self) -> Self {
         self.observe_keys = true;
         self
@@ -475,7 +475,7 @@ impl Rule {
     fn label(&self) -> &str {
         match (&self.name, &self.limit) {
             (Some(name), _) => name,
-            (None, LimitOf::Shared(name)) if crate::name::is_word(name) => name,
+            (None, LimitOf::Shared(name)) if crate::values::name::is_word(name) => name,
             (None, _) => UNNAMED,
         }
     }

@@ -6,7 +6,7 @@ use http::{Method, request::Parts};
 
 use super::path::canonical;
 use crate::{
-    error::{ConfigError, config_error},
+    values::error::{ConfigError, config_error},
     web::request::{effective_method, is_grpc_name, is_registered},
 };
 

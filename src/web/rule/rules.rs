@@ -6,7 +6,7 @@ use http::request::Parts;
 
 use super::{Rule, index::Index, list::Requests, pattern::Pattern};
 use crate::{
-    error::{ConfigError, bail, config_error},
+    values::error::{ConfigError, bail, config_error},
     web::answer::HeaderStyle,
 };
 

@@ -16,17 +16,19 @@ use super::{
     rules::Rules,
 };
 use crate::{
-    charge::Charge,
-    compiled_limit::Limiter,
-    decision::{Charges, Refusal, Source},
-    demand::{Demand, MaxWait},
-    error::{ConfigError, bail},
-    failure_policy::FailurePolicy,
     macros::{opaque, warning},
-    name::Identity,
-    observe::{CallerSpan, Decided, DecidedRule, RequestResult, RuleResult},
     store::{AnyStore, rule_names::Holder},
     sync::Once,
+    values::{
+        charge::Charge,
+        compiled_limit::Limiter,
+        decision::{Charges, Refusal, Source},
+        demand::{Demand, MaxWait},
+        error::{ConfigError, bail},
+        failure_policy::FailurePolicy,
+        name::Identity,
+        observe::{CallerSpan, Decided, DecidedRule, RequestResult, RuleResult},
+    },
     web::{
         answer::Fields,
         charge::{Earlier, Pass},
@@ -343,7 +345,7 @@ impl CompiledRules {
             remaining: None,
             key: None,
             key_hash: 0,
-            kept: &rule.of.kept,
+            observed: &rule.of.observed,
         });
         let decided = Decided {
             result,

@@ -13,7 +13,7 @@ use super::{
     },
 };
 use crate::{
-    name::check_word,
+    values::name::check_word,
     web::key::{
         AnyKey, ClientIp, Constant, ForwardedHeader, FromHeader, KeyExtractor, PeerIp, Route,
         intern,

@@ -26,11 +26,13 @@ use super::{
     rule::{CompiledRules, Defaults, Rules, limits::ChooseTier, pattern::Condition},
 };
 use crate::{
-    compiled_limit::ChargeIf,
-    error::{ConfigError, config_error},
     macros::opaque,
-    name::check_rule_name,
     store::{MemoryStore, rule_names::Holder, sealed::Sealed},
+    values::{
+        compiled_limit::ChargeIf,
+        error::{ConfigError, config_error},
+        name::check_rule_name,
+    },
 };
 
 /// The length of the longest file, so that a wrong path cannot fill the memory.

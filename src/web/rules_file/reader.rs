@@ -18,7 +18,7 @@ use toml::{
     de::{DeTable, DeValue},
 };
 
-use crate::{
+use crate::values::{
     error::{ConfigError, ConfigErrorKind},
     name::is_word,
 };

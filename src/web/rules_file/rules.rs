@@ -15,10 +15,12 @@ use super::{
     },
 };
 use crate::{
-    compiled_limit::ChargeIf,
-    failure_policy::FailurePolicy,
-    limit::{Algorithm, Ban, Limit, time},
-    name::check_rule_name,
+    values::{
+        compiled_limit::ChargeIf,
+        failure_policy::FailurePolicy,
+        limit::{Algorithm, Ban, Limit, time},
+        name::check_rule_name,
+    },
     web::{
         charge::{self, Outcome},
         key::{AnyKey, KeyExtractor, intern},

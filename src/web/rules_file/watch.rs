@@ -9,9 +9,11 @@ use std::{
 
 use super::RulesFile;
 use crate::{
-    error::{ConfigError, bail},
     macros::{notice, opaque, warning},
-    observe::Origin,
+    values::{
+        error::{ConfigError, bail},
+        observe::Origin,
+    },
     web::layer::{LayerState, RateLimitLayer},
 };
 

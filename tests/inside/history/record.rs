@@ -10,9 +10,8 @@ use std::{
 
 use super::*;
 use crate::{
-    clock::SystemClock,
-    compiled_limit::Limiter,
     store::{About, AnyStore, Deciding, Managing, redis::BreakerState, sealed::Handle},
+    values::{clock::SystemClock, compiled_limit::Limiter},
 };
 
 /// When something happened: by an order that all threads share, and by the clock that permits are

@@ -5,7 +5,7 @@ use super::{
     steps::{given_back, steps},
     *,
 };
-use crate::clock::Now;
+use crate::values::clock::Now;
 
 /// All that was recorded of some limiters, and by which rules it is judged.
 #[derive(Debug)]

@@ -7,8 +7,8 @@
 use super::*;
 use crate::{
     algorithm::{call, limiter::LimiterState, sliding_log::SlidingLog},
-    clock::Now,
     store::guard::scripted,
+    values::clock::Now,
 };
 
 type Limiter = LimiterState<SlidingLog>;

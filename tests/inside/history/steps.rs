@@ -9,7 +9,7 @@
 use std::ops::RangeInclusive;
 
 use super::*;
-use crate::decision::RefusalKind;
+use crate::values::decision::RefusalKind;
 
 /// One place in the order.
 #[derive(Debug)]

@@ -1,7 +1,7 @@
 //! Builds a history by hand, step by step.
 
 use super::*;
-use crate::{
+use crate::values::{
     charge::Standing,
     compiled_limit::CompiledLimit,
     decision::{Grant, Refusal},

@@ -4,7 +4,7 @@ use super::{
     tale::{RATE, Tale, spent},
     *,
 };
-use crate::decision::Grant;
+use crate::values::decision::Grant;
 
 #[test]
 fn grants() {

@@ -13,7 +13,6 @@ use super::{
 };
 use crate::{
     algorithm::calendar::{Calendar, Used},
-    limit::calendar::{LINGERS, Window},
     store::redis::{
         packed::{
             self, Stamp, calendar, freed,
@@ -23,6 +22,7 @@ use crate::{
         },
         script::ScriptCall,
     },
+    values::limit::calendar::{LINGERS, Window},
 };
 
 type Model = LimiterState<Calendar>;

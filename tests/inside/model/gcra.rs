@@ -16,9 +16,6 @@ use crate::{
         ban::{self, Record},
         gcra::{Gcra, Pace, State},
     },
-    charge::Tat,
-    limit::Ban,
-    list::List,
     store::{
         guard::deny_cache::bans::{Carried, Found},
         redis::{
@@ -31,6 +28,7 @@ use crate::{
             script::ScriptCall,
         },
     },
+    values::{List, charge::Tat, limit::Ban},
 };
 
 type Model = LimiterState<Gcra>;

@@ -11,8 +11,8 @@ use super::{
 };
 use crate::{
     algorithm::{limiter::Counter as _, sliding_log::Log},
-    limit::{Slots, ahead_of},
     store::redis::redisson::sliding_log::{self, ACQUIRE, ACQUIRE_LIST},
+    values::limit::{Slots, ahead_of},
 };
 
 /// Times around which something happens with the intervals below.

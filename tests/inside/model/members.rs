@@ -4,8 +4,8 @@
 //! of our own begin with 0x20 or more, and those made up here with less, in the order in which the
 //! generations' first bytes stand.
 
-use crate::charge::PermitId;
 use crate::store::redis::redisson;
+use crate::values::charge::PermitId;
 
 /// Who wrote a member, by its size.
 #[derive(Clone, Copy, Debug)]

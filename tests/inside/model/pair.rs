@@ -9,11 +9,11 @@ use super::{
     *,
 };
 use crate::{
-    charge::Charge,
     store::redis::{
         redisson::Scripts,
         script::{is_unknown_script, with_script},
     },
+    values::charge::Charge,
 };
 
 pub(crate) const CLIENT: &str = "7d9";

@@ -4,7 +4,6 @@
 use super::*;
 use crate::{
     algorithm::limiter::Counter as _,
-    clock::Millis,
     store::redis::{
         redisson::{
             format::{fields, optional},
@@ -13,6 +12,7 @@ use crate::{
         },
         script::ScriptCall,
     },
+    values::clock::Millis,
 };
 
 impl<K: Kind> Pair<K> {

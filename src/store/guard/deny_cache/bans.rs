@@ -16,19 +16,21 @@ use std::{
 
 use super::generations::{Generations, Seen};
 use crate::{
-    charge::{Charge, Standing},
-    clock::Clock,
-    compiled_limit::CompiledLimit,
-    decision::{Charges, Refusal, Source},
-    demand::Demand,
-    limit::Ban,
-    list::List,
-    name::{Name, Text},
     store::guard::{
         Cache, cache,
         clock::{StoreClock, StoreInstant},
     },
     sync::lock,
+    values::{
+        List,
+        charge::{Charge, Standing},
+        clock::Clock,
+        compiled_limit::CompiledLimit,
+        decision::{Charges, Refusal, Source},
+        demand::Demand,
+        limit::Ban,
+        name::{Name, Text},
+    },
 };
 
 /// The bans and the refusals that this process knows.

@@ -11,9 +11,11 @@ use std::{
 };
 
 use crate::{
-    list::List,
-    name::{BuildSpread, Name},
     sync::atomic::{AtomicU32, Ordering},
+    values::{
+        List,
+        name::{BuildSpread, Name},
+    },
 };
 
 /// The number of counts. Names share them, so a change also makes refusals of other names stale,

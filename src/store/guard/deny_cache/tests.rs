@@ -271,7 +271,7 @@ fn there_are_no_more_than_so_many() {
     assert!((500..=1100).contains(&kept), "{kept}");
     let each =
         size_of::<KnownRefusal>() + 2 * size_of::<usize>() + size_of::<u64>() + size_of::<usize>();
-    let limiter = 2 * size_of::<usize>() + size_of::<crate::compiled_limit::Limiter>();
+    let limiter = 2 * size_of::<usize>() + size_of::<crate::values::compiled_limit::Limiter>();
     assert!(
         each + limiter <= 460,
         "with the table, 500 are documented: {each} + {limiter}"

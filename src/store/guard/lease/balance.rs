@@ -7,9 +7,11 @@ use std::{
 };
 
 use crate::{
-    charge::{Charge, PermitId, Standing, TakenAhead},
-    compiled_limit::CompiledLimit,
     sync::lock,
+    values::{
+        charge::{Charge, PermitId, Standing, TakenAhead},
+        compiled_limit::CompiledLimit,
+    },
 };
 
 /// The permits of one lease: all of them are one entry in the store.

@@ -10,17 +10,19 @@ use tokio::task::JoinSet;
 
 use super::{balance::Balance, estimate::DemandEstimate};
 use crate::{
-    charge::{Charge, OfLease, Standing, TakenFrom},
-    compiled_limit::CompiledLimit,
-    decision::{Grant, Source},
-    demand::Demand,
-    limit::LimitSource,
-    name::{Name, Text},
     store::guard::{
         Cache, cache,
         clock::{StoreClock, StoreInstant},
     },
     sync::lock,
+    values::{
+        charge::{Charge, OfLease, Standing, TakenFrom},
+        compiled_limit::CompiledLimit,
+        decision::{Grant, Source},
+        demand::Demand,
+        limit::LimitSource,
+        name::{Name, Text},
+    },
 };
 
 /// The largest number of limiters that are known. One that is evicted gives its lease back, and is

@@ -7,12 +7,14 @@ use std::{
 };
 
 use crate::{
-    charge::{Charge, Standing, TakenFrom},
-    clock::{Clock, millis},
-    limit::Limit,
-    name::{Name, Text},
     store::guard::{Cache, cache},
     sync::lock,
+    values::{
+        charge::{Charge, Standing, TakenFrom},
+        clock::{Clock, millis},
+        limit::Limit,
+        name::{Name, Text},
+    },
 };
 
 /// The most keys that are recorded, some 300 bytes each: 20 MB. One that is evicted has all of its
@@ -209,7 +211,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::clock::ManualClock;
+    use crate::values::clock::ManualClock;
 
     impl Recent {
         /// Returns how many permits are recorded.

@@ -6,8 +6,8 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::{
-    charge::{OfLease, TakenAhead, TakenFrom},
     store::{guard::scripted::*, memory::untracked::latest},
+    values::charge::{OfLease, TakenAhead, TakenFrom},
 };
 
 /// In front of a server that counts by the same clock.
@@ -74,7 +74,7 @@ impl World {
 
     fn try_ask(&self, charges: impl IntoIterator<Item = Charge>) -> Result<Decision, Error> {
         ready(self.guard.acquire(&Demand {
-            asked_at: Some(crate::clock::moment()),
+            asked_at: Some(crate::values::clock::moment()),
             ..by(self.policy, charges)
         }))
     }

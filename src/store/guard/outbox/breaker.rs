@@ -26,14 +26,16 @@ use std::{
 
 use super::nodes::Nodes;
 use crate::{
-    charge::Charge,
-    demand::Demand,
-    error::{Error, ErrorKind},
     macros::{notice, warning},
-    name::Name,
     sync::{
         Mutex,
         atomic::{AtomicUsize, Ordering},
+    },
+    values::{
+        charge::Charge,
+        demand::Demand,
+        error::{Error, ErrorKind},
+        name::Name,
     },
 };
 

@@ -23,12 +23,14 @@ use super::{
     key,
 };
 use crate::{
-    charge::Charge,
-    decision::{Decision, Source},
-    demand::Demand,
-    error::Error,
-    list::List,
     store::{Answered, Calls, guard::late::Late},
+    values::{
+        List,
+        charge::Charge,
+        decision::{Decision, Source},
+        demand::Demand,
+        error::Error,
+    },
 };
 
 /// A decision on its way to a caller, who may have left and given back by now.

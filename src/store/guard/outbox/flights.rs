@@ -23,7 +23,10 @@ use super::{
     command::Reply,
     commands::{Bounds, Commands},
 };
-use crate::{charge::PermitId, demand::Demand, list::List, name::BuildSpread, store::Joins};
+use crate::{
+    store::Joins,
+    values::{List, charge::PermitId, demand::Demand, name::BuildSpread},
+};
 
 /// The most commands in flight for several limiters each. More are smaller, and cost more.
 const MOST_JOINT: usize = 8;

@@ -52,16 +52,18 @@ use self::{
 };
 use super::late::Late;
 use crate::{
-    charge::Charge,
-    clock::{Clock, no_timer},
-    compiled_limit::Limiter,
-    decision::{Decision, Grant, RefusalKind, Source},
-    demand::Demand,
-    error::{Error, ErrorKind},
-    list::List,
-    name::{BuildSpread, Name},
     store::{Calls, Listener},
     sync::{OnDrop, lock},
+    values::{
+        List,
+        charge::Charge,
+        clock::{Clock, no_timer},
+        compiled_limit::Limiter,
+        decision::{Decision, Grant, RefusalKind, Source},
+        demand::Demand,
+        error::{Error, ErrorKind},
+        name::{BuildSpread, Name},
+    },
 };
 
 /// The limiters of callers, each with whether it is a shadow, and whether its rule bans. Callers

@@ -12,9 +12,8 @@ use super::{
 };
 use super::{commands::Bounds, flights::Flights};
 use crate::{
-    clock::Clock,
-    name::Name,
     sync::{Mutex, MutexGuard},
+    values::{clock::Clock, name::Name},
 };
 
 /// All that a process knows of the nodes of a store.

@@ -15,7 +15,7 @@ use std::{
 };
 
 use super::nodes::Nodes;
-use crate::{demand::Demand, sync::lock};
+use crate::{sync::lock, values::demand::Demand};
 
 /// Bytes in the first tenth of the wait do not end a silence: they may answer earlier calls.
 const GRACE_PART: u32 = 10;

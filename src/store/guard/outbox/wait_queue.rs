@@ -10,7 +10,7 @@ use std::{
 
 use tokio::task::AbortHandle;
 
-use crate::{
+use crate::values::{
     charge::Charge,
     decision::{Decision, Refusal, RefusalKind},
     demand::Demand,

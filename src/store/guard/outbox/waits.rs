@@ -21,8 +21,9 @@ use super::{
     wait_queue::{Times, Turn, Until, WaitQueue},
 };
 use crate::{
-    charge::Charge, decision::Decision, demand::Demand, error::Error, list::List, store::Calls,
+    store::Calls,
     sync::lock,
+    values::{List, charge::Charge, decision::Decision, demand::Demand, error::Error},
 };
 
 type Sleep = Pin<Box<dyn Future<Output = ()> + Send>>;

@@ -1,7 +1,10 @@
 //! The ban of the caller of a limiter, one string: see `lua/packed/ban.lua`.
 
 use super::{Numbers, bytes::Bytes, number_at};
-use crate::{error::Error, limit::Ban, store::guard::deny_cache::bans::Found};
+use crate::{
+    store::guard::deny_cache::bans::Found,
+    values::{error::Error, limit::Ban},
+};
 
 /// The kind of a state and of a row.
 const KIND: u8 = 4;

@@ -1,7 +1,7 @@
 //! The bytes of an argument.
 
 use super::{LATEST, MOST};
-use crate::clock::Millis;
+use crate::values::clock::Millis;
 
 /// Bytes that grow. Those of most requests are allocated once.
 pub(super) struct Bytes(pub(super) Vec<u8>);

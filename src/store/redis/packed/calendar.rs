@@ -10,12 +10,14 @@
 use super::{LATEST, MOST, Numbers, Standing, bytes::Bytes, left_and, number_at, suffixed};
 use crate::{
     algorithm::answer::{Answer, Changed},
-    charge::{Charge, Taken},
-    clock::Now,
-    error::Error,
-    limit::{RateType, StoredLimit, calendar::Window},
-    name::Name,
     store::redis::reply,
+    values::{
+        charge::{Charge, Taken},
+        clock::Now,
+        error::Error,
+        limit::{RateType, StoredLimit, calendar::Window},
+        name::Name,
+    },
 };
 
 /// The kind of a state and of a row.

@@ -4,15 +4,12 @@ use redis::Value;
 
 use super::{DECIDE, MOST, SETTLES, Stamp, ban, bytes::Bytes, calendar, key, row::Row};
 use crate::{
-    charge::PermitId,
-    clock::Millis,
-    compiled_limit::Limiter,
-    limit::Ban,
-    list::List,
-    name::Name,
     store::{
         guard::deny_cache::bans::Carried,
         redis::{keys, script::ScriptCall},
+    },
+    values::{
+        List, charge::PermitId, clock::Millis, compiled_limit::Limiter, limit::Ban, name::Name,
     },
 };
 

@@ -9,14 +9,16 @@ use crate::{
         answer::{Answer, Changed},
         gcra::{Pace, State},
     },
-    charge::{Charge, Taken, Tat},
-    clock::Now,
-    error::Error,
-    limit::StoredLimit,
     store::redis::{
         keys::add_suffixed,
         reply,
         script::{Loaded, Script, ScriptCall},
+    },
+    values::{
+        charge::{Charge, Taken, Tat},
+        clock::Now,
+        error::Error,
+        limit::StoredLimit,
     },
 };
 

@@ -5,11 +5,8 @@ use std::iter;
 use super::{Standing, row::Row};
 use crate::{
     algorithm::answer::{Answer, Verdict},
-    charge::Charge,
-    clock::Now,
-    demand::Demand,
-    list::List,
     store::guard::deny_cache::bans::Found,
+    values::{List, charge::Charge, clock::Now, demand::Demand},
 };
 
 /// What the reply says about one caller.

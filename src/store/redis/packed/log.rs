@@ -3,11 +3,8 @@
 use super::{DECIDE, Numbers, SUFFIX, Stamp, Standing, bytes::Bytes, left_and, number_at};
 use crate::{
     algorithm::answer::{Answer, Changed},
-    charge::Charge,
-    clock::Now,
-    error::Error,
-    limit::StoredLimit,
     store::redis::{keys::add_suffixed, script::ScriptCall},
+    values::{charge::Charge, clock::Now, error::Error, limit::StoredLimit},
 };
 
 /// The kind of a state and of a row.

@@ -24,7 +24,7 @@ use super::{
     reply::unreadable,
     script::{Loaded, Script},
 };
-use crate::{
+use crate::values::{
     charge::PermitId,
     clock::Millis,
     error::{Error, ErrorKind},

@@ -16,16 +16,18 @@ use super::{
 };
 use crate::{
     algorithm::answer::{Answer, Verdict},
-    charge::{Charge, Taken},
-    demand::Demand,
-    error::Error,
-    list::List,
     store::{
         guard::deny_cache::bans::{Carried, Found},
         redis::{
             reply,
             script::{Script, ScriptCall},
         },
+    },
+    values::{
+        List,
+        charge::{Charge, Taken},
+        demand::Demand,
+        error::Error,
     },
 };
 
@@ -361,7 +363,7 @@ impl Said {
 mod tests {
     use super::*;
     use crate::store::redis::packed::calendar;
-    use crate::{
+    use crate::values::{
         charge::{Charge, PermitId, Taken},
         compiled_limit::CompiledLimit,
         error::ErrorKind,

@@ -7,10 +7,12 @@ use redis::Value;
 use super::{Group, MOST, NO_WINDOW, Numbers, Standing, bytes::Bytes, calendar, gcra, log, window};
 use crate::{
     algorithm::answer::{Answer, Verdict},
-    charge::Charge,
-    error::Error,
-    limit::{Algorithm, StoredLimit},
     store::redis::reply,
+    values::{
+        charge::Charge,
+        error::Error,
+        limit::{Algorithm, StoredLimit},
+    },
 };
 
 /// The only number of a group that an enforced ban refuses.

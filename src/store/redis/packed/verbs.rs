@@ -8,17 +8,19 @@ use super::{
     row::Row,
 };
 use crate::{
-    charge::Charge,
-    clock::Millis,
-    compiled_limit::Limiter,
-    demand::Demand,
-    error::Error,
-    limit::{Algorithm, Ban},
-    list::List,
-    name::Name,
     store::{
         guard::deny_cache::bans::{Carried, Found},
         redis::script::ScriptCall,
+    },
+    values::{
+        List,
+        charge::Charge,
+        clock::Millis,
+        compiled_limit::Limiter,
+        demand::Demand,
+        error::Error,
+        limit::{Algorithm, Ban},
+        name::Name,
     },
 };
 

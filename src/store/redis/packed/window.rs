@@ -3,10 +3,12 @@
 use super::{MOST, Numbers, Standing, bytes::Bytes, left_and, number_at};
 use crate::{
     algorithm::answer::{Answer, Changed},
-    charge::{Charge, Taken},
-    clock::Now,
-    error::Error,
-    limit::StoredLimit,
+    values::{
+        charge::{Charge, Taken},
+        clock::Now,
+        error::Error,
+        limit::StoredLimit,
+    },
 };
 
 /// The kind of a state and of a row.

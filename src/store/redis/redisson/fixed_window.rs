@@ -6,8 +6,8 @@ use super::{
     verbs,
 };
 use crate::{
-    charge::{Charge, Taken},
     store::redis::script::{Loaded, Script, ScriptCall, lua},
+    values::charge::{Charge, Taken},
 };
 
 pub(crate) static ACQUIRE: Loaded = lua!(

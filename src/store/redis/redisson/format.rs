@@ -6,11 +6,13 @@ use redis::{Cmd, RedisWrite, ToRedisArgs};
 
 use super::scripts::CallSettings;
 use crate::{
-    charge::{Charge, PermitId},
-    demand::Demand,
-    limit::{LimitSource, RateType, StoredLimit},
-    name::Name,
     store::redis::{keys::tagged, script::Script},
+    values::{
+        charge::{Charge, PermitId},
+        demand::Demand,
+        limit::{LimitSource, RateType, StoredLimit},
+        name::Name,
+    },
 };
 
 /// Returns the five keys of a limiter, in the order in which scripts take them.

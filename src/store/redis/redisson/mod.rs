@@ -17,7 +17,7 @@ pub(crate) use self::{
     scripts::{CallSettings, Scripts},
 };
 use super::script::Script;
-use crate::{
+use crate::values::{
     demand::Demand,
     limit::{Algorithm, Counting},
 };

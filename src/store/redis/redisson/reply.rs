@@ -5,11 +5,13 @@ use smallvec::SmallVec;
 
 use crate::{
     algorithm::answer::{Answer, Changed, Verdict},
-    clock::Now,
-    error::{Error, ErrorKind},
-    limit::{RateType, StoredLimit, at_least_zero},
-    list::List,
     store::redis::reply::{count, unreadable},
+    values::{
+        List,
+        clock::Now,
+        error::{Error, ErrorKind},
+        limit::{RateType, StoredLimit, at_least_zero},
+    },
 };
 
 /// Returns the answer to a caller whose own limit is in force: the permits left, and the ticks

@@ -4,12 +4,8 @@ use redis::Value;
 
 use crate::{
     algorithm::answer::Answer,
-    charge::Charge,
-    clock::Millis,
-    demand::Demand,
-    error::Error,
-    list::List,
     store::redis::script::{Loaded, ScriptCall},
+    values::{List, charge::Charge, clock::Millis, demand::Demand, error::Error},
 };
 
 /// The scripts of one algorithm, with the functions that make their calls and read their replies.

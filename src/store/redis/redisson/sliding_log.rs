@@ -12,16 +12,11 @@ use super::{
 };
 use crate::{
     algorithm::answer::{Answer, Verdict},
-    charge::Charge,
-    clock::Now,
-    demand::Demand,
-    error::Error,
-    limit::LimitSource,
-    list::List,
     store::redis::{
         reply::unreadable,
         script::{Loaded, Script, ScriptCall, lua},
     },
+    values::{List, charge::Charge, clock::Now, demand::Demand, error::Error, limit::LimitSource},
 };
 
 /// Decides the usual case with few commands, for callers with equal demands, and contains
@@ -178,8 +173,8 @@ mod tests {
     use std::slice;
 
     use super::*;
-    use crate::demand::MaxWait;
     use crate::store::guard::scripted::{asks, charge, shadow};
+    use crate::values::demand::MaxWait;
 
     // The script does not read how a charge is taken.
     #[test]

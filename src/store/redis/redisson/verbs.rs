@@ -8,9 +8,6 @@ use super::{
     scripts::CallSettings,
 };
 use crate::{
-    charge::Charge,
-    compiled_limit::Limiter,
-    error::Error,
     store::{
         ExpireWhen, Op, OpResult, random_id,
         redis::{
@@ -18,6 +15,7 @@ use crate::{
             script::{Script, ScriptCall},
         },
     },
+    values::{charge::Charge, compiled_limit::Limiter, error::Error},
 };
 
 /// Makes the call of the verb that carries this out, by the script of the limiter's algorithm;

@@ -6,7 +6,7 @@ use redis::{ConnectionAddr, ConnectionInfo, IntoConnectionInfo, RedisResult};
 use url::{ParseError, Url};
 
 use super::link::tcp_settings;
-use crate::error::{ConfigError, config_error};
+use crate::values::error::{ConfigError, config_error};
 
 const FORM: &str = "write `redis://[user:password@]host[:port][/db]`";
 const TCP: [&str; 4] = ["redis", "rediss", "valkey", "valkeys"];

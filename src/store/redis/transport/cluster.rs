@@ -16,7 +16,7 @@ use super::{
     link::{Link, To, first_of, has_hung_up, is_said, tcp_settings},
     source::{ConnectionSource, Dial},
 };
-use crate::error::ConfigError;
+use crate::values::error::ConfigError;
 
 /// A lost connection takes two retries: another node is called, it names the node of the hash
 /// slot, and that one is called over a new connection. If all were lost,

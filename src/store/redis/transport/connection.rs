@@ -20,10 +20,12 @@ use super::{
     source::{ConnectionSource, Dial},
 };
 use crate::{
-    clock::{NO_TIMER, moment, runtime, within},
-    observe::StateChange,
     store::redis::classify::Class,
     sync::{OnDrop, lock},
+    values::{
+        clock::{NO_TIMER, moment, runtime, within},
+        observe::StateChange,
+    },
 };
 
 /// The first pause after a failed attempt to connect, and the longest: Redis is found again within

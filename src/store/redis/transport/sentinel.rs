@@ -14,7 +14,7 @@ use super::{
     link::{self, Link, checked_out, first_of, io_error, tcp_settings},
     source::{ConnectionSource, Dial},
 };
-use crate::error::ConfigError;
+use crate::values::error::ConfigError;
 
 /// The settings to find a master.
 struct Sentinels {

@@ -16,9 +16,8 @@ use super::{
     link::{self, Link, SendOwn, checked_out},
 };
 use crate::{
-    error::ConfigError,
-    observe::Observers,
     store::{guard::outbox::Nodes, redis::header::Header},
+    values::{error::ConfigError, observe::Observers},
 };
 
 /// The settings of a connection that is made here.
@@ -68,7 +67,7 @@ impl Dial {
         &self,
         info: &ConnectionInfo,
     ) -> RedisResult<(redis::aio::MultiplexedConnection, link::Driver)> {
-        let clock = Arc::new(crate::clock::SteadyClock::new());
+        let clock = Arc::new(crate::values::clock::SteadyClock::new());
         let nodes = Nodes::new(1, |_| 0, self.response_timeout, clock);
         link::connect(&self.client(info)?, &self.config(), Arc::new(nodes)).await
     }

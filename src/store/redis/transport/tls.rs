@@ -9,7 +9,7 @@ use rustls::{
     pki_types::{CertificateDer, PrivateKeyDer, pem::PemObject},
 };
 
-use crate::error::{ConfigError, Error, ErrorKind, config_error};
+use crate::values::error::{ConfigError, Error, ErrorKind, config_error};
 
 /// Installs a provider of cryptography if the process has chosen none: redis-rs uses the process'
 /// own, and rustls panics if there is none, or several to choose from.

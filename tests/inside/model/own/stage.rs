@@ -8,7 +8,6 @@ use super::{
     *,
 };
 use crate::{
-    charge::PermitId,
     store::redis::{
         packed::{
             self,
@@ -19,6 +18,7 @@ use crate::{
         },
         script::ScriptCall,
     },
+    values::charge::PermitId,
 };
 
 /// Which limits a history has: one for each limiter, or four for each, of four versions.

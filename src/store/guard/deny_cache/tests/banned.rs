@@ -1,7 +1,7 @@
 //! Tests what is remembered of callers that limits ban.
 
 use super::{super::bans::Found, *};
-use crate::limit::Ban;
+use crate::values::limit::Ban;
 
 const WITHIN: Duration = Duration::from_secs(1);
 

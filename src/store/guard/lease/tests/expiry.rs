@@ -3,7 +3,7 @@
 use std::sync::{OnceLock, Weak};
 
 use super::{world::Connection, *};
-use crate::charge::TakenAhead;
+use crate::values::charge::TakenAhead;
 
 /// Three limiters that are asked for ten milliseconds after each other, each with a lease of four
 /// permits, and one is taken.

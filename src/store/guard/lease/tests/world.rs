@@ -3,12 +3,12 @@
 use std::{cell::Cell, sync::atomic::AtomicU64};
 
 use super::{SECOND, TENTH};
-use crate::compiled_limit::Limiter;
 use crate::store::{
     About,
     guard::{lease::Leasing, local::recent::Recent, scripted::*},
     stack::Outermost,
 };
+use crate::values::compiled_limit::Limiter;
 
 /// The state that all processes share.
 #[derive(Debug)]

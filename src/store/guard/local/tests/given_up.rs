@@ -4,9 +4,9 @@ use std::sync::OnceLock;
 
 use super::*;
 use crate::{
-    charge::{PermitId, TakenFrom},
     macros::logged::levels,
     store::guard::late::Late,
+    values::charge::{PermitId, TakenFrom},
 };
 
 /// Returns one whose server is silent, so that every call is given up.

@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 use proptest::prelude::*;
 
 use super::*;
-use crate::{clock::Millis, store::guard::scripted::*};
+use crate::{store::guard::scripted::*, values::clock::Millis};
 
 const SLOW: Duration = Duration::from_millis(50);
 const FAILURES: u32 = 3;

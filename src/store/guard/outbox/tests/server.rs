@@ -11,7 +11,6 @@ use super::{
     *,
 };
 use crate::{
-    compiled_limit::Limiter,
     store::{
         Answered, Joins,
         guard::outbox::{
@@ -20,6 +19,7 @@ use crate::{
         },
     },
     sync::lock,
+    values::compiled_limit::Limiter,
 };
 
 pub(super) type Reply = Result<Vec<Decision>, Error>;

@@ -1,0 +1,299 @@
+//! Limits and times as text: `100/1m`, `90s`.
+
+use std::{fmt, str::FromStr, time::Duration};
+
+use super::Limit;
+use crate::values::error::{ConfigError, config_error};
+
+/// The units of time, each with its milliseconds, the longest first.
+const UNITS: [(&str, u64); 5] = [
+    ("d", 86_400_000),
+    ("h", 3_600_000),
+    ("m", 60_000),
+    ("s", 1000),
+    ("ms", 1),
+];
+
+/// The other forms of a rate.
+const BY_CALENDAR: &str = if cfg!(feature = "calendar") {
+    "; of the calendar are `100/day`, `/week` and `/month`"
+} else {
+    "; `day`, `week` and `month` need the feature `calendar`"
+};
+
+/// Reads permits, a slash and a time, as rules files have them: `100/1m`, `5/s`. With feature
+/// `calendar` also a day, week or month, its zone and its first day: `100/day`,
+/// `10000/month Europe/Berlin from 15`.
+///
+/// # Errors
+///
+/// Returns an error of kind [`Limit`](crate::ConfigErrorKind::Limit), with the text, if it is not
+/// of this form, or with the value that is out of range.
+///
+/// # Example
+///
+/// ```
+/// use tower_ratelimit::Limit;
+///
+/// let limit: Limit = "100/1m".parse()?;
+/// assert_eq!(limit, Limit::per_minute(100));
+/// assert_eq!(limit.to_string(), "100/1m");
+/// # Ok::<_, tower_ratelimit::ConfigError>(())
+/// ```
+impl FromStr for Limit {
+    type Err = ConfigError;
+
+    fn from_str(text: &str) -> Result<Self, ConfigError> {
+        let refuse = || {
+            config_error!(Limit: "{text:?} is not a rate: write permits, a slash and a time, as in \
+                `100/1m` or `5/s`; times end in ms, s, m, h or d{BY_CALENDAR}")
+        };
+        let (permits, interval) = text.split_once('/').ok_or_else(refuse)?;
+        let permits = number(permits.trim()).ok_or_else(refuse)?;
+        let interval = interval.trim();
+        #[cfg(feature = "calendar")]
+        if let Some(limit) = Self::in_words(permits, interval) {
+            return limit;
+        }
+        // `5/s` is short for `5/1s`.
+        let interval = match interval.as_bytes().first() {
+            Some(first) if first.is_ascii_digit() => time(interval),
+            _ => time(&format!("1{interval}")),
+        };
+        Self::try_new(permits, interval.ok_or_else(refuse)?)
+    }
+}
+
+/// Writes permits, a slash and a time in the longest unit that divides it, as rules files have
+/// them: `100/1m`. What is [per client](Limit::per_client), or the
+/// [keep-alive time](Limit::keep_alive), has no place in the text.
+impl fmt::Display for Limit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        #[cfg(feature = "calendar")]
+        if let Some(calendar) = self.calendar {
+            return write!(f, "{}/{calendar}", self.permits);
+        }
+        let fits = |unit: &&(&str, u64)| self.interval.is_multiple_of(unit.1);
+        let (unit, of) = UNITS.iter().find(fits).unwrap_or(&("ms", 1));
+        write!(f, "{}/{}{unit}", self.permits, self.interval / of)
+    }
+}
+
+/// Writes the text of a rules file's `rate`: `"100/1m"`.
+///
+/// # Errors
+///
+/// Returns an error for a limit that is [per client](Limit::per_client), or has a
+/// [keep-alive time](Limit::keep_alive): the text has no place for these, and without them it would
+/// be read as another limit.
+#[cfg(feature = "serde")]
+impl serde::Serialize for Limit {
+    fn serialize<S: serde::Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        if self.rate_type != super::RateType::Overall || self.keep_alive.is_some() {
+            let reason = "is per client or has a keep-alive time, which `permits/time` cannot say";
+            return Err(serde::ser::Error::custom(format_args!("{self} {reason}")));
+        }
+        to.collect_str(self)
+    }
+}
+
+/// Reads the text of a rules file's `rate`: `"100/1m"`.
+///
+/// # Errors
+///
+/// Returns the error of [`from_str`](Self::from_str), which says what is right.
+///
+/// # Example
+///
+/// ```
+/// use tower_ratelimit::Limit;
+///
+/// #[derive(serde::Deserialize)]
+/// struct Settings {
+///     uploads: Limit,
+/// }
+///
+/// let settings: Settings = toml::from_str(r#"uploads = "100/1m""#)?;
+/// assert_eq!(settings.uploads, Limit::per_minute(100));
+///
+/// let error = toml::from_str::<Settings>(r#"uploads = "100 a minute""#).err().unwrap();
+/// assert!(error.message().contains("write permits, a slash and a time"));
+/// # Ok::<_, toml::de::Error>(())
+/// ```
+#[cfg(feature = "serde")]
+impl<'de> serde::Deserialize<'de> for Limit {
+    fn deserialize<D: serde::Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        struct Text;
+
+        impl serde::de::Visitor<'_> for Text {
+            type Value = Limit;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a rate such as `100/1m`")
+            }
+
+            fn visit_str<E: serde::de::Error>(self, text: &str) -> Result<Limit, E> {
+                text.parse().map_err(E::custom)
+            }
+        }
+
+        from.deserialize_str(Text)
+    }
+}
+
+/// Reads a whole number and a unit.
+pub(crate) fn time(text: &str) -> Option<Duration> {
+    let digits = text.bytes().take_while(u8::is_ascii_digit).count();
+    let (count, unit) = text.split_at_checked(digits)?;
+    let (_, millis) = UNITS.iter().find(|(name, _)| *name == unit)?;
+    number(count)?
+        .checked_mul(*millis)
+        .map(Duration::from_millis)
+}
+
+/// Parses digits, which may have `_` between them for readability.
+fn number(text: &str) -> Option<u64> {
+    let ends = |byte: Option<&u8>| byte.is_some_and(u8::is_ascii_digit);
+    let bytes = text.as_bytes();
+    if !ends(bytes.first()) || !ends(bytes.last()) {
+        return None;
+    }
+    text.replace('_', "").parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const MOST: u64 = (1 << 53) - 1;
+
+    fn limits() -> impl Strategy<Value = Limit> {
+        let unit = proptest::sample::select(UNITS.map(|(_, millis)| millis).to_vec());
+        let count = prop_oneof![1..=100u64, 1..=36_525u64];
+        let interval = (unit, count).prop_map(|(unit, count)| Duration::from_millis(unit * count));
+        let permits = prop_oneof![1..=100u64, 1..=MOST];
+        (permits, interval).prop_map(|(permits, interval)| Limit::new(permits, interval))
+    }
+
+    /// Texts near to rates, most of them wrong.
+    fn texts() -> impl Strategy<Value = String> {
+        let part = |parts: &'static [&'static str]| proptest::sample::select(parts);
+        let number = part(&[
+            "",
+            "0",
+            "5",
+            "-5",
+            "5_",
+            "1_0",
+            "9007199254740992",
+            "x",
+            " 7",
+        ]);
+        let time = part(&[
+            "", "/", "/1", "/s", "/1m", "/ 5ms", "/1w", "/0s", "/36526d", "/1m ",
+        ]);
+        (number, time).prop_map(|(number, time)| format!("{number}{time}"))
+    }
+
+    proptest! {
+        #[test]
+        fn a_limit_reads_back(limit in limits()) {
+            prop_assert_eq!(limit.to_string().parse(), Ok(limit));
+        }
+
+        /// An error names the text or the value, and says what would be right.
+        #[test]
+        fn a_text_is_a_limit_or_an_error_that_says_what_is_right(text in texts()) {
+            match text.parse::<Limit>() {
+                Ok(limit) => prop_assert_eq!(limit.to_string().parse(), Ok(limit)),
+                Err(error) => {
+                    prop_assert_eq!(error.kind(), crate::ConfigErrorKind::Limit);
+                    let said = error.to_string();
+                    let of_form = said.contains(&format!("{text:?}")) && said.contains("`100/1m`");
+                    let of_value = said.contains("2^53 - 1 permits, not ")
+                        || said.contains("at most a century, not ");
+                    prop_assert!(of_form || of_value, "{}", said);
+                }
+            }
+        }
+    }
+
+    #[cfg(feature = "serde")]
+    mod by_serde {
+        use super::*;
+
+        proptest! {
+            #[test]
+            fn a_limit_reads_back(limit in limits()) {
+                let text = serde_json::to_string(&limit).unwrap();
+                prop_assert_eq!(&text, &format!("\"{limit}\""));
+                prop_assert_eq!(serde_json::from_str::<Limit>(&text).unwrap(), limit);
+            }
+
+            #[test]
+            fn a_text_is_read_as_without_it(text in texts()) {
+                let json = serde_json::to_string(&text).unwrap();
+                let read = serde_json::from_str::<Limit>(&json);
+                match (read, text.parse::<Limit>()) {
+                    (Ok(read), Ok(limit)) => prop_assert_eq!(read, limit),
+                    (Err(error), Err(reason)) => {
+                        prop_assert!(error.to_string().starts_with(&reason.to_string()));
+                    }
+                    (read, parsed) => prop_assert!(false, "{:?} {:?}", read, parsed),
+                }
+            }
+        }
+
+        #[test]
+        fn what_the_text_cannot_say_is_refused() {
+            let kept = Limit::per_minute(1).keep_alive(Duration::from_secs(90));
+            for limit in [Limit::per_minute(1).per_client(), kept.unwrap()] {
+                let error = serde_json::to_string(&limit).unwrap_err().to_string();
+                assert!(error.contains("1/1m is per client or has"), "{error}");
+            }
+            let error = serde_json::from_str::<Limit>("100").unwrap_err();
+            assert!(
+                error.to_string().contains("expected a rate such as"),
+                "{error}"
+            );
+        }
+    }
+
+    #[test]
+    fn rates_are_read_and_written() {
+        for (text, permits, millis, written) in [
+            ("100/1m", 100, 60_000, "100/1m"),
+            ("5/s", 5, 1000, "5/1s"),
+            ("1/500ms", 1, 500, "1/500ms"),
+            ("1_000_000 / d", 1_000_000, 86_400_000, "1000000/1d"),
+            ("3/90s", 3, 90_000, "3/90s"),
+            ("3/24h", 3, 86_400_000, "3/1d"),
+            (
+                "9007199254740991/36525d",
+                (1 << 53) - 1,
+                3_155_760_000_000,
+                "9007199254740991/36525d",
+            ),
+        ] {
+            let limit: Limit = text.parse().unwrap();
+            assert_eq!(limit.permits(), permits, "{text}");
+            assert_eq!(limit.interval(), Duration::from_millis(millis), "{text}");
+            assert_eq!(limit.to_string(), written);
+        }
+        for text in [
+            "", "5", "/1m", "5/", "5/1w", "-5/1s", "0/1s", "5/0s", "5_/1s",
+        ] {
+            let error = text.parse::<Limit>().unwrap_err();
+            assert_eq!(error.kind(), crate::ConfigErrorKind::Limit, "{text}");
+        }
+    }
+
+    #[test]
+    fn times_are_read() {
+        assert_eq!(time("90s"), Some(Duration::from_secs(90)));
+        assert_eq!(time("2h"), Some(Duration::from_secs(7200)));
+        assert_eq!(time("2"), None);
+    }
+}
