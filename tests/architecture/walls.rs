@@ -155,10 +155,6 @@ fn no_circle_but_these() {
         "algorithm::sliding_log algorithm::sliding_log::slots",
         // Those that wait, those that do not, and what is in flight are the parts of an outbox.
         "store::guard::outbox store::guard::outbox::command store::guard::outbox::flights store::guard::outbox::waits",
-        // A node has a breaker and its traffic, whose files say what they do with all nodes.
-        "store::guard::outbox::breaker store::guard::outbox::nodes store::guard::outbox::traffic",
-        // What a full store does with newcomers needs the shards of the store.
-        "store::memory::shared store::memory::untracked",
         // A file is read entry by entry, each with what the user has registered.
         "web::rules_file web::rules_file::entries web::rules_file::keys web::rules_file::rules",
     ];

@@ -25,7 +25,8 @@ use crate::{
             deny_cache::Refusals,
             outbox::{
                 Nodes, Outbox, Waits,
-                breaker::{BreakerState, Pass, Signal},
+                breaker::{BreakerState, Signal},
+                passes::Pass,
             },
         },
         stack::Outermost,

@@ -1,6 +1,7 @@
 //! The store in the memory of this process, for development, tests and single-process services.
 
 mod lists;
+mod newcomers;
 mod shard;
 pub(crate) mod shared;
 mod sketch;

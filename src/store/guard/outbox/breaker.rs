@@ -1,56 +1,26 @@
-//! Keeps decisions away from a server that does not answer. While its breaker is open, no call is
-//! sent to the server, and no request waits for it.
-//!
-//! The breaker is for a server that can be reached but is slow, hangs, or is busy with other
-//! things. If the server cannot be reached, the connection pauses, and commands fail at once; the
-//! breaker does not count those. Any answer in time counts as a success, even an error.
-//!
-//! [`Nodes::refuses`] is asked before there is a future. [`Nodes::enter`] is asked once for
-//! each call and node, right before the call is sent. `n` failures among the last `2n` calls open a
-//! breaker. After a pause one call passes, the probe. If it is answered, all pass.
-//!
-//! A call that all its callers have left counts as a failure only if they left at their deadline
-//! and the server was silent: see [`traffic`](super::traffic). Callers that hang up early do not
-//! count: otherwise any client could open the breaker by sending requests and leaving. A server
-//! that answers others in the meantime is overloaded by a burst; an open breaker would lift the
-//! limits of all callers because of the burst of one. An answer that comes too late, while a caller
-//! still waits, does not count either.
-//!
-//! A probe is sent alone, so its time is the server's own.
+//! The breaker of a node, and what the breakers of a store share. How calls pass them, and what
+//! their ends mean: [`passes`](super::passes).
 
 use std::{
     hash::{BuildHasher, RandomState},
-    sync::{Arc, PoisonError},
+    sync::PoisonError,
     time::Duration,
 };
 
-use super::nodes::Nodes;
 use crate::{
-    macros::{notice, warning},
-    sync::{
-        Mutex,
-        atomic::{AtomicUsize, Ordering},
-    },
-    values::{
-        charge::Charge,
-        demand::Demand,
-        error::{Error, ErrorKind},
-        name::Name,
-    },
+    sync::{Mutex, atomic::AtomicUsize},
+    values::error::{Error, ErrorKind},
 };
 
 /// The most failures that open a breaker: the row of its last calls has 64 bits, two for each.
 pub(crate) const MOST_FAILURES: u32 = 32;
 
 /// A server that is slow now and then is reported once in this time.
-const WARNED_AGAIN_AFTER: Duration = Duration::from_secs(60);
+pub(super) const WARNED_AGAIN_AFTER: Duration = Duration::from_secs(60);
 
 /// The first pause, and the longest: a server that is back is found within about a second.
-const FIRST_PAUSE: Duration = Duration::from_millis(100);
-const LONGEST_PAUSE: Duration = Duration::from_secs(1);
-/// The longest time of a probe: after it another one passes, in case the task of the first is not
-/// polled.
-const LONGEST_PROBE: Duration = Duration::from_secs(1);
+pub(super) const FIRST_PAUSE: Duration = Duration::from_millis(100);
+pub(super) const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 
 /// The state of a breaker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -67,14 +37,14 @@ pub enum BreakerState {
 /// What the breakers of a store share.
 pub(super) struct Breakers {
     /// The failures that open one, of the last twice as many calls; zero where there is none.
-    failures: u32,
+    pub(super) failures: u32,
     /// The number of nodes that are open, or failed lately. No breaker is looked at without one.
-    troubled: AtomicUsize,
+    pub(super) troubled: AtomicUsize,
     log: Mutex<Log>,
     jitter: RandomState,
     /// Made once, as it is returned often.
-    open: Error,
-    turned: Box<dyn Fn(usize, bool) + Send + Sync>,
+    pub(super) open: Error,
+    pub(super) turned: Box<dyn Fn(usize, bool) + Send + Sync>,
 }
 
 #[derive(Default)]
@@ -104,22 +74,22 @@ impl Default for Breakers {
 #[derive(Debug)]
 pub(super) struct Breaker {
     /// `None` while it is closed.
-    open: Option<Open>,
+    pub(super) open: Option<Open>,
     /// When it was last opened or closed.
-    since: Duration,
+    pub(super) since: Duration,
     /// The last calls as bits, set for a failure, the latest in the lowest bit; empty while it is
     /// open.
-    row: u64,
+    pub(super) row: u64,
 }
 
 /// An open breaker, in one of its pauses or while it is probed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Open {
+pub(super) struct Open {
     /// The end of the pause, or of the longest time of the probe.
-    until: Duration,
+    pub(super) until: Duration,
     /// The number of pauses so far.
-    pauses: u32,
-    is_probed: bool,
+    pub(super) pauses: u32,
+    pub(super) is_probed: bool,
 }
 
 /// The meaning of a call's end for its server.
@@ -133,136 +103,15 @@ pub(crate) enum Signal {
     Nothing,
 }
 
-impl Nodes {
-    /// Gives them breakers, which so many failures open; with none they never do. The error of an
-    /// open one names the store's address. `turned` is called with the index of a node whose
-    /// breaker has opened, or closed.
-    pub(crate) fn with_breakers(
-        mut self,
-        failures: u32,
-        address: Option<&Arc<str>>,
-        turned: impl Fn(usize, bool) + Send + Sync + 'static,
-    ) -> Self {
-        let breakers = &mut self.breakers;
-        breakers.failures = failures.min(MOST_FAILURES);
-        breakers.open = breakers.open.clone().of(address);
-        breakers.turned = Box::new(turned);
-        self
-    }
-
-    /// Returns the error of a decision that needs a node whose breaker is open. To be asked before
-    /// there is a future.
-    ///
-    /// Returns `None` for the caller whose call would be the probe.
-    pub(crate) fn refuses(&self, demand: &Demand) -> Option<Error> {
-        if !self.has_failures() {
-            return None;
-        }
-        let now = self.clock.now();
-        let refuses = |charge: &Charge| {
-            let node = self.node(self.index(charge.name()));
-            node.breaker.refuses(now)
-        };
-        // A shadow limit is no reason to refuse.
-        let counts = |charge: &&Charge| !charge.shadow || demand.is_all_shadow();
-        let mut charges = demand.charges().filter(counts);
-        charges.any(refuses).then(|| self.breakers.open.clone())
-    }
-
-    /// Lets a call of this name pass, which reports its end. `waited` is the longest time that one
-    /// of its callers has waited for it.
-    ///
-    /// # Errors
-    ///
-    /// Returns an error of kind [`Unavailable`](ErrorKind::Unavailable) while the breaker is open,
-    /// except for the probe.
-    pub(crate) fn enter(&self, name: &Name, waited: Duration) -> Result<Pass<'_>, Error> {
-        let index = self.index(name);
-        let began = self.clock.now();
-        let enters = |breaker: &mut Breaker, _| {
-            if breaker.refuses(began) {
-                return Err(self.breakers.open.clone());
-            }
-            if let Some(open) = &mut breaker.open {
-                open.until = began.saturating_add(LONGEST_PROBE);
-                open.is_probed = true;
-            }
-            Ok(breaker.open)
-        };
-        let entered = self.has_failures().then(|| self.change(index, enters));
-        let probe = entered.transpose()?.flatten();
-        self.sends(index);
-        Ok(Pass {
-            nodes: self,
-            index,
-            probe,
-            began,
-            waited,
-            has_ended: false,
-        })
-    }
-
-    /// Returns the state of each breaker, for how long it lasts, and the failures among the last
-    /// calls while it is closed. Empty where there is no breaker.
-    pub(crate) fn look(&self) -> Vec<(BreakerState, Duration, u32)> {
-        if self.breakers.failures == 0 {
-            return Vec::new();
-        }
-        let now = self.clock.now();
-        let looks = |breaker: &Breaker| {
-            let lasts = now.saturating_sub(breaker.since);
-            (breaker.state(now), lasts, breaker.row.count_ones())
-        };
-        self.each().map(|node| looks(&node.breaker)).collect()
-    }
-
-    /// Changes a breaker, and logs if that opens or closes it.
-    fn change<R>(&self, index: usize, change: impl FnOnce(&mut Breaker, Duration) -> R) -> R {
-        let (now, breakers) = (self.clock.now(), &self.breakers);
-        let mut node = self.node(index);
-        let breaker = &mut node.breaker;
-        let (was_open, was_troubled) = (breaker.open.is_some(), breaker.has_failures());
-        let changed = change(breaker, now);
-        let is_open = breaker.open.is_some();
-        let turns = was_open != is_open;
-        if turns {
-            (breaker.since, breaker.row) = (now, 0);
-        }
-        match (was_troubled, breaker.has_failures()) {
-            (false, true) => drop(breakers.troubled.fetch_add(1, Ordering::AcqRel)),
-            (true, false) => drop(breakers.troubled.fetch_sub(1, Ordering::AcqRel)),
-            _ => {}
-        }
-        let warns = turns && breakers.is_to_report(is_open, now);
-        drop(node);
-        if turns {
-            (breakers.turned)(index, is_open);
-        }
-        if warns && is_open {
-            warning!(
-                failures = breakers.failures,
-                "circuit breaker open: one probe per pause until the rate limit store answers in \
-                 time"
-            );
-        } else if warns {
-            notice!("circuit breaker closed: the rate limit store answers in time");
-        }
-        changed
-    }
-
-    fn has_failures(&self) -> bool {
-        self.breakers.troubled.load(Ordering::Acquire) > 0
-    }
-
-    fn spread(&self) -> u64 {
-        self.breakers.jitter.hash_one(self.clock.now())
-    }
-}
-
 impl Breakers {
+    /// Returns a number by which processes differ.
+    pub(super) fn spread(&self, now: Duration) -> u64 {
+        self.jitter.hash_one(now)
+    }
+
     /// Returns whether to log that a node opened or closed: the first of the nodes that opens, once
     /// in a while, and the last that closes after that.
-    fn is_to_report(&self, opened: bool, now: Duration) -> bool {
+    pub(super) fn is_to_report(&self, opened: bool, now: Duration) -> bool {
         let mut log = self.log.lock().unwrap_or_else(PoisonError::into_inner);
         log.open = match opened {
             true => log.open + 1,
@@ -293,15 +142,15 @@ impl Breaker {
     }
 
     /// Returns whether no call passes.
-    fn refuses(&self, now: Duration) -> bool {
+    pub(super) fn refuses(&self, now: Duration) -> bool {
         self.open.is_some_and(|open| now < open.until)
     }
 
-    fn has_failures(&self) -> bool {
+    pub(super) fn has_failures(&self) -> bool {
         self.open.is_some() || self.row != 0
     }
 
-    fn state(&self, now: Duration) -> BreakerState {
+    pub(super) fn state(&self, now: Duration) -> BreakerState {
         match self.open {
             None => BreakerState::Closed,
             Some(open) if !open.is_probed && now < open.until => BreakerState::Open,
@@ -314,7 +163,7 @@ impl Open {
     /// Returns the state at the beginning of a pause. It takes twice as long as the one before, up
     /// to the longest; of that, somewhere between half and all, as drawn by `spread`, so that
     /// processes do not ask together.
-    fn pausing(before: u32, now: Duration, spread: u64) -> Self {
+    pub(super) fn pausing(before: u32, now: Duration, spread: u64) -> Self {
         let whole = FIRST_PAUSE.saturating_mul(1 << before.min(10));
         let half = whole.min(LONGEST_PAUSE) / 2;
         let more = spread % (half.as_millis() as u64 + 1);
@@ -325,126 +174,3 @@ impl Open {
         }
     }
 }
-
-/// One call, until it is over. Dropping it says that none of its callers waits any longer.
-#[must_use = "a call that does not report its end has failed, or was not waited for"]
-pub(crate) struct Pass<'a> {
-    nodes: &'a Nodes,
-    index: usize,
-    /// The state that it made, if it is a probe.
-    probe: Option<Open>,
-    began: Duration,
-    /// The time that its callers had waited before it.
-    waited: Duration,
-    has_ended: bool,
-}
-
-impl Pass<'_> {
-    /// Reports the end of the call. An answer that took longer than callers wait is none, but shows
-    /// that the server is not silent.
-    pub(crate) fn ends(mut self, signal: Signal) {
-        if signal == Signal::Answered {
-            self.nodes.replied(self.index);
-        }
-        let late = signal == Signal::Answered && self.took() >= self.nodes.bounds.deadline;
-        self.report(match self.probe {
-            _ if !late => signal,
-            Some(_) => Signal::Failed,
-            None => Signal::Nothing,
-        });
-    }
-
-    /// Reports that the connection no longer waits for an answer.
-    pub(crate) fn ends_unanswered(mut self) {
-        self.report_unanswered(self.took().min(self.nodes.bounds.deadline));
-    }
-
-    fn took(&self) -> Duration {
-        self.nodes.clock.now().saturating_sub(self.began)
-    }
-
-    /// Reports a call that is given up after `max_wait`: it failed if the server was silent for as
-    /// long, during this call or since an earlier one that stood before it in the queue.
-    fn report_unanswered(&mut self, max_wait: Duration) {
-        let waited = if self.took() >= nearly(max_wait) {
-            Duration::ZERO
-        } else {
-            self.waited
-        };
-        let asked = self.began.saturating_sub(waited);
-        let silent = self.nodes.was_silent(self.index, asked, max_wait);
-        self.report(if silent || self.probe.is_some() {
-            Signal::Failed
-        } else {
-            Signal::Nothing
-        });
-    }
-
-    fn report(&mut self, signal: Signal) {
-        self.has_ended = true;
-        let (nodes, failed) = (self.nodes, signal == Signal::Failed);
-        if let Some(probe) = self.probe {
-            return self.probed(probe, signal);
-        }
-        let failures = nodes.breakers.failures;
-        if failures == 0 || signal == Signal::Nothing || !failed && !nodes.has_failures() {
-            return;
-        }
-        nodes.change(self.index, |breaker, now| {
-            // A call that began before the breaker opened does not count after it has closed.
-            if breaker.open.is_some() || self.began < breaker.since {
-                return;
-            }
-            let among = u64::MAX >> (64 - 2 * failures);
-            breaker.row = (breaker.row << 1 | u64::from(failed)) & among;
-            if breaker.row.count_ones() >= failures {
-                breaker.open = Some(Open::pausing(0, now, nodes.spread()));
-            }
-        });
-    }
-
-    /// Reports the end of a probe.
-    fn probed(&self, probe: Open, signal: Signal) {
-        self.nodes.change(self.index, |breaker, now| {
-            let Some(open) = breaker.open.filter(|_| self.began >= breaker.since) else {
-                return;
-            };
-            breaker.open = match signal {
-                // Also if there is another probe by now: this is an answer since the last pause.
-                Signal::Answered if open.pauses == probe.pauses => None,
-                Signal::Failed if open == probe => {
-                    Some(Open::pausing(open.pauses, now, self.nodes.spread()))
-                }
-                // Nothing was learnt: the next probe may go at once. This is no probe any longer,
-                // or an older one whose time ends now would be taken for it.
-                Signal::Nothing if open == probe => Some(Open {
-                    until: now,
-                    is_probed: false,
-                    ..open
-                }),
-                _ => return,
-            };
-        });
-    }
-}
-
-impl Drop for Pass<'_> {
-    fn drop(&mut self) {
-        // The first callers of a queue that is longer than a run leave while their call is young:
-        // they have waited before it.
-        let slow = self.nodes.bounds.deadline;
-        if !self.has_ended && self.waited + self.took() >= nearly(slow) {
-            self.report_unanswered(slow);
-        } else if !self.has_ended {
-            self.report(Signal::Nothing);
-        }
-    }
-}
-
-/// Returns the least time after which a caller that leaves does so at its deadline.
-fn nearly(slow: Duration) -> Duration {
-    slow / 10 * 9
-}
-
-#[cfg(test)]
-mod tests;

@@ -18,41 +18,14 @@ use tokio::{
 };
 
 use super::{
-    Key, Outbox,
-    flights::{Caller, Entered, Flights, Taken},
-    key,
+    Outbox,
+    caller::{Caller, Key, Reply, key},
+    flights::{Entered, Flights, Taken},
 };
 use crate::{
     store::{Answered, Calls, guard::late::Late},
-    values::{
-        List,
-        charge::Charge,
-        decision::{Decision, Source},
-        demand::Demand,
-        error::Error,
-    },
+    values::{List, decision::Decision, demand::Demand, error::Error},
 };
-
-/// A decision on its way to a caller, who may have left and given back by now.
-pub(super) struct Reply {
-    pub(super) outcome: Result<Decision, Error>,
-    /// Set if it was given back before it was taken.
-    pub(super) gave_back: bool,
-}
-
-impl Reply {
-    /// Returns what to give back for a caller that has left: a grant that it gave back too early,
-    /// or a leased one, whose id it does not know. The code that dropped the caller decides
-    /// about other grants.
-    pub(super) fn unread(self) -> Vec<Charge> {
-        match self.outcome {
-            Ok(Decision::Allow(grant)) if self.gave_back || grant.source() == Source::Lease => {
-                grant.charges().to_vec()
-            }
-            _ => Vec::new(),
-        }
-    }
-}
 
 /// Decides by a command for this caller alone, or by a shared one.
 ///

@@ -19,8 +19,7 @@ use tokio::{
 };
 
 use super::{
-    Key,
-    command::Reply,
+    caller::{Caller, Key, Member, Reply},
     commands::{Bounds, Commands},
 };
 use crate::{
@@ -77,16 +76,6 @@ struct Line {
     /// been carried out.
     apart: usize,
     was_sent: bool,
-}
-
-/// What a caller in a line asks, and where it waits for the reply.
-pub(super) type Member = (Demand, Caller);
-
-/// A caller in a line, or of a shared command.
-pub(super) struct Caller {
-    number: u64,
-    pub(super) reply: oneshot::Sender<Reply>,
-    runtime: Handle,
 }
 
 impl Line {

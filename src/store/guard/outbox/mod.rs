@@ -16,10 +16,15 @@
 
 #[cfg(feature = "_guards")]
 pub(crate) mod breaker;
+mod caller;
 mod command;
 mod commands;
 mod flights;
 mod nodes;
+#[cfg(feature = "_guards")]
+pub(crate) mod passes;
+#[cfg(feature = "_guards")]
+mod silence;
 #[cfg(test)]
 mod tests;
 #[cfg(feature = "_guards")]
@@ -46,6 +51,7 @@ pub(crate) use self::nodes::Nodes;
 #[cfg(feature = "_guards")]
 pub(crate) use self::traffic::HasUnread;
 use self::{
+    caller::{Key, key},
     command::{Command, InFlight},
     flights::{Flights, Start},
     wait_queue::WaitQueue,
@@ -58,25 +64,12 @@ use crate::{
         List,
         charge::Charge,
         clock::{Clock, no_timer},
-        compiled_limit::Limiter,
         decision::{Decision, Grant, RefusalKind, Source},
         demand::Demand,
         error::{Error, ErrorKind},
         name::{BuildSpread, Name},
     },
 };
-
-/// The limiters of callers, each with whether it is a shadow, and whether its rule bans. Callers
-/// that differ in any of these stand in different lines.
-type Key = List<(Limiter, [bool; 2])>;
-
-fn key(demand: &Demand) -> Key {
-    let key_of = |charge: &Charge| {
-        let bans = charge.of().ban.is_some();
-        (charge.limiter.clone(), [charge.shadow, bans])
-    };
-    demand.charges().map(key_of).collect()
-}
 
 /// The queues of those that wait for permits of a store's limiters.
 #[derive(Default)]

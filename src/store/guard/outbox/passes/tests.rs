@@ -6,7 +6,10 @@ use std::collections::BTreeSet;
 
 use proptest::prelude::*;
 
-use super::*;
+use super::{
+    super::breaker::{FIRST_PAUSE, LONGEST_PAUSE, WARNED_AGAIN_AFTER},
+    *,
+};
 use crate::{store::guard::scripted::*, values::clock::Millis};
 
 const SLOW: Duration = Duration::from_millis(50);
