@@ -1,7 +1,8 @@
 //! A server to test limits on: those of `limits.toml`, or of the file in `LIMITS`. Counts in
 //! memory, or in Redis at `REDIS_URL`. Listens on port 3000, or on a free one if that is taken;
 //! `PORT` sets another. `/metrics` is for Prometheus, and `/_limits` is a page that shows what the
-//! limits do.
+//! limits do. With `STATE`, what memory has counted is in that file when the server has ended, and
+//! the next one begins with it.
 
 #![allow(
     clippy::print_stderr,
@@ -9,7 +10,16 @@
     reason = "an example prints its results"
 )]
 
-use std::{env, error::Error, io::ErrorKind, net::SocketAddr, sync::Arc, time::Duration};
+use std::{
+    env,
+    error::Error,
+    fs::{self, File},
+    io::{self, ErrorKind},
+    net::SocketAddr,
+    path::{Path, PathBuf},
+    sync::Arc,
+    time::Duration,
+};
 
 use axum::{
     Extension, Router,
@@ -21,6 +31,8 @@ use axum::{
 };
 use metrics_exporter_prometheus::{BuildError, Matcher, PrometheusBuilder, PrometheusHandle};
 use tokio::net::TcpListener;
+#[cfg(unix)]
+use tokio::signal::unix::{SignalKind, signal};
 use tower_ratelimit::{
     ConfigError, Grant, MemoryStore, RateLimitLayer, RedisStore, RulesFile, Store,
     key::Secret,
@@ -185,12 +197,57 @@ fn app(limits: RateLimitLayer, recorded: PrometheusHandle, activity: &Arc<Activi
         .layer(from_fn(only_local))
 }
 
+fn named(path: &Path, error: &io::Error) -> io::Error {
+    io::Error::new(error.kind(), format!("{}: {error}", path.display()))
+}
+
+/// Begins with what the server before has counted, if there was one.
+fn load(store: &MemoryStore, path: &Path) -> io::Result<()> {
+    match File::open(path) {
+        Ok(file) => store.load(file).map(drop),
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
+        Err(error) => Err(error),
+    }
+}
+
+/// Writes a file beside it first, so that one that is there is whole.
+fn save(store: &MemoryStore, path: &Path) -> io::Result<()> {
+    let beside = path.with_extension("new");
+    let file = File::create(&beside)?;
+    store.save(&file)?;
+    file.sync_all()?;
+    fs::rename(beside, path)
+}
+
+/// Waits for Ctrl-C, or for the signal by which a deploy ends a service.
+async fn stopped() {
+    let interrupted = async {
+        // Without a handler for it, there is no such signal to wait for.
+        if tokio::signal::ctrl_c().await.is_err() {
+            std::future::pending::<()>().await;
+        }
+    };
+    #[cfg(unix)]
+    if let Ok(mut ended) = signal(SignalKind::terminate()) {
+        tokio::select! {
+            () = interrupted => {}
+            _ = ended.recv() => {}
+        }
+        return;
+    }
+    interrupted.await;
+}
+
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> Result<(), Box<dyn Error>> {
     let path = env::var("LIMITS").unwrap_or_else(|_| LIMITS.to_owned());
     let recorded = record()?;
     let metrics = Arc::new(Metrics::new());
     let activity = Arc::new(Activity::new());
+    let state = env::var_os("STATE").map(PathBuf::from);
+    let memory = MemoryStore::new()
+        .observe(metrics.clone())
+        .observe(activity.clone());
     let (limits, redis) = match env::var("REDIS_URL") {
         Ok(url) => {
             // Not the 50 ms of a service: while a compiler runs, they are over before Redis gets
@@ -205,10 +262,10 @@ async fn main() -> Result<(), Box<dyn Error>> {
             (limits(&store, path)?, Some(store))
         }
         Err(_) => {
-            let store = MemoryStore::new()
-                .observe(metrics)
-                .observe(activity.clone());
-            (limits(&store, path)?, None)
+            if let Some(state) = &state {
+                load(&memory, state).map_err(|error| named(state, &error))?;
+            }
+            (limits(&memory, path)?, None)
         }
     };
     let listener = match env::var("PORT") {
@@ -229,19 +286,18 @@ async fn main() -> Result<(), Box<dyn Error>> {
 
     let app = app(limits, recorded, &activity).into_make_service_with_connect_info::<SocketAddr>();
     let stop = async move {
-        // Without a handler for it, there is no such signal to wait for.
-        if tokio::signal::ctrl_c().await.is_err() {
-            std::future::pending::<()>().await;
-        }
+        stopped().await;
         // Open pages would hold the shutdown.
         activity.close();
     };
     axum::serve(listener, app)
         .with_graceful_shutdown(stop)
         .await?;
-    if let Some(store) = redis {
+    match (redis, state) {
         // Gives back what this process took ahead, and waits for its last charges.
-        store.close().await;
+        (Some(store), _) => store.close().await,
+        (None, Some(state)) => save(&memory, &state).map_err(|error| named(&state, &error))?,
+        (None, None) => {}
     }
     println!("\nstopped");
     Ok(())

@@ -186,7 +186,7 @@ fn charge(name: &str, limit: Limit, remaining: u64, wait: Option<Duration>) -> C
 impl Charge {
     /// Returns the charge of a rule's limit that stands like this, which took nothing.
     pub(crate) fn by_hand(of: Arc<CompiledLimit>, standing: Standing) -> Self {
-        let name = Name::of_nothing(&of.name);
+        let name = Name::known(&of.name);
         Self {
             standing,
             ..Self::new(Limiter { name, of }, 0)

@@ -115,6 +115,37 @@ async fn the_server_listens_at_its_address_and_ends_when_it_is_interrupted() {
     server.stops_when_interrupted();
 }
 
+/// What memory has counted goes on after a deploy, which ends the server by SIGTERM; a file that is
+/// none is an error that names it.
+#[tokio::test]
+async fn the_server_goes_on_with_what_the_one_before_has_counted() {
+    let folder = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("the-server-goes-on");
+    fs::create_dir_all(&folder).unwrap();
+    let state = folder.join("limits.state");
+    let _ = fs::remove_file(&state);
+    let start = || Running::spawn(command("server").env("PORT", "0").env("STATE", &state));
+    let mut server = start();
+    for _ in 0..5 {
+        assert_eq!(get(server.port(), "/").await.status(), 200);
+    }
+    server.stops_when_told("-TERM");
+    let mut server = start();
+    assert_eq!(get(server.port(), "/").await.status(), 429);
+    server.stops_when_interrupted();
+    fs::write(&state, "[limits]").unwrap();
+    let ended = command("server")
+        .env("PORT", "0")
+        .env("STATE", &state)
+        .output()
+        .unwrap();
+    let said = String::from_utf8_lossy(&ended.stderr).into_owned();
+    assert!(
+        !ended.status.success() && said.contains("limits.state: it is no saved store"),
+        "{said}"
+    );
+    assert_eq!(fs::read_to_string(&state).unwrap(), "[limits]");
+}
+
 /// Port 3000 if it is free, so that the address can be said beforehand; else another one.
 #[test]
 fn the_server_prefers_port_3000() {

@@ -348,6 +348,9 @@ all_tests() {
             cargo test ${CI:+--locked} --manifest-path "examples/$example/Cargo.toml" \
                 --target-dir "${CARGO_TARGET_DIR:-target}"
         done
+        # It checks the laws itself.
+        cargo run ${CI:+--locked} --manifest-path examples/redb/Cargo.toml \
+            --target-dir "${CARGO_TARGET_DIR:-target}"
     fi
 }
 

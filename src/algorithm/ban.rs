@@ -3,6 +3,7 @@
 //! Pure state. `lua/packed/ban.lua` does the same in Redis.
 
 use super::answer::{Answer, Changed, Verdict};
+use super::bytes::bytes;
 use crate::values::{
     List,
     charge::{Charge, PermitId},
@@ -19,6 +20,8 @@ pub(crate) struct Record {
     ban: Option<StoredBan>,
 }
 
+bytes!(Record { strikes, ban });
+
 /// A ban, kept until its level is forgotten. All fields except the level are ticks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct StoredBan {
@@ -29,6 +32,13 @@ struct StoredBan {
     /// When the limit will have room for the refused call; not before the ban ends.
     room: i64,
 }
+
+bytes!(StoredBan {
+    until,
+    level,
+    forgotten,
+    room
+});
 
 impl Record {
     /// Sets back what the store's own clock wrote before it was set back: a ban lasts no longer

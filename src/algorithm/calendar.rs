@@ -2,6 +2,7 @@
 
 use super::{
     answer::Answer,
+    bytes::bytes,
     limiter::{CallContext, Counter, GiveBack, Needs},
 };
 use crate::values::{
@@ -24,6 +25,8 @@ pub(crate) struct Calendar {
     pub(crate) windows: [Window; 2],
 }
 
+bytes!(Calendar { stored }..Self::default());
+
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Used {
     pub(crate) label: i64,
@@ -32,6 +35,12 @@ pub(crate) struct Used {
     /// The end of the window, in ms
     pub(crate) end: i64,
 }
+
+bytes!(Used {
+    label,
+    permits,
+    end
+});
 
 impl Used {
     /// Returns what is used in the window that counts, and its length; `None` if neither of the two

@@ -5,6 +5,7 @@
 
 use super::{
     answer::Answer,
+    bytes::bytes,
     limiter::{CallContext, Counter, GiveBack, Needs},
 };
 use crate::values::{
@@ -22,6 +23,8 @@ const SLACK: i64 = 10;
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct FixedWindow(pub(crate) Option<Window>);
 
+bytes!(FixedWindow { 0 });
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Window {
     /// Permits left; below zero after a lowered rate.
@@ -29,6 +32,8 @@ pub(crate) struct Window {
     /// The last tick; none if it was lost, or if a sliding log was counted here.
     pub(crate) end: Option<i64>,
 }
+
+bytes!(Window { value, end });
 
 /// Returns the last tick of a window of so many milliseconds that begins now, and lasts one more in
 /// Redisson's format.

@@ -10,6 +10,7 @@ use self::pace::MOST;
 pub(crate) use self::pace::Pace;
 use super::{
     answer::Answer,
+    bytes::bytes,
     limiter::{CallContext, Counter, GiveBack, Needs},
 };
 use crate::values::{
@@ -33,6 +34,12 @@ pub(crate) struct Gcra {
     pub(crate) since: i64,
 }
 
+bytes!(Gcra {
+    stored,
+    ends,
+    since
+});
+
 /// What Redis stores: what is in use, and the limit by which it was counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct State {
@@ -41,6 +48,12 @@ pub(crate) struct State {
     /// In ms
     pub(crate) interval: i64,
 }
+
+bytes!(State {
+    tat,
+    rate,
+    interval
+});
 
 impl State {
     /// Returns whether it was counted by this limit.

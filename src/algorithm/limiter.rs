@@ -3,7 +3,10 @@
 
 use std::fmt::Debug;
 
-use super::answer::{Answer, Changed, Verdict};
+use super::{
+    answer::{Answer, Changed, Verdict},
+    bytes::Bytes,
+};
 use crate::values::{
     charge::{Charge, PermitId, Taken},
     clock::Now,
@@ -296,6 +299,18 @@ pub(crate) struct GiveBack<'g> {
 pub(crate) struct LimiterState<A: ?Sized = dyn Counter> {
     pub(crate) limit: Option<StoredLimit>,
     pub(crate) state: A,
+}
+
+impl<A: Bytes> Bytes for LimiterState<A> {
+    fn write(&self, to: &mut Vec<u8>) {
+        self.limit.write(to);
+        self.state.write(to);
+    }
+
+    fn read(from: &mut &[u8]) -> Option<Self> {
+        let (limit, state) = (Bytes::read(from)?, Bytes::read(from)?);
+        Some(Self { limit, state })
+    }
 }
 
 impl<A: Counter + ?Sized> LimiterState<A> {

@@ -5,6 +5,7 @@
 
 pub(crate) mod answer;
 pub(crate) mod ban;
+pub(crate) mod bytes;
 pub(crate) mod calendar;
 pub(crate) mod call;
 pub(crate) mod fixed_window;
@@ -17,7 +18,7 @@ pub(crate) mod sliding_log;
 use std::ops::{Deref, DerefMut};
 
 use self::{
-    answer::Answer, calendar::Calendar, fixed_window::FixedWindow, gcra::Gcra,
+    answer::Answer, bytes::Bytes, calendar::Calendar, fixed_window::FixedWindow, gcra::Gcra,
     limiter::LimiterState, sliding_log::SlidingLog,
 };
 use crate::values::{charge::Charge, clock::Now, error::ErrorKind, limit::Algorithm};
@@ -68,6 +69,34 @@ impl Count {
             Self::Gcra(limiter) => limiter.acquire_one(charge, exact, now),
             Self::Calendar(limiter) => limiter.acquire_one(charge, exact, now),
         }
+    }
+}
+
+impl Bytes for Count {
+    fn write(&self, to: &mut Vec<u8>) {
+        let tag: u8 = match self {
+            Self::Log(_) => 0,
+            Self::Window(_) => 1,
+            Self::Gcra(_) => 2,
+            Self::Calendar(_) => 3,
+        };
+        tag.write(to);
+        match self {
+            Self::Log(limiter) => limiter.write(to),
+            Self::Window(limiter) => limiter.write(to),
+            Self::Gcra(limiter) => limiter.write(to),
+            Self::Calendar(limiter) => limiter.write(to),
+        }
+    }
+
+    fn read(from: &mut &[u8]) -> Option<Self> {
+        Some(match u8::read(from)? {
+            0 => Self::Log(Bytes::read(from)?),
+            1 => Self::Window(Bytes::read(from)?),
+            2 => Self::Gcra(Bytes::read(from)?),
+            3 => Self::Calendar(Box::new(Bytes::read(from)?)),
+            _ => return None,
+        })
     }
 }
 

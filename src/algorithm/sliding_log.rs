@@ -7,6 +7,7 @@ pub(crate) use self::log::{Entry, Log};
 use self::slots::Bucket;
 use super::{
     answer::Answer,
+    bytes::bytes,
     limiter::{CallContext, Counter, GiveBack, Needs},
 };
 use crate::values::{
@@ -35,6 +36,8 @@ pub(crate) struct SlidingLog {
     /// With slots: the bucket of the log to which the current call adds its grants. Slots are rare.
     bucket: Option<Box<Bucket>>,
 }
+
+bytes!(SlidingLog { value, log } bucket: None);
 
 impl Counter for SlidingLog {
     fn kind(&self) -> limit::Algorithm {

@@ -90,7 +90,7 @@ use crate::values::{
     decision::{Decision, Refusal},
     demand::Demand,
     error::{ConfigError, Error, ErrorKind, bail},
-    limit::{Counting, Limit, StoredLimit},
+    limit::{Limit, StoredLimit},
     name::Name,
     observe::Observers,
 };
@@ -162,9 +162,8 @@ pub(crate) struct About {
     pub(crate) prefix: Arc<str>,
     /// For errors: without user and password.
     pub(crate) address: Option<Arc<str>>,
-    /// Set if the store has only the sliding log: no other algorithm, no slots, and no limits per
-    /// client.
-    pub(crate) counts_by_log_alone: bool,
+    /// Set if the store cannot count for each client on its own.
+    pub(crate) lacks_clients: bool,
     /// Set if the limiters of rules are in Redisson's format.
     pub(crate) in_redisson: bool,
     pub(crate) rule_names: RuleNames,
@@ -176,19 +175,13 @@ impl About {
     ///
     /// # Errors
     ///
-    /// Returns an error of kind [`Rule`](crate::ConfigErrorKind::Rule) if it has the sliding log
-    /// and nothing else.
+    /// Returns an error of kind [`Rule`](crate::ConfigErrorKind::Rule) if it cannot count for each
+    /// client on its own, as the limit asks for.
     pub(crate) fn check(&self, owner: &str, of: &CompiledLimit) -> Result<(), ConfigError> {
-        let log = Counting {
-            is_shared: of.counting.is_shared,
-            ..Counting::default()
-        };
-        let is_plain = of.counting == log
-            && !of.limit.given().is_some_and(Limit::is_per_client)
-            && of.ban.is_none();
-        if self.counts_by_log_alone && !is_plain {
-            bail!(Rule: "rule {owner:?} needs what a store of your own does not have: use \
-                `Algorithm::SlidingLog`, no slots, no `ban`, and no limit per client");
+        let is_per_client = of.limit.given().is_some_and(Limit::is_per_client);
+        if self.lacks_clients && is_per_client {
+            bail!(Rule: "rule {owner:?} is per client, which a store of your own cannot count: \
+                leave `per_client` out");
         }
         Ok(())
     }
@@ -420,7 +413,7 @@ pub(crate) trait StandIn: Decide {
 
 /// The verbs that do not take permits.
 #[derive(Clone, Debug)]
-pub enum Op {
+pub(crate) enum Op {
     /// Stores a limit where there is none
     TrySetRate(StoredLimit),
     /// Stores a limit whatever was stored
@@ -530,7 +523,7 @@ pub enum TimeToLive {
 
 /// The result of a verb. Each verb has its own variant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum OpResult {
+pub(crate) enum OpResult {
     /// True if it has changed something
     Changed(bool),
     /// The stored limit

@@ -36,7 +36,7 @@ use crate::values::{
 /// counts, and with [`Algorithm::Gcra`](crate::Algorithm::Gcra) while its permits lie ahead. Of all
 /// copies of such a charge, only the first settlement counts.
 #[derive(Clone)]
-pub struct Charge {
+pub(crate) struct Charge {
     pub(crate) limiter: Limiter,
     pub(crate) permits: u32,
     /// Meaningless until the store has drawn one.
@@ -125,23 +125,13 @@ impl Charge {
     }
 
     /// Returns the name of the limiter.
-    pub fn name(&self) -> &Name {
+    pub(crate) fn name(&self) -> &Name {
         &self.limiter.name
     }
 
     /// Returns the source of the limit.
-    pub fn limit(&self) -> LimitSource {
+    pub(crate) fn limit(&self) -> LimitSource {
         self.limiter.of.limit
-    }
-
-    /// Returns how many permits it takes, at least one.
-    pub fn permits(&self) -> u32 {
-        self.permits
-    }
-
-    /// Returns whether it is taken when there is room, and refuses nothing when there is none.
-    pub fn is_shadow(&self) -> bool {
-        self.shadow
     }
 
     /// Checks that the limit that comes from the caller can be counted.

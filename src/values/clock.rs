@@ -225,14 +225,10 @@ impl Now {
         }
     }
 
-    /// Returns the same instant as a caller's clock, which proves nothing about scores by other
-    /// clocks.
-    #[cfg(all(test, inside))]
-    pub(crate) fn given(self) -> Self {
-        Self {
-            is_own: false,
-            ..self
-        }
+    /// Returns the same instant by a clock that all scores are by, or else by a caller's, which
+    /// proves nothing about scores by others.
+    pub(crate) const fn of_all(self, is_own: bool) -> Self {
+        Self { is_own, ..self }
     }
 
     /// Returns the score of a grant: rounded up.

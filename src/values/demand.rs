@@ -15,7 +15,7 @@ use crate::values::{
 
 /// A list of charges, granted together or not at all.
 #[derive(Clone, Debug)]
-pub struct Demand {
+pub(crate) struct Demand {
     /// Each of another limiter. Empty only once they are in the decision.
     pub(crate) charges: Charges,
     /// The answer if the store cannot decide; `None` hands the error to the caller.
@@ -80,7 +80,7 @@ impl Demand {
     }
 
     /// Returns its charges, each of another limiter.
-    pub fn charges(&self) -> impl Iterator<Item = &Charge> {
+    pub(crate) fn charges(&self) -> impl Iterator<Item = &Charge> {
         self.charges.iter()
     }
 
@@ -93,11 +93,6 @@ impl Demand {
     pub(crate) fn to_settle(&self) -> Vec<Charge> {
         let made = Some(self.asked_at.unwrap_or_else(clock::moment));
         self.charges().map(|charge| charge.made(made)).collect()
-    }
-
-    /// Returns the random bytes that no other acquire has, and that its grants are found by.
-    pub fn id(&self) -> [u8; 16] {
-        self.first().id.0
     }
 
     /// Gives it an id that no other acquire has: one for all limiters, as each has its own state.

@@ -267,7 +267,7 @@ impl Limit {
 
 /// The source of the limit that applies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum LimitSource {
+pub(crate) enum LimitSource {
     /// The given one: a differing stored one is rewritten
     Code(Limit),
     /// The stored one; there must be one
@@ -289,7 +289,7 @@ impl LimitSource {
 /// A limit as a store holds it. Java peers may have written numbers that a [`Limit`] does not
 /// allow.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct StoredLimit {
+pub(crate) struct StoredLimit {
     pub(crate) rate: i64,
     pub(crate) interval: i64,
     pub(crate) rate_type: RateType,
@@ -297,15 +297,9 @@ pub struct StoredLimit {
     pub(crate) keep_alive: Millis,
 }
 
-impl From<Limit> for StoredLimit {
-    fn from(limit: Limit) -> Self {
-        limit.stored()
-    }
-}
-
 impl StoredLimit {
     /// Returns the limit, if it is valid.
-    pub fn limit(&self) -> Option<Limit> {
+    pub(crate) fn limit(&self) -> Option<Limit> {
         let interval = Duration::from_millis(u64::try_from(self.interval).ok()?);
         let mut limit = Limit::try_new(u64::try_from(self.rate).ok()?, interval).ok()?;
         limit.rate_type = self.rate_type;

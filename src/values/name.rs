@@ -29,7 +29,7 @@ const PLACEHOLDER: &str = "<key>";
 
 /// The Redis key of a limiter's hash, from which its other keys are derived.
 #[derive(Clone, PartialEq, Eq, Hash)]
-pub struct Name(Text);
+pub(crate) struct Name(Text);
 
 impl Name {
     /// Returns the name that Redisson would use for `getRateLimiter(name)`.
@@ -43,14 +43,13 @@ impl Name {
         Ok(Self(name.into()))
     }
 
-    /// Returns the name of no limiter, for a decision made by hand.
-    #[cfg(any(test, feature = "test-util"))]
-    pub(crate) fn of_nothing(text: &str) -> Self {
+    /// Returns a name without checking it: one that a store had, or that of no limiter.
+    pub(crate) fn known(text: &str) -> Self {
         Self(text.into())
     }
 
     /// Returns the text, which may hold an identity: keep it out of logs.
-    pub fn as_str(&self) -> &str {
+    pub(crate) fn as_str(&self) -> &str {
         self.0.as_str()
     }
 

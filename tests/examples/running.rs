@@ -77,10 +77,15 @@ impl Running {
 
     /// Interrupts it, and waits until it has ended well.
     pub(crate) fn stops_when_interrupted(&mut self) {
+        self.stops_when_told("-INT");
+    }
+
+    /// Sends it a signal, and waits until it has ended well.
+    pub(crate) fn stops_when_told(&mut self, signal: &str) {
         let pid = self.child.id().to_string();
         // The `kill` of the shell: not every container has the program.
         let killed = Command::new("sh")
-            .args(["-c", "kill -INT \"$0\"", &pid])
+            .args(["-c", "kill \"$0\" \"$1\"", signal, &pid])
             .status()
             .unwrap();
         assert!(killed.success());
@@ -104,7 +109,7 @@ impl Drop for Running {
 /// An example's program, in an environment that chooses nothing for it.
 pub(crate) fn command(name: &str) -> Command {
     let mut command = Command::new(built(name));
-    for choice in ["CERTIFICATES", "LIMITS", "PORT", "REDIS_URL"] {
+    for choice in ["CERTIFICATES", "LIMITS", "PORT", "REDIS_URL", "STATE"] {
         command.env_remove(choice);
     }
     command

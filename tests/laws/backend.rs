@@ -1,14 +1,17 @@
 //! A store of one's own: the laws find what is wrong with it, and the guards stand in front of it.
+//! The other files here hold on it, too.
 
 use crate::scene::*;
 use tower_ratelimit::{
-    Error,
-    backend::{
-        Answer, Backend, BackendStore, Demand, Name, Op, OpResult, Settings, Settle, failure, laws,
-    },
+    Ban, Error,
+    backend::{Backend, BackendStore, Settings, Swap, failure, laws},
 };
 
-use super::{guards::Guards, plain::Plain, world::World};
+use super::{
+    guards::Guards,
+    plain::Plain,
+    world::{MILLISECOND, World, backend},
+};
 
 macro_rules! defects {
     ($($name:ident),+ $(,)?) => {
@@ -23,154 +26,335 @@ macro_rules! defects {
 }
 
 defects! {
-    WaitsTooShort,
-    WaitsTooLong,
-    CountsOneMore,
-    RefusalsCost,
-    ListsTakeHalf,
-    LosesGrants,
-    GrantsLastLonger,
-    GrantsEndEarlier,
-    IgnoresSettlements,
-    GivesBackTwice,
-    ForgetsDebts,
-    ForgetsWithTheLimit,
-    NeverForgets,
-    KeepsTheOldLimit,
-    LosesWhatComesAtTheSameTime,
+    SwapsWhateverWasThere,
+    SwapsInTwoSteps,
+    SaysNoAndSwaps,
+    SaysYesAndDoesNot,
+    GetsWhatWasThereBefore,
+    CutsLongValues,
+    RemovesNothing,
+    IgnoresCase,
+    TrimsKeys,
+    TakesZerosForTheEnd,
+    SwapsSomeOfSeveral,
 }
 
-/// A backend with a defect, or none.
-#[derive(Debug)]
-struct Faulty(Plain, Option<Defect>);
+/// A backend with a defect, or none, that changes several values in one step.
+#[derive(Debug, Default)]
+struct Faulty {
+    plain: Plain,
+    defect: Option<Defect>,
+    /// What the last swap has replaced.
+    before: Mutex<Option<Vec<u8>>>,
+}
 
 impl Faulty {
     fn has(&self, defect: Defect) -> bool {
-        self.1 == Some(defect)
+        self.defect == Some(defect)
+    }
+
+    fn key(&self, key: &str) -> String {
+        match self.defect {
+            Some(IgnoresCase) => key.to_lowercase(),
+            Some(TrimsKeys) => key.replace(' ', ""),
+            _ => key.to_owned(),
+        }
+    }
+
+    fn value(&self, mut value: Vec<u8>) -> Vec<u8> {
+        match self.defect {
+            Some(CutsLongValues) => value.truncate(255),
+            Some(TakesZerosForTheEnd) => while value.pop_if(|last| *last == 0).is_some() {},
+            _ => {}
+        }
+        value
     }
 }
 
 impl Backend for Faulty {
-    async fn acquire(&self, demand: &Demand) -> Result<Vec<Answer>, Error> {
-        if self.has(LosesWhatComesAtTheSameTime) {
-            let before = self.0.limiters.lock().unwrap().clone();
+    async fn get(&self, key: &str) -> Result<Option<Vec<u8>>, Error> {
+        let value = self.plain.get(&self.key(key)).await?;
+        match self.before.lock().unwrap().take() {
+            Some(before) if self.has(GetsWhatWasThereBefore) => Ok(Some(before)),
+            _ => Ok(value),
+        }
+    }
+
+    async fn swap(&self, swap: Swap<'_>) -> Result<bool, Error> {
+        let key = self.key(swap.key);
+        let stored = self.plain.get(&key).await?;
+        if self.has(SwapsInTwoSteps) {
             tokio::task::yield_now().await;
-            *self.0.limiters.lock().unwrap() = before;
         }
-        let mut answers = self.0.acquire(demand).await?;
-        let (now, mut all) = (self.0.clock.now(), self.0.limiters.lock().unwrap());
-        let is_list = answers.len() > 1;
-        let refused = answers.iter().any(|answer| answer.wait.is_some());
-        for (charge, answer) in demand.charges().zip(&mut answers) {
-            let log = all.get_mut(charge.name().as_str()).unwrap();
-            let last = log.grants.len().saturating_sub(1);
-            match (self.1, answer.wait) {
-                (Some(WaitsTooShort), Some(wait)) => answer.wait = Some(wait / 2),
-                (Some(WaitsTooLong), Some(wait)) => answer.wait = Some(wait + millis(1)),
-                (Some(CountsOneMore), _) => answer.remaining += 1,
-                (Some(RefusalsCost), Some(_)) => log.grants.push((now, [0; 16], 1)),
-                (Some(ListsTakeHalf), None) if is_list && refused => {
-                    log.grants.push((now, demand.id(), charge.permits().into()));
-                }
-                (Some(LosesGrants), None) if log.grants.len() > 3 => drop(log.grants.remove(0)),
-                (Some(GrantsLastLonger), None) if !refused => log.grants[last].0 += millis(1),
-                (Some(GrantsEndEarlier), None) if !refused => log.grants[last].0 -= millis(1),
-                _ => {}
+        let new = swap.new.map(|new| self.value(new.to_vec()));
+        let old = match self.defect {
+            Some(SwapsWhateverWasThere) => stored.as_deref(),
+            // As others were a moment ago.
+            Some(SwapsInTwoSteps) if stored.as_deref() == swap.old => {
+                let now = self.plain.get(&key).await?;
+                return self
+                    .plain
+                    .swap(Swap {
+                        key: &key,
+                        old: now.as_deref(),
+                        new: new.as_deref(),
+                    })
+                    .await;
             }
+            _ => swap.old,
+        };
+        let is_old = stored.as_deref() == old;
+        if self.has(SaysYesAndDoesNot) || self.has(RemovesNothing) && new.is_none() {
+            return Ok(is_old);
         }
-        Ok(answers)
+        self.before.lock().unwrap().clone_from(&stored);
+        let swap = Swap {
+            key: &key,
+            old,
+            new: new.as_deref(),
+        };
+        let swapped = self.plain.swap(swap).await?;
+        Ok(swapped && !self.has(SaysNoAndSwaps))
     }
 
-    async fn settle(&self, name: &Name, settle: Settle) -> Result<(), Error> {
-        match settle {
-            _ if self.has(IgnoresSettlements) => return Ok(()),
-            Settle::Charge(..) if self.has(ForgetsDebts) => return Ok(()),
-            Settle::Keep(..) if self.has(GivesBackTwice) => {
-                // Whatever it was that was granted first.
-                let mut all = self.0.limiters.lock().unwrap();
-                let log = all.get_mut(name.as_str());
-                if let Some((.., permits)) = log.and_then(|log| log.grants.first_mut()) {
-                    *permits = permits.saturating_sub(1);
-                }
+    async fn swap_all(&self, swaps: &[Swap<'_>]) -> Result<Option<bool>, Error> {
+        for swap in swaps {
+            let stored = self.get(swap.key).await?;
+            if stored.as_deref() != swap.old && !self.has(SwapsSomeOfSeveral) {
+                return Ok(Some(false));
             }
-            _ => {}
         }
-        self.0.settle(name, settle).await
-    }
-
-    async fn manage(&self, name: &Name, op: &Op) -> Result<OpResult, Error> {
-        if let Op::SetRate {
-            limit,
-            keep,
-            existing,
-        } = op
-        {
-            let (limit, existing) = (*limit, *existing);
-            let keep = match self.1 {
-                Some(KeepsTheOldLimit) => return Ok(OpResult::Changed(true)),
-                Some(ForgetsWithTheLimit) => false,
-                Some(NeverForgets) => true,
-                _ => *keep,
-            };
-            let op = Op::SetRate {
-                limit,
-                keep,
-                existing,
-            };
-            return self.0.manage(name, &op).await;
+        let mut all = true;
+        for swap in swaps {
+            all &= self.swap(*swap).await?;
         }
-        self.0.manage(name, op).await
+        Ok(Some(all))
     }
 }
 
-fn store(backend: impl Backend, deadline: Duration, clock: Option<&ManualClock>) -> BackendStore {
-    let settings = Settings {
-        deadline,
-        clock: clock.map(|clock| Arc::new(clock.clone()) as Arc<dyn Clock>),
-        ..Settings::default()
-    };
-    BackendStore::new(backend, settings).unwrap()
-}
-
-fn faulty(defect: Option<Defect>) -> (BackendStore, ManualClock) {
-    let clock = ManualClock::new();
-    let plain = Plain {
-        clock: clock.clone(),
-        limiters: Mutex::default(),
-    };
-    (store(Faulty(plain, defect), LONG, Some(&clock)), clock)
+fn faulty(defect: Option<Defect>) -> Faulty {
+    Faulty {
+        defect,
+        ..Faulty::default()
+    }
 }
 
 #[test]
 fn the_laws_find_each_defect() {
-    // All at once, as it takes seconds to see that a settlement does not come.
-    let begin = |defect| {
-        thread::spawn(move || {
-            let (store, clock) = faulty(Some(defect));
-            runtime().block_on(laws::check(&store, &clock, 1, 200));
-        })
-    };
-    let checks: Vec<_> = DEFECTS.iter().copied().map(begin).collect();
-    for (defect, check) in DEFECTS.iter().zip(checks) {
+    for defect in DEFECTS {
+        let check = thread::spawn(|| {
+            let faulty = faulty(Some(*defect));
+            runtime().block_on(laws::swaps(&faulty, 1));
+        });
         assert!(check.join().is_err(), "{defect:?} is not found");
     }
 }
 
 #[tokio::test]
 async fn the_laws_find_nothing_else() {
-    let (store, clock) = faulty(None);
-    laws::check(&store, &clock, 1, 200).await;
+    laws::swaps(&faulty(None), 1).await;
+    laws::swaps(&Plain::default(), 1).await;
+    let clock = ManualClock::new();
+    for store in [
+        backend(faulty(None), clock.clone()),
+        backend(Plain::default(), clock.clone()),
+    ] {
+        laws::check(&store, &clock, 1, 200).await;
+    }
 }
 
 /// The crate's own stores keep them, too.
 #[test]
 fn the_laws_hold_in_memory_and_in_redis() {
-    let world = World::memory(1_000_000);
+    let world = World::memory(MILLISECOND);
     world.run(laws::check(&world.store, &world.clock, 1, 200));
     for guards in Guards::all() {
         let world = World::redis(guards);
         world.run(laws::check(&world.store, &world.clock, 1, 10));
     }
+}
+
+/// A backend that several processes share, and that lets others go first before each step.
+#[derive(Clone, Debug, Default)]
+struct Contended {
+    plain: Arc<Plain>,
+    swaps: Arc<AtomicUsize>,
+    refused: Arc<AtomicUsize>,
+}
+
+impl Backend for Contended {
+    async fn get(&self, key: &str) -> Result<Option<Vec<u8>>, Error> {
+        tokio::task::yield_now().await;
+        self.plain.get(key).await
+    }
+
+    async fn swap(&self, swap: Swap<'_>) -> Result<bool, Error> {
+        tokio::task::yield_now().await;
+        let swapped = self.plain.swap(swap).await?;
+        self.swaps.fetch_add(1, Ordering::SeqCst);
+        self.refused
+            .fetch_add(usize::from(!swapped), Ordering::SeqCst);
+        Ok(swapped)
+    }
+}
+
+/// Processes that come between each other's steps grant no more than there is, of one limit and of
+/// several, and lose nothing: an interval later all is there again.
+#[tokio::test]
+async fn processes_that_come_between_each_other_grant_no_more_than_there_is() {
+    let (clock, shared) = (ManualClock::new(), Contended::default());
+    let stores: Vec<_> = (0..4)
+        .map(|_| backend(shared.clone(), clock.clone()))
+        .collect();
+    let limiter = |store: &BackendStore, name: &str, algorithm| {
+        let keyed = Limit::per_minute(40).named(name).algorithm(algorithm);
+        keyed.keyed(store).unwrap().of("all")
+    };
+    for algorithm in [
+        Algorithm::SlidingLog,
+        Algorithm::FixedWindow,
+        Algorithm::Gcra,
+    ] {
+        let mut callers = JoinSet::new();
+        for number in 0..120 {
+            let store = &stores[number % 4];
+            let mut names = ["b", "a"];
+            names.rotate_left(number / 4 % 2);
+            let pair =
+                names.map(|name| limiter(store, &format!("{name}-{algorithm:?}"), algorithm));
+            let all = RateLimiter::all(&pair[..1 + number / 8 % 2]).unwrap();
+            callers.spawn(async move {
+                let decision = all.try_acquire().await.unwrap();
+                decision
+                    .is_allowed()
+                    .then_some((number / 8 % 2 == 1, number / 4 % 2 == 0))
+            });
+        }
+        let mut granted = [0, 0];
+        for (is_list, is_b) in callers.join_all().await.into_iter().flatten() {
+            granted[0] += u64::from(is_list || !is_b);
+            granted[1] += u64::from(is_list || is_b);
+        }
+        assert!(
+            granted.iter().all(|granted| *granted <= 40),
+            "{algorithm:?}: {granted:?}"
+        );
+        for (name, granted) in ["a", "b"].into_iter().zip(granted) {
+            let limiter = limiter(&stores[0], &format!("{name}-{algorithm:?}"), algorithm);
+            // What a list gives back is settled in the background.
+            until("what was not granted is free", async || {
+                free(&limiter).await == 40 - granted
+            })
+            .await;
+        }
+        clock.advance(secs(120));
+        let all = limiter(&stores[1], &format!("a-{algorithm:?}"), algorithm);
+        all.try_acquire_many(40).await.unwrap().assert_allowed();
+    }
+    let refused = shared.refused.load(Ordering::SeqCst);
+    assert!(refused > 0, "no process came between another's steps");
+}
+
+/// Values that are no limiter's are refused and named, whatever the policy, and left as they are.
+#[tokio::test]
+async fn a_value_that_is_not_ours_is_refused_and_left_alone() {
+    let plain = Arc::new(Plain::default());
+    let shared = Contended {
+        plain: Arc::clone(&plain),
+        ..Contended::default()
+    };
+    let store = backend(shared, ManualClock::new());
+    let rule = Limit::per_minute(5).by(Constant("all")).named("r");
+    let layer = RateLimitLayer::new(&store, rule.on_failure(FailurePolicy::Allow));
+    assert_eq!(send(&layer, Request::new(())).await.status(), 200);
+    let (key, other) = ("ratelimit:{all}:r", "ratelimit:{other}:r");
+    let good = plain.get(key).await.unwrap().unwrap();
+    let mut bad = vec![
+        b"hello".to_vec(),
+        Vec::new(),
+        good[..good.len() - 1].to_vec(),
+    ];
+    for place in 0..good.len() {
+        let mut changed = good.clone();
+        changed[place] ^= 0x10;
+        bad.push(changed);
+    }
+    let mut old = good.clone();
+    for value in bad {
+        let swap = Swap {
+            key,
+            old: Some(&old),
+            new: Some(&value),
+        };
+        assert!(plain.swap(swap).await.unwrap());
+        assert_eq!(
+            send(&layer, Request::new(())).await.status(),
+            503,
+            "{value:?}"
+        );
+        let limiter = layer.limiter("r", ["all"]).unwrap();
+        let error = limiter.available_permits().await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::ForeignState, "{value:?}");
+        assert_eq!(plain.get(key).await.unwrap().as_ref(), Some(&value));
+        old = value;
+    }
+    // One that was moved to another name is none of that.
+    let moved = Swap {
+        key: other,
+        old: None,
+        new: Some(&good),
+    };
+    assert!(plain.swap(moved).await.unwrap());
+    let moved = layer.limiter("r", ["other"]).unwrap();
+    let error = moved.available_permits().await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::ForeignState);
+}
+
+/// The first six bytes say when a value may be removed: not while it counts.
+#[tokio::test]
+async fn a_value_says_when_it_may_be_removed() {
+    let (plain, clock) = (Arc::new(Plain::default()), ManualClock::new());
+    let shared = Contended {
+        plain: Arc::clone(&plain),
+        ..Contended::default()
+    };
+    let store = backend(shared, clock.clone());
+    let ends = async |name: &str| {
+        let value = plain.get(name).await.unwrap()?;
+        let mut millis = [0; 8];
+        millis[2..].copy_from_slice(&value[..6]);
+        Some(u64::from_be_bytes(millis))
+    };
+    let now = || u64::try_from(clock.now().as_millis()).unwrap();
+    for algorithm in [
+        Algorithm::SlidingLog,
+        Algorithm::FixedWindow,
+        Algorithm::Gcra,
+    ] {
+        let limit = Limit::per_minute(1).named("k").algorithm(algorithm);
+        let limiter = limit.keyed(&store).unwrap().of(format!("{algorithm:?}"));
+        limiter.try_acquire().await.unwrap().assert_allowed();
+        let ends = ends(limiter.name()).await.unwrap();
+        let least = now() + 60_000;
+        assert!(
+            (least..=least + 130_000).contains(&ends),
+            "{algorithm:?}: {}",
+            ends - now()
+        );
+        clock.advance(secs(61));
+    }
+    // Given back whole, a log says nothing, and is gone.
+    let limit = Limit::per_minute(1).named("k").keyed(&store).unwrap();
+    let limiter = limit.of("given back");
+    let Decision::Allow(grant) = limiter.try_acquire().await.unwrap() else {
+        panic!("one a minute");
+    };
+    limiter.give_back(&grant);
+    until("it is gone", async || ends(limiter.name()).await.is_none()).await;
+    // A limit that was set stays.
+    let orders = RateLimiter::new(&store, "orders").unwrap();
+    orders.try_set_rate(Limit::per_second(1)).await.unwrap();
+    assert_eq!(ends("orders").await, Some((1 << 48) - 1));
 }
 
 /// A backend that does not answer, or only with errors.
@@ -181,7 +365,7 @@ struct Gone {
 }
 
 impl Backend for Gone {
-    async fn acquire(&self, _: &Demand) -> Result<Vec<Answer>, Error> {
+    async fn get(&self, _: &str) -> Result<Option<Vec<u8>>, Error> {
         self.calls.fetch_add(1, Ordering::SeqCst);
         match self.answers {
             Some(kind) => Err(failure(kind, std::io::Error::other("gone"))),
@@ -189,11 +373,7 @@ impl Backend for Gone {
         }
     }
 
-    async fn settle(&self, _: &Name, _: Settle) -> Result<(), Error> {
-        Err(ErrorKind::Unavailable.into())
-    }
-
-    async fn manage(&self, _: &Name, _: &Op) -> Result<OpResult, Error> {
+    async fn swap(&self, _: Swap<'_>) -> Result<bool, Error> {
         Err(ErrorKind::Unavailable.into())
     }
 }
@@ -204,9 +384,12 @@ fn gone(answers: Option<ErrorKind>) -> (BackendStore, Arc<AtomicUsize>) {
         answers,
         calls: Arc::clone(&calls),
     };
-    (store(gone, millis(20), None), calls)
+    let settings = Settings {
+        deadline: millis(20),
+        ..Settings::default()
+    };
+    (BackendStore::new(gone, settings).unwrap(), calls)
 }
-
 /// Errors and silence meet the failure policy, and the breaker soon keeps calls away.
 #[tokio::test]
 async fn a_backend_that_is_gone_is_answered_by_policy_and_left_alone() {
@@ -241,63 +424,57 @@ async fn a_backend_that_is_gone_is_answered_by_policy_and_left_alone() {
     }
 }
 
-/// What a backend does not count is refused: when a layer is built, or whatever the policy.
+/// What only Redisson counts is refused: when a layer is built, or whatever the policy. All else
+/// that a store in memory does, this one does.
 #[tokio::test]
-async fn what_it_cannot_count_is_an_error() {
-    let (store, _) = faulty(None);
-    let rule = || Limit::per_hour(100).by(Constant("all")).named("r");
+async fn it_counts_all_but_limits_per_client() {
+    let store = backend(Plain::default(), ManualClock::new());
     let per_client = Limit::per_hour(100).per_client();
-    for rule in [
-        rule().algorithm(Algorithm::Gcra),
-        rule().algorithm(Algorithm::FixedWindow),
-    ] {
-        let layer = RateLimitLayer::builder(&store).otherwise(rule);
-        let error = layer.build().unwrap_err();
-        assert_eq!(error.kind(), ConfigErrorKind::Rule);
-        assert!(
-            error.to_string().contains("use `Algorithm::SlidingLog`"),
-            "{error}"
-        );
-    }
-    let ban = tower_ratelimit::Ban::after(9);
-    for keyed in [
-        Limit::per_hour(2).named("k").algorithm(Algorithm::Gcra),
-        Limit::per_hour(2).named("k").ban(ban),
-    ] {
-        let said = "rule \"k\" needs what a store of your own does not have";
-        mistake(keyed.keyed(&store), ConfigErrorKind::Rule, said);
-    }
-    for rule in [rule().slots(10), per_client.by(Constant("all")).named("r")] {
-        let layer = RateLimitLayer::builder(&store).otherwise(rule);
-        mistake(layer.build(), ConfigErrorKind::Limit, "");
-    }
-    let keyed = Limit::per_hour(2).named("k").keyed(&store).unwrap();
-    keyed
-        .of(7)
-        .try_acquire_many(2)
-        .await
-        .unwrap()
-        .assert_allowed();
-    assert!(!keyed.of(7).try_acquire().await.unwrap().is_allowed());
-    keyed.of(8).try_acquire().await.unwrap().assert_allowed();
+    let shared = Rule::shared("orders").or_init(per_client);
+    let said = "rule \"orders\" is per client, which a store of your own cannot count";
+    mistake(
+        RateLimitLayer::builder(&store).otherwise(shared).build(),
+        ConfigErrorKind::Rule,
+        said,
+    );
     let limiter = RateLimiter::new(&store, "orders").unwrap();
-    for limiter in [
-        limiter.clone().algorithm(Algorithm::Gcra),
-        limiter.clone().slots(10).unwrap(),
-    ] {
-        let error = limiter.try_acquire().await.unwrap_err();
-        assert_eq!(error.kind(), ErrorKind::Limit);
-    }
+    let error = limiter.try_set_rate(per_client).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Limit);
     let unset = limiter.try_acquire().await.unwrap_err();
     assert_eq!(unset.kind(), ErrorKind::NotInitialized);
-    limiter.try_set_rate(Limit::per_second(1)).await.unwrap();
-    let unknown = limiter.release(1).await.unwrap_err();
-    assert_eq!(unknown.kind(), ErrorKind::Rejected);
-    // A tier that a request chooses is not known before.
-    let by_request = Rule::new("r2", limit_by(move |_| per_client), Constant("all"));
-    let by_request = by_request.on_failure(FailurePolicy::Allow);
-    let layer = RateLimitLayer::new(&store, by_request);
-    assert_eq!(send(&layer, Request::new(())).await.status(), 503);
+    limiter.try_set_rate(Limit::per_hour(3)).await.unwrap();
+    limiter.try_acquire_many(3).await.unwrap().assert_allowed();
+    assert_eq!(limiter.release(2).await.unwrap(), 2);
+    let renamed = limiter.rename("others").await.unwrap();
+    assert_eq!(
+        (free(&renamed).await, limiter.exists().await.unwrap()),
+        (2, false)
+    );
+    assert!(renamed.expire(secs(5)).await.unwrap());
+    assert_eq!(
+        renamed.time_to_live().await.unwrap(),
+        TimeToLive::Left(secs(5))
+    );
+    assert!(renamed.delete().await.unwrap() && !renamed.exists().await.unwrap());
+    let ban = Ban::after(2).lasting(secs(60));
+    let keyed = Limit::per_hour(1)
+        .named("k")
+        .ban(ban)
+        .keyed(&store)
+        .unwrap();
+    keyed.of(7).try_acquire().await.unwrap().assert_allowed();
+    let kinds = [
+        RefusalKind::OverLimit,
+        RefusalKind::Banned,
+        RefusalKind::Banned,
+    ];
+    for kind in kinds {
+        let Decision::Deny(refusal) = keyed.of(7).try_acquire().await.unwrap() else {
+            panic!("one an hour");
+        };
+        assert_eq!(refusal.kind(), kind);
+    }
+    assert!(keyed.of(7).unban().await.unwrap());
     let (plain, prefix) = (Gone::default(), "a b".to_owned());
     let settings = Settings {
         prefix,
@@ -310,7 +487,8 @@ async fn what_it_cannot_count_is_an_error() {
 /// A lease changes no answer, callers wait in their order, and shadow rules refuse nothing.
 #[tokio::test]
 async fn leases_waits_and_shadows() {
-    let (store, clock) = faulty(None);
+    let clock = ManualClock::new();
+    let store = backend(Plain::default(), clock.clone());
     let key = || Constant("all");
     let rules = [
         Limit::per_minute(3).by(key()).named("r").lease(secs(1)),

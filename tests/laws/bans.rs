@@ -116,6 +116,13 @@ fn in_memory() {
 }
 
 #[test]
+fn in_a_store_of_ones_own() {
+    let world = World::backend(MILLISECOND);
+    // It repeats refusals for a second.
+    check(400, &input(), |input| law(&world, input, secs(1)));
+}
+
+#[test]
 fn in_redis() {
     // The longest deny cache among the guards.
     check_in_redis(150, &input(), |world, input| law(world, input, secs(60)));

@@ -7,7 +7,7 @@ use crate::scene::*;
 
 use super::{
     guards::Guards,
-    kinds::WAYS,
+    kinds::{BY_A_CLOCK, WAYS},
     world::{MILLISECOND, NANOSECOND, Probed, World, check_in_redis, probed, refused_until, take},
 };
 
@@ -42,6 +42,14 @@ fn in_memory() {
         for kind in WAYS {
             check(cases, &probed(unit), |input| law(&world, kind, input));
         }
+    }
+}
+
+#[test]
+fn in_a_store_of_ones_own() {
+    let world = World::backend(MILLISECOND);
+    for kind in BY_A_CLOCK {
+        check(200, &probed(MILLISECOND), |input| law(&world, kind, input));
     }
 }
 

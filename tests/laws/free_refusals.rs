@@ -53,6 +53,12 @@ fn in_memory() {
 }
 
 #[test]
+fn in_a_store_of_ones_own() {
+    let world = World::backend(MILLISECOND);
+    check(400, &input(), |input| law(&world, input, |_| ()));
+}
+
+#[test]
 fn in_redis() {
     check_in_redis(150, &input(), |world, input| {
         law(world, input, |limiter| {

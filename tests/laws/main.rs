@@ -36,6 +36,7 @@ mod nothing_lost;
 mod plain;
 mod real_time;
 mod reserve;
+mod saved;
 #[path = "../support/scene.rs"]
 mod scene;
 mod settled;

@@ -53,6 +53,16 @@ fn in_memory() {
 }
 
 #[test]
+fn in_a_store_of_ones_own() {
+    let world = World::backend(MILLISECOND);
+    for kind in BY_A_CLOCK {
+        check(300, &histories(MILLISECOND), |input| {
+            law(&world, kind, input);
+        });
+    }
+}
+
+#[test]
 fn in_redis() {
     for kind in BY_A_CLOCK {
         check_in_redis(150, &histories(MILLISECOND), |world, input| {

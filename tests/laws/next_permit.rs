@@ -4,7 +4,7 @@
 use crate::scene::*;
 
 use super::{
-    kinds::WAYS,
+    kinds::{BY_A_CLOCK, WAYS},
     world::{MILLISECOND, Request, World, check_in_redis, histories},
 };
 
@@ -68,6 +68,16 @@ fn in_memory() {
     let world = World::memory(MILLISECOND);
     for kind in WAYS {
         check(300, &histories(MILLISECOND), |input| {
+            law(&world, Duration::from_micros(1), kind, input);
+        });
+    }
+}
+
+#[test]
+fn in_a_store_of_ones_own() {
+    let world = World::backend(MILLISECOND);
+    for kind in BY_A_CLOCK {
+        check(100, &histories(MILLISECOND), |input| {
             law(&world, Duration::from_micros(1), kind, input);
         });
     }

@@ -3,7 +3,8 @@
 use crate::scene::*;
 use tokio::runtime::Runtime;
 
-use super::{guards::Guards, topologies::Topology, topologies::connected};
+use super::{guards::Guards, plain::Plain, topologies::Topology, topologies::connected};
+use tower_ratelimit::backend::{Backend, BackendStore, Settings};
 
 /// In nanoseconds.
 pub(crate) const NANOSECOND: u64 = 1;
@@ -23,6 +24,25 @@ impl World<MemoryStore> {
         let store = async |clock| MemoryStore::new().clock(clock);
         Self::new(Topology::Tcp, unit, store)
     }
+}
+
+impl World<BackendStore> {
+    /// A store of one's own, with a value for each limiter.
+    pub(crate) fn backend(unit: u64) -> Self {
+        Self::new(Topology::Tcp, unit, async |clock| {
+            backend(Plain::default(), clock)
+        })
+    }
+}
+
+/// Returns a store of one's own that a busy machine does not make late.
+pub(crate) fn backend(backend: impl Backend, clock: impl Clock) -> BackendStore {
+    let settings = Settings {
+        deadline: secs(20),
+        clock: Some(Arc::new(clock)),
+        ..Settings::default()
+    };
+    BackendStore::new(backend, settings).expect("settings")
 }
 
 impl World<RedisStore> {

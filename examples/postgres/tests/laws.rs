@@ -9,7 +9,10 @@
 
 mod server;
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::Arc,
+    time::{Duration, SystemTime},
+};
 
 use server::Server;
 use tokio::task::JoinSet;
@@ -22,27 +25,20 @@ use tower_ratelimit_postgres::Postgres;
 /// Far longer than a call takes on a busy machine.
 const LONG: Duration = Duration::from_secs(30);
 
-/// Returns a store by the server's clock, or by the test's.
+/// Returns a store by the system's clock, or by the test's.
 fn store(server: &Server, clock: Option<&ManualClock>) -> BackendStore {
     let settings = Settings {
         deadline: LONG,
         clock: clock.map(|clock| Arc::new(clock.clone()) as Arc<dyn Clock>),
         ..Settings::default()
     };
-    BackendStore::new(postgres(server, clock), settings).unwrap()
-}
-
-fn postgres(server: &Server, clock: Option<&ManualClock>) -> Postgres {
-    let postgres = Postgres::new(server.config());
-    match clock {
-        Some(clock) => postgres.clock(clock.clone()),
-        None => postgres,
-    }
+    BackendStore::new(Postgres::new(server.config()), settings).unwrap()
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn it_keeps_the_laws() {
     let (server, clock) = (Server::start().await, ManualClock::new());
+    laws::swaps(&Postgres::new(server.config()), 7).await;
     laws::check(&store(&server, Some(&clock)), &clock, 7, 60).await;
 }
 
@@ -70,7 +66,7 @@ async fn release_gives_back_the_oldest_permits() {
     assert_eq!(limiter.available_permits().await.unwrap(), 10);
 }
 
-/// By the server's clock, from several processes: each has a connection of its own.
+/// From several processes: each has a connection of its own.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn several_connections_share_one_limit() {
     let server = Server::start().await;
@@ -153,24 +149,23 @@ async fn a_lost_server_is_an_error_and_a_new_connection_finds_the_limits() {
     assert_eq!(error.kind(), ErrorKind::Unavailable);
 }
 
-/// A rule's limiters are forgotten when they were not used for as long as they are kept.
+/// What says nothing any more is removed, and not before.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn idle_limiters_are_forgotten() {
-    let server = Server::start().await;
-    let clock = ManualClock::new();
+async fn what_is_over_is_forgotten() {
+    let (server, clock) = (Server::start().await, ManualClock::new());
     let store = store(&server, Some(&clock));
-    let minute = Limit::per_minute(5)
-        .keep_alive(Duration::from_secs(120))
-        .unwrap();
-    let [kept, idle] = ["kept", "idle"].map(|name| RateLimiter::new(&store, name).unwrap());
-    kept.try_set_rate(Limit::per_minute(5)).await.unwrap();
-    idle.try_set_rate(minute).await.unwrap();
-    idle.try_acquire().await.unwrap().assert_allowed();
-    let admin = postgres(&server, Some(&clock));
-    for (pause, forgotten) in [(119, 0), (1, 1), (1000, 0)] {
-        clock.advance(Duration::from_secs(pause));
-        assert_eq!(admin.forget().await.unwrap(), forgotten, "{pause}");
+    let keyed = Limit::per_minute(5).named("minute").keyed(&store).unwrap();
+    for caller in 0..3 {
+        let decision = keyed.of(caller).try_acquire().await.unwrap();
+        decision.assert_allowed();
     }
-    assert_eq!(idle.limit().await.unwrap(), None);
+    let kept = RateLimiter::new(&store, "kept").unwrap();
+    kept.try_set_rate(Limit::per_minute(5)).await.unwrap();
+    let admin = Postgres::new(server.config());
+    for (pause, forgotten) in [(60, 0), (61, 3), (1_000_000, 0)] {
+        clock.advance(Duration::from_secs(pause));
+        let now = SystemTime::UNIX_EPOCH + clock.now();
+        assert_eq!(admin.forget(now).await.unwrap(), forgotten, "{pause}");
+    }
     assert_eq!(kept.limit().await.unwrap(), Some(Limit::per_minute(5)));
 }

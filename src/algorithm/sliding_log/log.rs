@@ -2,7 +2,10 @@
 
 use std::collections::VecDeque;
 
-use crate::{algorithm::limiter::Needs, values::charge::PermitId};
+use crate::{
+    algorithm::{bytes::bytes, limiter::Needs},
+    values::charge::PermitId,
+};
 
 /// The most entries that a repair adds.
 const RESTORED: u32 = 100;
@@ -11,12 +14,16 @@ const RESTORED: u32 = 100;
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Log(VecDeque<Entry>);
 
+bytes!(Log { 0 });
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Entry {
     pub(crate) score: i64,
     pub(crate) permits: u32,
     pub(crate) id: PermitId,
 }
+
+bytes!(Entry { score, permits, id });
 
 impl Entry {
     /// Where it stands among others: Redis compares members as bytes where scores are equal.

@@ -1,19 +1,33 @@
 //! A store of your own: limits in PostgreSQL, DynamoDB or whatever you run already.
 //!
-//! **Unstable**: it may change in any version. [`Backend`] is the whole interface: a [`Demand`]
-//! in, an [`Answer`] for each of its charges out, settle, manage. A [`BackendStore`] puts the
-//! guards of a `RedisStore` in front of it: a deadline, the failure policy with this process's
-//! share, the repeated refusal, the queue of callers that wait, the bound of calls in flight, and
-//! the breaker.
+//! **Unstable**: it may change in any version. A [`Backend`] keeps bytes by key, and puts new ones in
+//! the place of old ones. A [`BackendStore`] makes all of a [`MemoryStore`](crate::MemoryStore) of
+//! it: every algorithm, several limits, bans, corrections and verbs. In front stand the guards of a
+//! `RedisStore`: a deadline, the failure policy with this process's share, the repeated refusal, the
+//! queue of callers that wait, the bound of calls in flight, and the breaker.
 //!
-//! A backend counts by a sliding log without slots, for all clients together. A rule by another
-//! [`Algorithm`](crate::Algorithm), with slots or [per client](crate::Limit::per_client) does not
-//! build, and a [`RateLimiter`](crate::RateLimiter) by one gets an error of kind
-//! [`Limit`](crate::ErrorKind::Limit). A [`lease`](crate::Rule::lease) is ignored, as it changes no
-//! answer.
+//! # How it decides
 //!
-//! [`laws`] checks a backend (with the feature `test-util`). `examples/postgres` in the repository
-//! is a whole one.
+//! It reads the value of a limiter, decides as in memory, and swaps the value for the next, if no
+//! other process has done so meanwhile: otherwise it begins again. A refusal writes nothing. Callers
+//! of one limiter in this process share a call, so they do not meet each other.
+//!
+//! Several limits of a request are swapped [together](Backend::swap_all) where the backend can, and
+//! otherwise one after the other, in the order of their names. If another process comes between,
+//! those before are given back, and all begins again: it never grants too much, but others may be
+//! refused meanwhile.
+//!
+//! # Worst case
+//!
+//! - It counts by the clock of this process: two that differ by a second grant up to a second's
+//!   permits too early, or too late. Run NTP.
+//! - A swap whose answer is lost may be done: what it took is given back if its grants have
+//!   [entries](crate::Algorithm), and is in use until it expires otherwise.
+//! - Limits [per client](crate::Limit::per_client) are an error of kind
+//!   [`Limit`](crate::ErrorKind::Limit): only Redisson has them.
+//!
+//! [`laws`] checks a backend (with the feature `test-util`). `examples/postgres` and
+//! `examples/redb` in the repository are whole ones.
 //!
 //! # Example
 //!
@@ -25,97 +39,56 @@
 
 #[cfg(feature = "test-util")]
 pub mod laws;
+mod opened;
 mod store;
 
-use std::{fmt::Debug, future::Future, time::Duration};
+use std::{fmt::Debug, future::Future};
 
 pub use self::store::{BackendStore, Settings};
-use crate::values::{
-    error::{Error, ErrorKind},
-    limit::Limit,
-};
-pub use crate::{
-    store::{Op, OpResult},
-    values::{
-        charge::Charge,
-        demand::Demand,
-        limit::{LimitSource, StoredLimit},
-        name::Name,
-    },
-};
+use crate::values::error::{Error, ErrorKind};
 
-/// Keeps limiters, without guards: what a store of your own implements.
+/// Keeps bytes by key, and swaps them: what a store of your own implements.
 ///
-/// Each method is one step: no other call is to see half of it.
+/// A key is the name of a limiter: text, at most some hundred bytes of it, in which case counts. A
+/// value has some 70 bytes, and 28 more for each grant of a sliding log in the last interval.
+///
+/// The first six bytes of a value are when it may be removed: milliseconds since the epoch,
+/// big-endian, so that a database compares them as it compares bytes. A value that is removed early
+/// gives its caller the whole limit again; one that stays costs room alone.
+///
+/// # Errors
+///
+/// Both return an error of kind [`Unavailable`](ErrorKind::Unavailable) or
+/// [`Timeout`](ErrorKind::Timeout) where the server does not work, which counts for the breaker, and
+/// of any other kind for other reasons. [`failure`] makes one of the server's own.
+///
+/// # Cancel safety
+///
+/// A future is dropped at the deadline. A swap may be done nevertheless.
 pub trait Backend: Debug + Send + Sync + 'static {
-    /// Takes the permits of all charges or of none, and returns one answer for each, in order.
-    ///
-    /// The demand is granted if there is room for each charge that is no shadow. Then each charge
-    /// with room is taken, shadows as well. A grant counts from its instant for one interval: until
-    /// then, and not at its end. A refusal takes nothing.
-    ///
-    /// # Errors
-    ///
-    /// [`NotInitialized`](ErrorKind::NotInitialized) where a limit must be stored and is not;
-    /// [`Unavailable`](ErrorKind::Unavailable) or [`Timeout`](ErrorKind::Timeout) where the server
-    /// does not work, which counts for the breaker. A call that fails has taken
-    /// nothing that the backend knows of.
-    ///
-    /// # Cancel safety
-    ///
-    /// The future is dropped at the deadline. If it takes permits nevertheless, they are given back
-    /// by [`settle`](Self::settle), or stay charged to the caller.
-    fn acquire(&self, demand: &Demand) -> impl Future<Output = Result<Vec<Answer>, Error>> + Send;
+    /// Returns the value of a key, as it was swapped in last; `None` if it has none.
+    fn get(&self, key: &str) -> impl Future<Output = Result<Option<Vec<u8>>, Error>> + Send;
 
-    /// Corrects what a demand took of one limiter. It is called in the background, and an error
-    /// loses it: that costs one interval at most.
-    ///
-    /// A settlement may come for a demand that took nothing, or that is still under way: send both
-    /// on one connection, so that the settlement arrives later.
-    ///
-    /// # Errors
-    ///
-    /// Those of the server.
-    fn settle(&self, name: &Name, settle: Settle)
-    -> impl Future<Output = Result<(), Error>> + Send;
+    /// Changes the value of a key in one step, if it is the old one. Returns whether it was.
+    fn swap(&self, swap: Swap<'_>) -> impl Future<Output = Result<bool, Error>> + Send;
 
-    /// Carries out one of the verbs of a [`RateLimiter`](crate::RateLimiter).
-    ///
-    /// # Errors
-    ///
-    /// [`NotInitialized`](ErrorKind::NotInitialized) where the verb needs a limit,
-    /// [`Rejected`](ErrorKind::Rejected) for a verb that the backend does not have, and those of
-    /// the server.
-    fn manage(&self, name: &Name, op: &Op) -> impl Future<Output = Result<OpResult, Error>> + Send;
+    /// Changes the values of several keys in one step, if each is the old one. Returns whether they
+    /// were; none is changed if one was not. `None`, which is the default, if it cannot do that:
+    /// then nothing was changed, and [`swap`](Self::swap) is called for each.
+    fn swap_all(&self, _: &[Swap<'_>]) -> impl Future<Output = Result<Option<bool>, Error>> + Send {
+        std::future::ready(Ok(None))
+    }
 }
 
-/// The answer to one charge. A backend counts by its own clock, so times are from now on.
+/// A change of the value of one key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Answer {
-    /// The limit in force.
-    pub limit: Limit,
-    /// The permits left after the decision.
-    pub remaining: u64,
-    /// `None` if there was room. Otherwise the time until there is, if none is taken meanwhile;
-    /// of no account for more permits than the limit has.
-    pub wait: Option<Duration>,
-    /// The time until one more permit is free; zero if all are.
-    pub next: Duration,
-    /// The time until all permits are free; zero if they are.
-    pub reset: Duration,
-    /// Set if the limit was stored or replaced, so that what this process knew of it is old.
-    pub changed: bool,
-}
-
-/// A correction of what a demand took of one limiter.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Settle {
-    /// Keeps this many permits of the grant with this id, and frees the others at once. It may come
-    /// twice
-    Keep([u8; 16], u32),
-    /// Charges this many permits more from now on, even beyond the limit, as a grant with this id.
-    /// It comes once
-    Charge([u8; 16], u32),
+pub struct Swap<'a> {
+    /// The key.
+    pub key: &'a str,
+    /// Its value until now; `None` if it has none.
+    pub old: Option<&'a [u8]>,
+    /// Its value from now on; `None` to remove it.
+    pub new: Option<&'a [u8]>,
 }
 
 /// Returns the error of a server, with its own as the source: for logs, not for callers.

@@ -4,13 +4,16 @@ use std::{sync::Arc, time::Duration};
 
 use tokio::runtime::Handle;
 
-use super::{Answer, Backend, Settle};
+use super::{
+    Backend,
+    opened::{Opened, Written},
+};
 use crate::{
-    algorithm::answer::{self, Changed, Verdict},
     macros::detail,
     store::{
         About, AnyStore, Calls, Decide, Listeners, Op, OpResult,
         guard::{
+            deny_cache::bans::{BanCall, Bans, Found},
             outbox::{Nodes, breaker::Signal},
             policy,
         },
@@ -20,19 +23,22 @@ use crate::{
     },
     values::{
         List,
-        charge::Charge,
-        clock::{Clock, Now, SteadyClock, moment},
+        charge::{Charge, Settled},
+        clock::{Clock, SteadyClock, moment},
         compiled_limit::Limiter,
-        decision::Decision,
+        decision::{Decision, Refusal},
         demand::Demand,
         error::{ConfigError, Error, ErrorKind},
-        limit::Limit,
-        name::check_word,
+        limit::{Limit, RateType},
+        name::{Name, check_word},
     },
 };
 
 /// The failures among the last twice as many calls that open the breaker.
 const FAILURES: u32 = 5;
+/// So often a call begins again because another process has changed a value meanwhile: of that many
+/// processes at once, each time one goes on.
+const MOST_TRIES: u32 = 100;
 
 /// A store of your own: a [`Backend`] behind the crate's guards. Clones are the same store.
 #[derive(Clone, Debug)]
@@ -46,8 +52,8 @@ pub struct Settings {
     /// The longest time that a decision may take, waiting for permits not included. Default: 50
     /// milliseconds
     pub deadline: Duration,
-    /// The clock of this process that the backend counts by. Default: none, it counts by its
-    /// server's
+    /// The clock that limits are counted by, that of each process that shares them. Default: the
+    /// system's, steadied
     pub clock: Option<Arc<dyn Clock>>,
 }
 
@@ -71,27 +77,30 @@ impl BackendStore {
     /// has other characters than `A-Z a-z 0-9 . _ -`.
     pub fn new(backend: impl Backend, settings: Settings) -> Result<Self, ConfigError> {
         check_word("a prefix", &settings.prefix)?;
-        let steady = Arc::new(SteadyClock::new());
+        let steady: Arc<dyn Clock> = Arc::new(SteadyClock::new());
+        let clock = settings.clock.unwrap_or_else(|| Arc::clone(&steady));
         let nodes = Nodes::new(1, |_| 0, settings.deadline, steady);
         let nodes = Arc::new(nodes.with_breakers(FAILURES, None, |_, _| ()));
         let guards = Guards {
             deny_cache: Duration::from_secs(1),
             nodes: Arc::clone(&nodes),
-            own_clock: settings.clock,
+            own_clock: Some(Arc::clone(&clock)),
         };
         let about = About {
             prefix: settings.prefix.into(),
-            counts_by_log_alone: true,
+            lacks_clients: true,
             ..About::default()
         };
-        let backend = Arc::new(backend);
-        Ok(Self(stack::remote(guards, about, |listeners, _| {
-            Unguarded {
+        let store = |listeners, bans| {
+            Unguarded(Arc::new(Parts {
                 backend,
+                clock,
                 nodes,
                 listeners,
-            }
-        })))
+                bans,
+            }))
+        };
+        Ok(Self(stack::remote(guards, about, store)))
     }
 }
 
@@ -102,112 +111,220 @@ impl Sealed for BackendStore {
 }
 
 /// A backend as the guards know a store.
-struct Unguarded<B> {
-    backend: Arc<B>,
+struct Unguarded<B>(Arc<Parts<B>>);
+
+struct Parts<B> {
+    backend: B,
+    clock: Arc<dyn Clock>,
     nodes: Arc<Nodes>,
     listeners: Listeners,
+    bans: Arc<Bans>,
 }
 
 impl<B: Backend> Unguarded<B> {
-    async fn decide(&self, demand: &Demand) -> Result<Decision, Error> {
-        let asked = demand
+    /// Decides for callers of the same limiters.
+    async fn decide(&self, first: &Demand, run: &[Demand]) -> Result<List<Decision>, Error> {
+        let parts = &self.0;
+        let asked = first
             .asked_at
             .map(|asked| moment().saturating_duration_since(asked));
-        let name = demand.first().name();
-        let pass = self.nodes.enter(name, asked.unwrap_or_default())?;
-        let answers = self.backend.acquire(demand).await;
-        pass.ends(match answers.as_ref().map_err(Error::kind) {
+        let pass = parts
+            .nodes
+            .enter(first.first().name(), asked.unwrap_or_default())?;
+        let has_ban = first.charges().any(|charge| charge.of().ban.is_some());
+        let bans = has_ban.then(|| parts.bans.ask(first));
+        let decided = parts.decide(first, run, bans.as_ref()).await;
+        pass.ends(match decided.as_ref().map_err(Error::kind) {
             Err(ErrorKind::Unavailable | ErrorKind::Timeout) => Signal::Failed,
             _ => Signal::Answered,
         });
-        let answers = answers?;
-        if answers.len() != demand.charges.len() {
-            return Err(Error::new(ErrorKind::Rejected).detail("not one answer for each charge"));
-        }
-        let counted = demand.charges().zip(&answers).map(|(charge, answer)| {
-            if answer.changed {
-                self.listeners.changed(charge.name());
+        decided
+    }
+}
+
+impl<B: Backend> Parts<B> {
+    /// Decides by the values of the limiters, and swaps them for the next: again and again while
+    /// another process has done so meanwhile.
+    async fn decide(
+        self: &Arc<Self>,
+        first: &Demand,
+        run: &[Demand],
+        bans: Option<&BanCall>,
+    ) -> Result<List<Decision>, Error> {
+        for _ in 0..MOST_TRIES {
+            let opened = self.open(first.charges().map(Charge::name)).await?;
+            let carried = bans.iter().flat_map(|bans| &bans.carried);
+            for (charge, carried) in first.charges().zip(carried) {
+                if let Some(ban) = &charge.of().ban {
+                    let before = (carried.number, carried.age);
+                    opened.store.strike_before(charge, ban, before);
+                }
             }
-            counted(charge, answer)
-        });
-        Ok(demand.decision(&counted.collect::<List<_>>()))
-    }
-}
-
-/// Returns the answer in microseconds, from now on.
-fn counted(charge: &Charge, answer: &Answer) -> answer::Answer {
-    // Rounded up: a wait is never too short.
-    let micros = |time: Duration| i64::try_from(time.as_nanos().div_ceil(1000)).unwrap_or(i64::MAX);
-    let verdict = match answer.wait {
-        _ if u64::from(charge.permits) > answer.limit.permits() => Verdict::AboveRate,
-        Some(_) => Verdict::Refused,
-        None => Verdict::Granted,
-    };
-    let counted = answer::Answer {
-        remaining: i64::try_from(answer.remaining).unwrap_or(i64::MAX),
-        next: micros(answer.next),
-        reset: micros(answer.reset),
-        ..answer::Answer::new(&answer.limit.stored(), Changed::Nothing, Now::at(0))
-    };
-    counted.for_caller(verdict, micros(answer.wait.unwrap_or_default()))
-}
-
-impl<B: Backend> Decide for Unguarded<B> {
-    fn decide_at_once(&self, demand: &mut Demand) -> Option<Result<Decision, Error>> {
-        let is_lacking = |charge: &Charge| {
-            let limit = charge.limit();
-            !charge.of().counting.tells_grants_apart()
-                || limit.given().is_some_and(Limit::is_per_client)
-        };
-        if demand.charges().any(is_lacking) {
-            let reason = "a store of your own has a sliding log without slots, for all clients";
-            return Some(Err(Error::new(ErrorKind::Limit).detail(reason)));
+            let decisions = List::from_vec(opened.store.acquire_all(run)?);
+            let has_taken = |decision: &Decision| decision.is_allowed();
+            // Otherwise a refusal would cost a swap that only forgets what has expired.
+            if bans.is_some() || decisions.iter().any(has_taken) {
+                match opened.write(&self.backend).await {
+                    Ok(Written::All) => {}
+                    Ok(Written::NotAll(kept)) => {
+                        self.give_back(&decisions, |charge| kept.contains(charge.name()));
+                        if first.is_list() {
+                            // What stood there for a moment may have refused others.
+                            let names = first.charges().map(Charge::name);
+                            names.for_each(|name| self.listeners.room(name, true));
+                        }
+                        continue;
+                    }
+                    Err(error) => {
+                        // It may be written. Without an entry, another grant might be given back.
+                        let counts = |charge: &Charge| charge.of().counting.tells_grants_apart();
+                        self.give_back(&decisions, counts);
+                        return Err(error);
+                    }
+                }
+            }
+            if let (Some(bans), Some(decision)) = (bans, decisions.first()) {
+                let found = first.charges().map(|charge| opened.found(charge));
+                let found: List<_> = found.collect();
+                self.bans.learn(first, bans, &found, decision.charges());
+            }
+            return Ok(decisions);
         }
-        prepare_call(self.nodes.refuses(demand), demand)
+        Err(contended())
     }
 
-    async fn manage(&self, limiter: &Limiter, op: &Op) -> Result<OpResult, Error> {
-        self.backend.manage(&limiter.name, op).await
-    }
-}
-
-impl<B: Backend> Calls for Unguarded<B> {
-    /// Decides for the first: a backend takes one demand at a time.
-    async fn acquire_run(&self, run: &[Demand], _: bool) -> Result<List<Decision>, Error> {
-        let Some(first) = run.first() else {
-            return Ok(List::new());
-        };
-        let decided = self.decide(first).await;
-        let enforced = decided
-            .as_ref()
-            .err()
-            .and_then(|error| policy::without_shadows(std::slice::from_ref(first), error));
-        Ok(List::from([match enforced.as_deref() {
-            Some([enforced]) => self.decide(enforced).await?,
-            _ => decided?,
-        }]))
+    async fn open(&self, names: impl Iterator<Item = &Name>) -> Result<Opened, Error> {
+        Opened::read(&self.backend, &self.clock, names).await
     }
 
-    fn decides_together(&self, _: &Demand) -> bool {
-        false
+    /// Gives back what these decisions have taken, of the charges that count.
+    fn give_back(self: &Arc<Self>, decisions: &[Decision], counts: impl Fn(&Charge) -> bool) {
+        for decision in decisions {
+            let Decision::Allow(grant) = decision else {
+                continue;
+            };
+            for charge in grant.taken().filter(|charge| counts(charge)) {
+                self.settle_later(charge.clone(), 0);
+            }
+        }
     }
 
-    fn settle(&self, receipt: Charge, keep: u32) {
-        let settle = match keep.checked_sub(receipt.permits) {
-            Some(0) => return,
-            Some(more) => Settle::Charge(receipt.id.for_more().0, more),
-            None => Settle::Keep(receipt.id.0, keep),
-        };
-        let (backend, listeners) = (Arc::clone(&self.backend), self.listeners.clone());
+    /// Settles in the background.
+    fn settle_later(self: &Arc<Self>, receipt: Charge, keep: u32) {
+        let parts = Arc::clone(self);
         let settled = async move {
-            match backend.settle(receipt.name(), settle).await {
-                Ok(()) => listeners.room(receipt.name(), false),
-                Err(error) => detail!(error = %error, "a correction of a charge is lost"),
+            if let Err(error) = parts.settle(receipt, keep).await {
+                detail!(error = %error, "a correction of a charge is lost");
             }
         };
         match Handle::try_current() {
             Ok(runtime) => drop(runtime.spawn(settled)),
             Err(_) => detail!("a correction of a charge is lost: there is no tokio runtime"),
+        }
+    }
+
+    async fn settle(&self, mut receipt: Charge, keep: u32) -> Result<(), Error> {
+        // Of all copies the first settles, in the try that succeeds.
+        let taken = receipt.settle();
+        for _ in 0..MOST_TRIES {
+            receipt.taken = taken.map(|taken| (taken, Settled::default()));
+            let opened = self.open([receipt.name()].into_iter()).await?;
+            opened.store.settle(receipt.clone(), keep);
+            if opened.write(&self.backend).await? == Written::All {
+                self.listeners.room(receipt.name(), false);
+                return Ok(());
+            }
+        }
+        Err(contended())
+    }
+}
+
+impl Opened {
+    /// Returns how the ban of a charge's caller stands.
+    fn found(&self, charge: &Charge) -> Found {
+        let Some(ban) = &charge.of().ban else {
+            return Found::default();
+        };
+        let ([left, back], strikes) = self.store.ban_of(charge, ban);
+        Found {
+            left,
+            back,
+            strikes,
+        }
+    }
+}
+
+/// Returns the error of a call that other processes have come before each time.
+fn contended() -> Error {
+    let why = "other processes have changed the value in each of 100 tries";
+    Error::new(ErrorKind::Unavailable).detail(why)
+}
+
+impl<B: Backend> Decide for Unguarded<B> {
+    fn decide_at_once(&self, demand: &mut Demand) -> Option<Result<Decision, Error>> {
+        let is_per_client = |charge: &Charge| {
+            let limit = charge.limit();
+            limit.given().is_some_and(Limit::is_per_client)
+        };
+        if demand.charges().any(is_per_client) {
+            return Some(Err(per_client()));
+        }
+        prepare_call(self.0.nodes.refuses(demand), demand)
+    }
+
+    async fn manage(&self, limiter: &Limiter, op: &Op) -> Result<OpResult, Error> {
+        let (parts, name) = (&self.0, &limiter.name);
+        let new = match op {
+            Op::TrySetRate(limit) | Op::SetRate { limit, .. }
+                if limit.rate_type == RateType::PerClient =>
+            {
+                return Err(per_client());
+            }
+            Op::Rename(new) => Some(new),
+            _ => None,
+        };
+        for _ in 0..MOST_TRIES {
+            let opened = parts.open([name].into_iter().chain(new)).await?;
+            let outcome = opened.store.manage_now(limiter, op)?;
+            if op.only_reads() {
+                return Ok(outcome);
+            }
+            match opened.write(&parts.backend).await? {
+                Written::All => return Ok(outcome),
+                Written::NotAll(kept) if kept.is_empty() => {}
+                Written::NotAll(_) => break,
+            }
+        }
+        Err(contended())
+    }
+
+    fn strike(&self, demand: &Demand, refusal: &mut Refusal) {
+        self.0.bans.count(demand, refusal);
+    }
+}
+
+fn per_client() -> Error {
+    Error::new(ErrorKind::Limit).detail("a store of your own counts for all clients together")
+}
+
+impl<B: Backend> Calls for Unguarded<B> {
+    async fn acquire_run(&self, run: &[Demand], _: bool) -> Result<List<Decision>, Error> {
+        let Some(first) = run.first() else {
+            return Ok(List::new());
+        };
+        let error = match self.decide(first, run).await {
+            Ok(decisions) => return Ok(decisions),
+            Err(error) => error,
+        };
+        match policy::without_shadows(run, &error).as_deref() {
+            Some(enforced @ [first, ..]) => self.decide(first, enforced).await,
+            _ => Err(error),
+        }
+    }
+
+    fn settle(&self, receipt: Charge, keep: u32) {
+        if keep != receipt.permits {
+            self.0.settle_later(receipt, keep);
         }
     }
 }

@@ -1,7 +1,11 @@
 //! The store in the memory of this process, for development, tests and single-process services.
 
+#[cfg(feature = "unstable-store")]
+mod borrowed;
+mod file;
 mod lists;
 mod newcomers;
+mod saved;
 mod shard;
 pub(crate) mod shared;
 mod sketch;

@@ -17,6 +17,7 @@ use crate::{
         Count,
         answer::{Answer, Verdict},
         ban::Record,
+        bytes::bytes,
     },
     values::{
         charge::{Charge, PermitId},
@@ -50,6 +51,10 @@ pub(super) struct Shard {
     count: Arc<AtomicUsize>,
 }
 
+/// What a name has in a store: its limiter, and the record of its caller's refusals and ban, with
+/// the tick at which that is forgotten.
+pub(super) type Held = (Option<StoredLimiter>, Option<(Record, i64)>);
+
 /// A limiter by value, under the bytes of its name alone: as in Redis, one name is one limiter,
 /// whatever its algorithm.
 pub(super) struct Place {
@@ -79,6 +84,8 @@ pub(super) struct StoredLimiter {
     /// The tick at which it expires, or [`NEVER`].
     pub(super) expires_at: i64,
 }
+
+bytes!(StoredLimiter { limiter, lasting, expires_at } by: Weak::new());
 
 /// A grant that can be put back while nothing else has happened.
 pub(super) struct Granted {
@@ -175,7 +182,7 @@ impl StoredLimiter {
     }
 
     /// Returns the tick from which the limiter can be dropped without any effect on decisions.
-    fn idle_at(&self) -> i64 {
+    pub(super) fn idle_at(&self) -> i64 {
         let full_at = match self.lasting {
             true => NEVER,
             false => self.limiter.full_at().unwrap_or(i64::MIN),
@@ -374,6 +381,55 @@ impl Shard {
         let (record, _) = self.records.get_mut(name.text())?;
         record.set_back(now);
         Some(record)
+    }
+
+    /// Calls this for each name, with its limiter and its record, each if it has one.
+    pub(super) fn each(
+        &self,
+        mut act: impl FnMut(&str, Option<&StoredLimiter>, Option<&(Record, i64)>),
+    ) {
+        for place in &self.places {
+            // Each was the text of a name.
+            if let Ok(name) = str::from_utf8(&place.name) {
+                act(name, Some(&place.kept), self.records.get(&Text::from(name)));
+            }
+        }
+        for (text, record) in &self.records {
+            let name = Name::known(text.as_str());
+            if self.find(&name).is_none() {
+                act(text.as_str(), None, Some(record));
+            }
+        }
+    }
+
+    /// Returns what a name has.
+    #[cfg(any(test, feature = "unstable-store"))]
+    pub(super) fn held(&self, name: &Name) -> (Option<&StoredLimiter>, Option<&(Record, i64)>) {
+        let place = self.find(name);
+        let limiter = place.map(|place| &place.kept);
+        (limiter, self.records.get(name.text()))
+    }
+
+    fn find(&self, name: &Name) -> Option<&Place> {
+        self.places.find(Place::hash(name), Place::is_of(name))
+    }
+
+    /// Takes over what a name had in another store, unless this one knows the name, or has no room.
+    /// Returns whether it did.
+    pub(super) fn put_held(&mut self, name: &Name, (limiter, record): Held, now: Now) -> bool {
+        if self.find(name).is_some() || self.records.contains_key(name.text()) {
+            return false;
+        }
+        let limiter = limiter.filter(|limiter| !limiter.is_idle(now) && self.has_room(false, now));
+        let record = record.filter(|(_, end)| *end > now.tick && self.records.len() < self.most);
+        let is_there = limiter.is_some() || record.is_some();
+        if let Some(limiter) = limiter {
+            self.make(name, limiter);
+        }
+        if let Some((record, end)) = record {
+            self.insert_record(name, record, end);
+        }
+        is_there
     }
 
     /// Lends a limiter, which counts as held until it is given back.

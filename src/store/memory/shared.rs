@@ -41,6 +41,8 @@ pub(crate) struct Shared {
     pub(super) last_id: AtomicU64,
     pub(super) clock: Arc<dyn Clock>,
     pub(super) listeners: Listeners,
+    /// Set if the limiters are also counted by the clocks of others.
+    pub(super) is_by_callers: bool,
     /// The number of limiters, which the shards change.
     count: Arc<AtomicUsize>,
 }
@@ -145,6 +147,7 @@ impl Shared {
             last_id: AtomicU64::new(0),
             clock,
             listeners,
+            is_by_callers: false,
             count,
         }
     }
@@ -178,7 +181,7 @@ impl Shared {
         Ok(answer)
     }
 
-    fn acquire_all(&self, run: &[Demand]) -> Result<Vec<Decision>, Error> {
+    pub(in crate::store) fn acquire_all(&self, run: &[Demand]) -> Result<Vec<Decision>, Error> {
         match self.decide_list(run) {
             Err(error) => match policy::without_shadows(run, &error) {
                 Some(enforced) => self.decide_list(&enforced),
@@ -239,7 +242,7 @@ impl Shared {
     }
 
     pub(super) fn now(&self) -> Now {
-        Now::by(&*self.clock)
+        Now::by(&*self.clock).of_all(!self.is_by_callers)
     }
 }
 

@@ -45,7 +45,11 @@ fn find<'s>(
 
 impl Shared {
     /// Carries out a verb at once.
-    pub(super) fn manage_now(&self, limiter: &Limiter, op: &Op) -> Result<OpResult, Error> {
+    pub(in crate::store) fn manage_now(
+        &self,
+        limiter: &Limiter,
+        op: &Op,
+    ) -> Result<OpResult, Error> {
         let (name, now) = (&limiter.name, self.now());
         let mut shard = self.shard(name);
         if let Some(outcome) = manage_ban(&mut shard, name, op, now)? {

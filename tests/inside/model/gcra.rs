@@ -224,7 +224,7 @@ impl Stage {
     }
 
     fn instant(&self) -> Now {
-        Now::millis(self.now).given()
+        Now::millis(self.now).of_all(false)
     }
 
     fn call(&mut self, call: &ScriptCall) -> Value {

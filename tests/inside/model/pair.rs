@@ -238,7 +238,7 @@ impl<K: Kind> Pair<K> {
     /// A millisecond by the clock under test.
     pub(crate) fn instant(&self, now: i64) -> Now {
         match self.clock {
-            Clock::Given(_) => Now::millis(now).given(),
+            Clock::Given(_) => Now::millis(now).of_all(false),
             Clock::Server => Now::millis(now),
         }
     }

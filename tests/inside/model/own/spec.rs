@@ -256,5 +256,5 @@ impl Log {
 }
 
 pub(super) fn instant(now: i64) -> Now {
-    Now::millis(now).given()
+    Now::millis(now).of_all(false)
 }

@@ -1,0 +1,82 @@
+//! Limits in a redb file, which outlive the process and need no server: a store of one's own with
+//! transactions. The program checks the laws on it: `cargo run`.
+
+use std::sync::Arc;
+
+use redb::{Database, Durability, ReadableDatabase, ReadableTable, TableDefinition};
+use tower_ratelimit::{
+    Error, ErrorKind, ManualClock,
+    backend::{Backend, BackendStore, Settings, Swap, failure, laws},
+};
+
+const LIMITS: TableDefinition<&str, &[u8]> = TableDefinition::new("limits");
+
+/// Limiters in a redb database.
+#[derive(Debug)]
+struct Redb(Database);
+
+impl Redb {
+    fn open(path: impl AsRef<std::path::Path>) -> Result<Self, redb::Error> {
+        let database = Database::create(path)?;
+        let write = database.begin_write()?;
+        write.open_table(LIMITS)?;
+        write.commit()?;
+        Ok(Self(database))
+    }
+
+    fn get(&self, key: &str) -> Result<Option<Vec<u8>>, redb::Error> {
+        let table = self.0.begin_read()?.open_table(LIMITS)?;
+        Ok(table.get(key)?.map(|value| value.value().to_vec()))
+    }
+
+    fn swap(&self, swaps: &[Swap<'_>]) -> Result<bool, redb::Error> {
+        let mut write = self.0.begin_write()?;
+        // Where the machine fails, the grants of the last moment may be forgotten.
+        write.set_durability(Durability::None)?;
+        {
+            let mut table = write.open_table(LIMITS)?;
+            for Swap { key, old, new } in swaps {
+                if table.get(key)?.as_ref().map(|value| value.value()) != *old {
+                    // Dropped without a commit, it has changed nothing.
+                    return Ok(false);
+                }
+                match new {
+                    Some(new) => drop(table.insert(key, new)?),
+                    None => drop(table.remove(key)?),
+                }
+            }
+        }
+        write.commit()?;
+        Ok(true)
+    }
+}
+
+// A service calls these in `tokio::task::spawn_blocking` if its disk is slow.
+impl Backend for Redb {
+    async fn get(&self, key: &str) -> Result<Option<Vec<u8>>, Error> {
+        self.get(key)
+            .map_err(|error| failure(ErrorKind::Unavailable, error))
+    }
+
+    async fn swap(&self, swap: Swap<'_>) -> Result<bool, Error> {
+        self.swap(&[swap])
+            .map_err(|error| failure(ErrorKind::Unavailable, error))
+    }
+
+    async fn swap_all(&self, swaps: &[Swap<'_>]) -> Result<Option<bool>, Error> {
+        self.swap(swaps)
+            .map(Some)
+            .map_err(|error| failure(ErrorKind::Unavailable, error))
+    }
+}
+
+#[tokio::main]
+async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    let (folder, clock) = (tempfile::tempdir()?, ManualClock::new());
+    let redb = Redb::open(folder.path().join("limits.redb"))?;
+    laws::swaps(&redb, 7).await;
+    let mut settings = Settings::default();
+    settings.clock = Some(Arc::new(clock.clone()));
+    laws::check(&BackendStore::new(redb, settings)?, &clock, 7, 20).await;
+    Ok(println!("20 histories, and no law is broken"))
+}

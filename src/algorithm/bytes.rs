@@ -1,0 +1,169 @@
+//! States as bytes: fields one after the other, numbers little-endian.
+
+use std::collections::VecDeque;
+
+use crate::values::{
+    charge::{PermitId, Tat},
+    limit::{RateType, StoredLimit},
+};
+
+/// A value as bytes.
+pub(crate) trait Bytes: Sized {
+    /// Adds its bytes.
+    fn write(&self, to: &mut Vec<u8>);
+
+    /// Takes it from the front of these bytes; `None` if they are others.
+    fn read(from: &mut &[u8]) -> Option<Self>;
+}
+
+macro_rules! number {
+    ($($number:ty),+) => {
+        $(impl Bytes for $number {
+            fn write(&self, to: &mut Vec<u8>) {
+                to.extend_from_slice(&self.to_le_bytes());
+            }
+
+            fn read(from: &mut &[u8]) -> Option<Self> {
+                let (bytes, rest) = from.split_first_chunk()?;
+                *from = rest;
+                Some(Self::from_le_bytes(*bytes))
+            }
+        })+
+    };
+}
+
+number!(u8, u32, i64, u64, u128);
+
+/// Implements [`Bytes`] for a type by its fields. All other fields have their default.
+macro_rules! bytes {
+    ($type:ty { $($field:tt),+ } $($rest:tt)*) => {
+        impl $crate::algorithm::bytes::Bytes for $type {
+            fn write(&self, to: &mut Vec<u8>) {
+                $(self.$field.write(to);)+
+            }
+
+            fn read(from: &mut &[u8]) -> Option<Self> {
+                Some(Self {
+                    $($field: $crate::algorithm::bytes::Bytes::read(from)?,)+
+                    $($rest)*
+                })
+            }
+        }
+    };
+}
+
+pub(crate) use bytes;
+
+impl Bytes for bool {
+    fn write(&self, to: &mut Vec<u8>) {
+        to.push((*self).into());
+    }
+
+    fn read(from: &mut &[u8]) -> Option<Self> {
+        match u8::read(from)? {
+            0 => Some(false),
+            1 => Some(true),
+            _ => None,
+        }
+    }
+}
+
+impl<T: Bytes> Bytes for Option<T> {
+    fn write(&self, to: &mut Vec<u8>) {
+        write_option(self.as_ref(), to);
+    }
+
+    fn read(from: &mut &[u8]) -> Option<Self> {
+        match bool::read(from)? {
+            true => T::read(from).map(Some),
+            false => Some(None),
+        }
+    }
+}
+
+/// Adds the bytes of an option whose value is elsewhere.
+pub(crate) fn write_option<T: Bytes>(value: Option<&T>, to: &mut Vec<u8>) {
+    value.is_some().write(to);
+    if let Some(value) = value {
+        value.write(to);
+    }
+}
+
+impl<A: Bytes, B: Bytes, C: Bytes> Bytes for (A, B, C) {
+    fn write(&self, to: &mut Vec<u8>) {
+        self.0.write(to);
+        self.1.write(to);
+        self.2.write(to);
+    }
+
+    fn read(from: &mut &[u8]) -> Option<Self> {
+        Some((A::read(from)?, B::read(from)?, C::read(from)?))
+    }
+}
+
+impl<A: Bytes, B: Bytes> Bytes for (A, B) {
+    fn write(&self, to: &mut Vec<u8>) {
+        self.0.write(to);
+        self.1.write(to);
+    }
+
+    fn read(from: &mut &[u8]) -> Option<Self> {
+        Some((A::read(from)?, B::read(from)?))
+    }
+}
+
+impl<T: Bytes> Bytes for VecDeque<T> {
+    fn write(&self, to: &mut Vec<u8>) {
+        (self.len() as u64).write(to);
+        self.iter().for_each(|each| each.write(to));
+    }
+
+    fn read(from: &mut &[u8]) -> Option<Self> {
+        let length = u64::read(from)?;
+        // No room is made for what a length claims alone.
+        (0..length).map(|_| T::read(from)).collect()
+    }
+}
+
+impl<T: Bytes> Bytes for Vec<T> {
+    fn write(&self, to: &mut Vec<u8>) {
+        (self.len() as u64).write(to);
+        self.iter().for_each(|each| each.write(to));
+    }
+
+    fn read(from: &mut &[u8]) -> Option<Self> {
+        VecDeque::read(from).map(Self::from)
+    }
+}
+
+bytes!(PermitId { 0 });
+bytes!(Tat { at, given });
+bytes!(StoredLimit {
+    rate,
+    interval,
+    rate_type,
+    keep_alive
+});
+
+impl Bytes for [u8; 16] {
+    fn write(&self, to: &mut Vec<u8>) {
+        to.extend_from_slice(self);
+    }
+
+    fn read(from: &mut &[u8]) -> Option<Self> {
+        u128::read(from).map(u128::to_le_bytes)
+    }
+}
+
+impl Bytes for RateType {
+    fn write(&self, to: &mut Vec<u8>) {
+        (*self == Self::PerClient).write(to);
+    }
+
+    fn read(from: &mut &[u8]) -> Option<Self> {
+        Some(match bool::read(from)? {
+            true => Self::PerClient,
+            false => Self::Overall,
+        })
+    }
+}

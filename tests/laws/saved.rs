@@ -1,0 +1,256 @@
+//! A store that was saved and loaded decides as one that was not, and a file that is not whole is
+//! refused whole.
+
+use std::io;
+
+use crate::scene::*;
+use proptest::prelude::*;
+
+use super::{
+    kinds::WAYS,
+    world::{MILLISECOND, Request, histories},
+};
+
+/// What is asked of both stores.
+#[derive(Clone, Copy, Debug)]
+enum Step {
+    Take(Request),
+    /// The grant of this number, at so many permits
+    Settle(prop::sample::Index, u32),
+    Restart,
+}
+
+fn steps() -> impl Strategy<Value = (Limit, Vec<Step>)> {
+    histories(MILLISECOND).prop_flat_map(|(limit, traffic)| {
+        let each = traffic.into_iter().map(|request| {
+            prop_oneof![
+                6 => Just(Step::Take(request)),
+                1 => (any::<prop::sample::Index>(), 0u32..8).prop_map(|(grant, keep)| Step::Settle(grant, keep)),
+                2 => Just(Step::Restart),
+            ]
+        });
+        (Just(limit), each.collect::<Vec<_>>())
+    })
+}
+
+/// A store, and its limiter by a way to count.
+struct Side {
+    store: MemoryStore,
+    limiter: RateLimiter,
+    grants: Vec<Grant>,
+}
+
+impl Side {
+    async fn new(clock: &ManualClock, way: Way, limit: Limit) -> Self {
+        let store = MemoryStore::new().clock(clock.clone());
+        let limiter = way.of(&store, "law", limit).await;
+        Self {
+            store,
+            limiter,
+            grants: Vec::new(),
+        }
+    }
+
+    /// Saves the store, and goes on with another that has loaded it.
+    async fn restart(&mut self, clock: &ManualClock, way: Way, limit: Limit) {
+        let mut file = Vec::new();
+        self.store.save(&mut file).unwrap();
+        self.store = MemoryStore::new().clock(clock.clone());
+        self.store.load(&file[..]).unwrap();
+        self.limiter = match way {
+            _ if Way::OWN.contains(&way) => way.of(&self.store, "law", limit).await,
+            Way::Slots(slots) if limit.interval() < millis(slots.into()) => {
+                RateLimiter::new(&self.store, "law").unwrap()
+            }
+            // Its limit is in the file.
+            way => way.limiter(RateLimiter::new(&self.store, "law").unwrap()),
+        };
+    }
+
+    async fn step(&mut self, step: Step) -> String {
+        match step {
+            Step::Take(Request { permits, .. }) => {
+                let decision = self.limiter.try_acquire_many(permits).await.unwrap();
+                let said = match &decision {
+                    Decision::Allow(grant) => format!("{:?}", grant.limits().collect::<Vec<_>>()),
+                    Decision::Deny(refusal) => format!("{:?}", refusal.retry_after()),
+                };
+                if let Decision::Allow(grant) = decision {
+                    self.grants.push(grant);
+                }
+                said
+            }
+            Step::Settle(at, keep) if !self.grants.is_empty() => {
+                let grant = self.grants.swap_remove(at.index(self.grants.len()));
+                self.limiter.settle(&grant, keep);
+                String::new()
+            }
+            Step::Settle(..) | Step::Restart => String::new(),
+        }
+    }
+}
+
+#[test]
+fn a_store_that_was_loaded_decides_as_the_one_that_was_saved() {
+    for way in WAYS {
+        check(300, &steps(), |(limit, steps)| {
+            runtime().block_on(async {
+                let clock = ManualClock::new();
+                let mut saved = Side::new(&clock, way, limit).await;
+                let mut lasting = Side::new(&clock, way, limit).await;
+                for step in steps {
+                    if let Step::Take(request) = step {
+                        clock.advance(request.pause);
+                    }
+                    if let Step::Restart = step {
+                        saved.restart(&clock, way, limit).await;
+                        // What is in no file.
+                        lasting.store.forget_idle();
+                    }
+                    let said = [saved.step(step).await, lasting.step(step).await];
+                    assert_eq!(said[0], said[1], "{way:?}: {step:?}");
+                    let left = [free(&saved.limiter).await, free(&lasting.limiter).await];
+                    assert_eq!(left[0], left[1], "{way:?}: {step:?}");
+                }
+            });
+        });
+    }
+}
+
+/// Returns a store with limiters by rules and by hand, and a caller that is banned.
+async fn a_store(clock: &ManualClock) -> MemoryStore {
+    let store = MemoryStore::new().clock(clock.clone());
+    let ban = tower_ratelimit::Ban::after(1).lasting(secs(600));
+    let keyed = Limit::per_hour(1)
+        .named("k")
+        .ban(ban)
+        .keyed(&store)
+        .unwrap();
+    keyed
+        .of("banned")
+        .try_acquire_many(1)
+        .await
+        .unwrap()
+        .assert_allowed();
+    assert!(!keyed.of("banned").try_acquire().await.unwrap().is_allowed());
+    keyed.of("by hand").ban_for(secs(60)).await.unwrap();
+    for caller in 0..50 {
+        keyed
+            .of(caller)
+            .try_acquire()
+            .await
+            .unwrap()
+            .assert_allowed();
+    }
+    let orders = RateLimiter::new(&store, "orders").unwrap();
+    orders.try_set_rate(Limit::per_day(10)).await.unwrap();
+    let monthly = Limit::monthly(3).named("monthly").keyed(&store).unwrap();
+    monthly
+        .of("m")
+        .try_acquire_many(3)
+        .await
+        .unwrap()
+        .assert_allowed();
+    store
+}
+
+#[tokio::test]
+async fn bans_and_limits_that_were_set_are_in_it_and_what_is_over_is_not() {
+    let clock = ManualClock::new();
+    let (mut file, store) = (Vec::new(), a_store(&clock).await);
+    store.save(&mut file).unwrap();
+    let ban = tower_ratelimit::Ban::after(1).lasting(secs(600));
+    // By another version of the service, which has another limit.
+    let load = |file: &[u8]| {
+        let store = MemoryStore::new().clock(clock.clone());
+        let loaded = store.load(file).unwrap();
+        let keyed = Limit::per_hour(2)
+            .named("k")
+            .ban(ban)
+            .keyed(&store)
+            .unwrap();
+        (store, loaded, keyed)
+    };
+    let (after, loaded, keyed) = load(&file);
+    assert_eq!(loaded, 54);
+    for banned in ["banned", "by hand"] {
+        let Decision::Deny(refusal) = keyed.of(banned).try_acquire().await.unwrap() else {
+            panic!("{banned}");
+        };
+        assert_eq!(refusal.kind(), RefusalKind::Banned);
+    }
+    keyed.of(7).try_acquire().await.unwrap().assert_allowed();
+    assert!(!keyed.of(7).try_acquire().await.unwrap().is_allowed());
+    let orders = RateLimiter::new(&after, "orders").unwrap();
+    assert_eq!(orders.limit().await.unwrap(), Some(Limit::per_day(10)));
+    let monthly = Limit::monthly(3).named("monthly").keyed(&after).unwrap();
+    assert!(!monthly.of("m").try_acquire().await.unwrap().is_allowed());
+    // What the store has counted itself by now stays.
+    let busy = MemoryStore::new().clock(clock.clone());
+    let again = Limit::per_hour(1).named("k").keyed(&busy).unwrap();
+    again
+        .of("new")
+        .try_acquire()
+        .await
+        .unwrap()
+        .assert_allowed();
+    again.of(3).try_acquire().await.unwrap().assert_allowed();
+    assert_eq!(busy.load(&file[..]).unwrap(), 53);
+    assert!(!again.of(3).try_acquire().await.unwrap().is_allowed());
+    // Hours later, of all that the limits that were set and the month are left.
+    clock.advance(secs(7200));
+    assert_eq!(load(&file).1, 2);
+    let mut rest = Vec::new();
+    store.save(&mut rest).unwrap();
+    assert_eq!(load(&rest).1, 2);
+    // A smaller store takes what it has room for.
+    let small = MemoryStore::new().clock(clock.clone()).max_limiters(1);
+    assert_eq!(small.load(&file[..]).unwrap(), 1);
+}
+
+#[tokio::test]
+async fn a_file_that_is_not_whole_is_refused_whole_and_named() {
+    let clock = ManualClock::new();
+    let (mut file, store) = (Vec::new(), a_store(&clock).await);
+    store.save(&mut file).unwrap();
+    let refuse = |file: &[u8], said: &str| {
+        let store = MemoryStore::new().clock(clock.clone());
+        let error = store.load(file).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::InvalidData);
+        assert!(error.to_string().contains(said), "{error}");
+        assert!(store.is_empty());
+    };
+    for length in 0..file.len() {
+        let said = if length < 55 {
+            "no saved store"
+        } else {
+            "damaged, or was not written"
+        };
+        refuse(&file[..length], said);
+    }
+    for at in 0..file.len() {
+        let mut changed = file.clone();
+        changed[at] ^= 1;
+        let said = if at < 23 {
+            "no saved store, or one of a later version"
+        } else {
+            "damaged"
+        };
+        refuse(&changed, said);
+    }
+    refuse(b"[limits]", "no saved store");
+    refuse(&[&file[..], b"\n"].concat(), "damaged");
+    // A writer that is full, and a reader that fails.
+    let full = store.save(&mut [0; 100][..]).unwrap_err();
+    assert_eq!(full.kind(), io::ErrorKind::WriteZero);
+    struct Fails;
+    impl io::Read for Fails {
+        fn read(&mut self, _: &mut [u8]) -> io::Result<usize> {
+            Err(io::ErrorKind::TimedOut.into())
+        }
+    }
+    assert_eq!(
+        store.load(Fails).unwrap_err().kind(),
+        io::ErrorKind::TimedOut
+    );
+}
