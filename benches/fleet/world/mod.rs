@@ -42,8 +42,8 @@ const MILLI: u64 = 1_000_000;
 const STEP: u64 = MILLI / 10;
 /// How long a crashed process is away.
 const AWAY: u64 = 500 * MILLI;
-/// How often all tasks are polled before nothing more is sent: one that sends for several callers is
-/// spawned, and lets those of the same turn come first.
+/// How often all tasks are polled before nothing more is sent: one that sends for several callers
+/// is spawned, and lets those of the same turn come first.
 const TURNS: usize = 4;
 
 /// What a simulation found. Parts are of 1.

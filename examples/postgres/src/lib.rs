@@ -21,7 +21,8 @@
 //! - Values that say nothing any more stay until [`Postgres::forget`] is called.
 //!
 //! The role needs USAGE and CREATE on its schema. Or another role has run [`SCHEMA`], and this one
-//! has SELECT, INSERT, UPDATE and DELETE on the table. Behind PgBouncer, it needs a pool by session.
+//! has SELECT, INSERT, UPDATE and DELETE on the table. Behind PgBouncer, it needs a pool by
+//! session.
 
 use std::{fmt, sync::Arc, time::SystemTime};
 

@@ -1,16 +1,16 @@
 //! A store of your own: limits in PostgreSQL, DynamoDB or whatever you run already.
 //!
-//! **Unstable**: it may change in any version. A [`Backend`] keeps bytes by key, and puts new ones in
-//! the place of old ones. A [`BackendStore`] makes all of a [`MemoryStore`](crate::MemoryStore) of
-//! it: every algorithm, several limits, bans, corrections and verbs. In front stand the guards of a
-//! `RedisStore`: a deadline, the failure policy with this process's share, the repeated refusal, the
-//! queue of callers that wait, the bound of calls in flight, and the breaker.
+//! **Unstable**: it may change in any version. A [`Backend`] keeps bytes by key, and puts new ones
+//! in the place of old ones. A [`BackendStore`] makes all of a [`MemoryStore`](crate::MemoryStore)
+//! of it: every algorithm, several limits, bans, corrections and verbs. In front stand the guards
+//! of a `RedisStore`: a deadline, the failure policy with this process's share, the repeated
+//! refusal, the queue of callers that wait, the bound of calls in flight, and the breaker.
 //!
 //! # How it decides
 //!
 //! It reads the value of a limiter, decides as in memory, and swaps the value for the next, if no
-//! other process has done so meanwhile: otherwise it begins again. A refusal writes nothing. Callers
-//! of one limiter in this process share a call, so they do not meet each other.
+//! other process has done so meanwhile: otherwise it begins again. A refusal writes nothing.
+//! Callers of one limiter in this process share a call, so they do not meet each other.
 //!
 //! Several limits of a request are swapped [together](Backend::swap_all) where the backend can, and
 //! otherwise one after the other, in the order of their names. If another process comes between,
@@ -59,8 +59,8 @@ use crate::values::error::{Error, ErrorKind};
 /// # Errors
 ///
 /// Both return an error of kind [`Unavailable`](ErrorKind::Unavailable) or
-/// [`Timeout`](ErrorKind::Timeout) where the server does not work, which counts for the breaker, and
-/// of any other kind for other reasons. [`failure`] makes one of the server's own.
+/// [`Timeout`](ErrorKind::Timeout) where the server does not work, which counts for the breaker,
+/// and of any other kind for other reasons. [`failure`] makes one of the server's own.
 ///
 /// # Cancel safety
 ///

@@ -89,13 +89,14 @@ impl MemoryStore {
     /// Takes over what another store has [saved](Self::save). Returns how many names that are.
     ///
     /// A name that this store has counted already keeps what it has. What no longer counts, and
-    /// what finds no room, is left out: give the store a bound as large as that of the other. Limits
-    /// are those of the code, as after any deploy that changes one.
+    /// what finds no room, is left out: give the store a bound as large as that of the other.
+    /// Limits are those of the code, as after any deploy that changes one.
     ///
     /// # Errors
     ///
     /// Those of the reader; of kind [`InvalidData`](io::ErrorKind::InvalidData) if the file is no
-    /// such file, is damaged or cut, or was written by a later version. The store is as before then.
+    /// such file, is damaged or cut, or was written by a later version. The store is as before
+    /// then.
     pub fn load(&self, mut from: impl Read) -> io::Result<usize> {
         let mut file = Vec::new();
         from.read_to_end(&mut file)?;

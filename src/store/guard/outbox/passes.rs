@@ -75,8 +75,8 @@ impl Nodes {
     ///
     /// # Errors
     ///
-    /// Returns an error of kind [`Unavailable`](crate::ErrorKind::Unavailable) while the breaker is open,
-    /// except for the probe.
+    /// Returns an error of kind [`Unavailable`](crate::ErrorKind::Unavailable) while the breaker is
+    /// open, except for the probe.
     pub(crate) fn enter(&self, name: &Name, waited: Duration) -> Result<Pass<'_>, Error> {
         let index = self.index(name);
         let began = self.clock.now();
