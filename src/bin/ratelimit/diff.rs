@@ -15,7 +15,7 @@ use crate::{
     log::{Columns, said, understood},
     needs::needs,
     out::{Field, Format, counted, harmless, in_file, objects, say, table},
-    report::ASSUMED,
+    replay::ASSUMED,
     rules::{Assumptions, read_toml},
     stage::{Stage, is_refused},
 };

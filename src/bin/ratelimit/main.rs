@@ -5,21 +5,17 @@
 //! if all is well, 1 if the answer is no, 2 for a usage error, also if a file cannot be read, 3 if
 //! Redis cannot be asked, and 4 if there is no such limiter.
 
+mod access_log;
 mod check;
-mod demo;
 mod diff;
-mod engine;
 mod explain;
-mod html;
 mod limiter;
 mod log;
 mod needs;
 mod out;
 mod redis;
 mod replay;
-mod report;
 mod rules;
-mod smallest;
 mod stage;
 mod values;
 

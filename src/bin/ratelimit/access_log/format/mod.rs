@@ -13,8 +13,8 @@ use smallvec::SmallVec;
 
 pub(super) use self::suggest::{rival, suggestion};
 use super::{
-    callers::ip_of,
-    check::Kind,
+    address::ip_of,
+    kind::Kind,
     time,
     words::{Words, skip},
 };
@@ -27,15 +27,6 @@ const COMBINED: &[&str] = &[
 const VHOST_COMBINED: &[&str] = &[
     "host", "ip", "ident", "user", "time", "request", "status", "bytes", "referer", "agent",
 ];
-/// The columns that are read of every log, each with whether a log may lack it: the time, the
-/// duration where one is subtracted, and what shows whether a line is a request.
-pub(super) const OWN: [(&str, bool); 5] = [
-    ("time", false),
-    ("", true),
-    ("method", true),
-    ("path", true),
-    ("status", true),
-];
 /// What is before the names in a header of the W3C's extended format.
 pub(super) const FIELDS: &str = "#Fields:";
 
@@ -44,31 +35,6 @@ pub(super) type Lack = (Kind, String);
 
 /// The texts of a line, by column.
 pub(super) type Fields<'a> = SmallVec<[Option<Cow<'a, str>>; 8]>;
-
-/// The columns that are read, and where the user says that they are.
-#[derive(Clone, Debug)]
-pub(super) struct Wanted {
-    /// Each with whether a log may lack it.
-    pub(super) columns: Vec<(String, bool)>,
-    pub(super) places: Vec<(String, String)>,
-    /// The words before each line that are no part of it.
-    pub(super) skip: usize,
-}
-
-impl Wanted {
-    /// Returns what each column holds.
-    pub(super) fn kinds(&self) -> Vec<Kind> {
-        self.columns
-            .iter()
-            .map(|(name, _)| Kind::of(name))
-            .collect()
-    }
-
-    fn place(&self, column: &str) -> Option<&str> {
-        let mut places = self.places.iter().rev();
-        places.find(|(name, _)| name == column).map(|(_, it)| &**it)
-    }
-}
 
 /// The place of one word or member of a line.
 #[derive(Clone, Debug)]

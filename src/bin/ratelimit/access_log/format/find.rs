@@ -3,12 +3,12 @@
 use smallvec::SmallVec;
 
 use super::super::{
-    check::Kind,
+    Rows,
+    kind::Kind,
     words::{Words, skip},
 };
 use super::{
-    Column, Format, Lack, Line, Place, Wanted, between, header, is_name, layout, member, text_of,
-    value_of,
+    Column, Format, Lack, Line, Place, between, header, is_name, layout, member, text_of, value_of,
 };
 
 /// The usual names of columns in logs, after the name that finds all of them.
@@ -52,7 +52,7 @@ const LONGEST_LIST: usize = 300;
 impl Format {
     /// Finds the format by a line, which may be a header: an error says what is missing, and of
     /// which kind it is.
-    pub(in super::super) fn of(line: &str, wanted: &Wanted) -> Result<Self, Lack> {
+    pub(in super::super) fn of(line: &str, wanted: &Rows) -> Result<Self, Lack> {
         let text = skip(line, wanted.skip);
         let mut format = Self {
             between: between(text),
@@ -92,7 +92,7 @@ impl Format {
 struct Finder<'a> {
     line: Line<'a>,
     text: &'a str,
-    wanted: &'a Wanted,
+    wanted: &'a Rows,
     /// The names of the columns, or their numbers.
     names: Vec<String>,
     has_header: bool,
@@ -101,7 +101,7 @@ struct Finder<'a> {
 }
 
 impl<'a> Finder<'a> {
-    fn new(format: &Format, line: Line<'a>, text: &'a str, wanted: &'a Wanted) -> Self {
+    fn new(format: &Format, line: Line<'a>, text: &'a str, wanted: &'a Rows) -> Self {
         let mut has_values = false;
         let names = match (&format.header, &line) {
             (Some(names), _) => names.clone(),

@@ -12,13 +12,13 @@ use tower_ratelimit::{
     command::{Meter, Metered},
 };
 
-use super::time::SECOND;
-
+/// In microseconds.
+const SECOND: i64 = 1_000_000;
 /// The number of moments that a log is divided into, at most.
 const MOMENTS: usize = 120;
 
 /// A limit, and the algorithm that counts by it.
-pub(super) type Way = (Algorithm, Limit);
+pub(crate) type Way = (Algorithm, Limit);
 
 /// A limit, and what it did.
 pub(super) struct Run {

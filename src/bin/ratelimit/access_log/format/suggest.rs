@@ -5,17 +5,18 @@ use std::collections::{BTreeMap, HashSet};
 use serde_json::Value;
 
 use super::super::{
-    callers::ip_of,
-    check::{Kind, Tally, says_nothing},
+    Rows,
+    address::ip_of,
+    kind::{Kind, Tally, says_nothing},
     words::{Words, skip},
 };
-use super::{Format, Wanted, between, between_words, header, is_name, layout, text_of};
+use super::{Format, between, between_words, header, is_name, layout, text_of};
 
 /// The words before a line that may be a prefix, at most.
 const LONGEST_PREFIX: usize = 12;
 
 /// Returns the option that reads these lines, or what they lack.
-pub(in super::super) fn suggestion(sample: &[&str], wanted: &Wanted) -> String {
+pub(in super::super) fn suggestion(sample: &[&str], wanted: &Rows) -> String {
     let is_most = |number: usize| number * 100 >= sample.len() * 95 && number > 0;
     for words in (0..=LONGEST_PREFIX).filter(|words| *words != wanted.skip) {
         let behind = sample.iter().filter(|line| is_whole(skip(line, words)));
@@ -28,9 +29,8 @@ pub(in super::super) fn suggestion(sample: &[&str], wanted: &Wanted) -> String {
 
 /// Returns why another column may be the one of the callers: nearly all of these lines have few
 /// addresses, and the other has many. Proxies have few.
-pub(in super::super) fn rival(sample: &[&str], wanted: &Wanted) -> Option<String> {
-    let is_wanted = |name: &str| wanted.columns.iter().any(|(it, _)| it == name);
-    if !is_wanted("ip") || is_wanted("forwarded") || wanted.place("ip").is_some() {
+pub(in super::super) fn rival(sample: &[&str], wanted: &Rows) -> Option<String> {
+    if !wanted.needs("ip") || wanted.needs("forwarded") || wanted.place("ip").is_some() {
         return None;
     }
     let columns = Columns::of_sample(sample, wanted);
@@ -47,7 +47,7 @@ pub(in super::super) fn rival(sample: &[&str], wanted: &Wanted) -> Option<String
         found.map(|it| it.different.len())
     };
     let few = count(&place)?;
-    let is_rival = |it: &&&str| **it != place && !is_wanted(it) && count(it) > Some(few * 5);
+    let is_rival = |it: &&&str| **it != place && !wanted.needs(it) && count(it) > Some(few * 5);
     let rival = columns
         .of("forwarded")
         .iter()
@@ -99,7 +99,7 @@ struct Found {
 }
 
 impl Columns {
-    fn of_sample(sample: &[&str], wanted: &Wanted) -> Self {
+    fn of_sample(sample: &[&str], wanted: &Rows) -> Self {
         let mut columns = Self::default();
         let mut names = None;
         for line in sample.iter().map(|line| skip(line, wanted.skip)) {
@@ -130,18 +130,15 @@ impl Columns {
             let next = self.found.len();
             let place = *self.places.entry(name.clone()).or_insert(next);
             if place == next {
-                let (held, different) = (Default::default(), HashSet::new());
                 self.found.push(Found {
                     name,
-                    held,
-                    different,
+                    held: KINDS.map(Tally::of),
+                    different: HashSet::new(),
                 });
             }
-            let Some(found) = self.found.get_mut(place) else {
-                continue;
-            };
-            for (kind, tally) in KINDS.iter().zip(&mut found.held) {
-                tally.add("", Kind::of(kind).holds(&text));
+            let found = &mut self.found[place];
+            for tally in &mut found.held {
+                tally.add("", tally.kind.holds(&text));
             }
             let text = ip_of(&text).map_or(text, |it| it.to_string());
             found.different.insert(text);
@@ -150,11 +147,10 @@ impl Columns {
 
     /// Returns the columns that nearly always hold what this name says, the best one first.
     fn of(&self, name: &str) -> Vec<&str> {
-        let at = KINDS.iter().position(|it| *it == name).unwrap_or(0);
         let is_good = |found: &&Found| {
-            let held = found.held.get(at);
+            let mut held = found.held.iter();
             // Proxies say nothing of clients that came by another way.
-            held.is_some_and(|it| it.is_good() && it.said * 2 > self.lines)
+            held.any(|it| it.kind == Kind::of(name) && it.is_good() && it.said * 2 > self.lines)
         };
         let mut good: Vec<_> = self.found.iter().filter(is_good).collect();
         // A server has few addresses of its own, and few of its proxies.
@@ -167,13 +163,12 @@ impl Columns {
         one.chain(pairs).map(|it| &*it.name).collect()
     }
 
-    fn suggestion(&self, wanted: &Wanted) -> String {
-        let needs = |name: &str| wanted.columns.iter().any(|(it, _)| it == name);
+    fn suggestion(&self, wanted: &Rows) -> String {
         let (mut columns, mut also, mut lacks) = (Vec::new(), String::new(), false);
         let request = !self.of("request").is_empty();
         for name in KINDS.into_iter().filter(|it| *it != "forwarded") {
             let of_request = matches!(name, "method" | "path");
-            if (of_request && request) || (name == "ip" && !needs("ip")) {
+            if (of_request && request) || (name == "ip" && !wanted.needs("ip")) {
                 continue;
             }
             match &self.of(name)[..] {
