@@ -125,14 +125,12 @@ pub(crate) struct Arguments {
 }
 
 pub(crate) fn run(arguments: &Arguments) -> Result<bool, Stop> {
-    let (columns, share) = (&arguments.columns, arguments.share);
+    let (columns, assumptions) = (&arguments.columns, &arguments.assumptions);
     if let (Some(rules), Some(log)) = (&arguments.rules, &arguments.log) {
-        let by_rules = rules::replay(columns, [rules, log], &arguments.assumptions, share);
-        let (words, object, is_good) = by_rules?;
-        arguments.format.print(&words, object)?;
-        return Ok(is_good);
+        let (share, format) = (arguments.share, &arguments.format);
+        return rules::replay(columns, [rules, log], assumptions, share, format);
     }
-    if !columns.field.is_empty() || arguments.assumptions.is_any() {
+    if !columns.field.is_empty() || assumptions.is_any() {
         return Err(Stop::usage(
             "`--field` and what code defines are for `--rules`",
         ));

@@ -3,7 +3,7 @@
 
 use std::{fs, ops::Range, path::Path};
 
-use serde_json::{Value, json};
+use serde_json::json;
 use toml::de::DeTable;
 use tower_ratelimit::RulesFile;
 
@@ -12,7 +12,7 @@ use crate::{
     Stop,
     log::{Columns, understood},
     needs::needs,
-    out::{Field, counted, objects, table},
+    out::{Field, Format, counted, objects, table},
     rules::{Assumptions, read_toml},
     stage::{Row, Stage},
 };
@@ -20,14 +20,14 @@ use crate::{
 /// The largest limit that is tried.
 const MOST: u64 = 1 << 31;
 
-/// Sends a log through a file of rules. Returns what they do in words and as an object, and whether
-/// the answer is yes.
+/// Sends a log through a file of rules, and prints what they do. Returns whether the answer is yes.
 pub(super) fn replay(
     columns: &Columns,
     [rules, log]: [&Path; 2],
     assumptions: &Assumptions,
     share: Option<f64>,
-) -> Result<(String, Value, bool), Stop> {
+    format: &Format,
+) -> Result<bool, Stop> {
     if share.is_some() && log.as_os_str() == "-" {
         let reason = "`--share` reads the log several times: name a file";
         return Err(Stop::usage(reason));
@@ -69,8 +69,8 @@ pub(super) fn replay(
             words += &table(&found);
         }
     }
-    let is_good = read.report(&effect.rules, &needs(&read_toml(rules)?));
-    Ok((words, object, is_good))
+    format.print(&words, object)?;
+    Ok(read.report(&effect.rules, &needs(&read_toml(rules)?)))
 }
 
 /// Finds the smallest limit of each rule that has one of its own, and returns what is shown of it.
