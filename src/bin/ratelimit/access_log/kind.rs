@@ -25,21 +25,25 @@ pub(super) enum Kind {
     Any,
 }
 
+/// The kinds with the names of the columns that hold them, and what each is in words.
+const KINDS: [(Kind, &str, &str); 10] = [
+    (Kind::Address, "ip", "an address"),
+    (Kind::Addresses, "forwarded", "addresses"),
+    (Kind::Time, "time", "a time with its day"),
+    (Kind::Duration, "duration", "a duration"),
+    (Kind::Request, "request", "a request line"),
+    (Kind::Method, "method", "a method"),
+    (Kind::Path, "path", "a path"),
+    (Kind::Host, "host", "a host"),
+    (Kind::Status, "status", "a status"),
+    (Kind::Any, "", "a text"),
+];
+
 impl Kind {
     /// Returns what a column of this name holds.
     pub(super) fn of(name: &str) -> Self {
-        match name {
-            "ip" => Self::Address,
-            "forwarded" => Self::Addresses,
-            "time" => Self::Time,
-            "duration" => Self::Duration,
-            "request" => Self::Request,
-            "method" => Self::Method,
-            "path" => Self::Path,
-            "host" => Self::Host,
-            "status" => Self::Status,
-            _ => Self::Any,
-        }
+        let known = KINDS.into_iter().find(|(_, known, _)| *known == name);
+        known.map_or(Self::Any, |(kind, ..)| kind)
     }
 
     /// Returns the place of such a column in a list: what is counted by comes first.
@@ -54,18 +58,8 @@ impl Kind {
     }
 
     pub(super) fn noun(self) -> &'static str {
-        match self {
-            Self::Address => "an address",
-            Self::Addresses => "addresses",
-            Self::Time => "a time with its day",
-            Self::Duration => "a duration",
-            Self::Request => "a request line",
-            Self::Method => "a method",
-            Self::Path => "a path",
-            Self::Host => "a host",
-            Self::Status => "a status",
-            Self::Any => "a text",
-        }
+        let known = KINDS.into_iter().find(|(kind, ..)| *kind == self);
+        known.map_or("", |(_, _, noun)| noun)
     }
 
     /// Returns whether a text is of this kind.

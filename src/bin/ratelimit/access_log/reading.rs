@@ -216,9 +216,7 @@ impl<T> Reading<'_, T> {
         let is_request = self.check(fields);
         let written = written.as_deref()?;
         let time = time::read(written);
-        if let Some(tally) = self.tallies.first_mut() {
-            tally.add(written, time.is_some());
-        }
+        self.tallies[0].add(written, time.is_some());
         let written = time?;
         let lasted = match (self.rows.unit, lasted.as_deref()) {
             (None, _) => 0,
@@ -255,13 +253,9 @@ impl<T> Reading<'_, T> {
         let ([_, _, method, path, status, ..], Some(format)) = (&fields[..], &self.format) else {
             return false;
         };
-        let has = |place: usize| format.columns.get(place).is_some_and(Option::is_some);
-        let target = if has(3) { path.as_deref() } else { Some("/") };
-        let method = if has(2) {
-            method.as_deref()
-        } else {
-            Some("GET")
-        };
+        let lacks = |place: usize| format.columns[place].is_none();
+        let method = method.as_deref().or(lacks(2).then_some("GET"));
+        let target = path.as_deref().or(lacks(3).then_some("/"));
         let is_request = method.zip(target).is_some_and(is_request);
         // What a server has refused may be anything.
         let refused = status.as_deref().is_some_and(|it| it.starts_with('4'));

@@ -10,7 +10,7 @@ use super::super::{
     kind::{Kind, Tally, says_nothing},
     words::{Words, skip},
 };
-use super::{Format, between, between_words, header, is_name, layout, text_of};
+use super::{Format, Line, Shape, is_name, layout, text_of};
 
 /// The words before a line that may be a prefix, at most.
 const LONGEST_PREFIX: usize = 12;
@@ -101,29 +101,23 @@ struct Found {
 impl Columns {
     fn of_sample(sample: &[&str], wanted: &Rows) -> Self {
         let mut columns = Self::default();
-        let mut names = None;
+        let mut header = None;
         for line in sample.iter().map(|line| skip(line, wanted.skip)) {
-            match header(line).filter(|_| names.is_none()) {
-                Some(header) => names = Some((header, between(line))),
-                None => columns.add(line, names.as_ref()),
+            let shape = Shape::of(line);
+            match shape.header.is_some() && header.is_none() {
+                true => header = Some(shape),
+                false => columns.add(line, header.as_ref().unwrap_or(&shape)),
             }
         }
         columns
     }
 
-    fn add(&mut self, line: &str, header: Option<&(Vec<String>, Option<u8>)>) {
+    fn add(&mut self, line: &str, shape: &Shape) {
         let mut cells = Vec::new();
-        let (names, by_header) = header.map_or((None, None), |(names, it)| (Some(&**names), *it));
-        match by_header.or(between(line)) {
-            None => match serde_json::from_str(line) {
-                Ok(value) => members(&value, "", &mut cells),
-                Err(_) => return,
-            },
-            Some(between) => {
-                let between = between_words(line, between, names.is_some());
-                let all: Vec<_> = Words::of(line, between).collect();
-                words(&all, names, &mut cells);
-            }
+        match shape.line(line, usize::MAX) {
+            Ok(Line::Json(value)) => members(&value, "", &mut cells),
+            Ok(Line::Words(all)) => words(&all, shape.header.as_deref(), &mut cells),
+            Err(_) => return,
         }
         self.lines += 1;
         for (name, text) in cells.into_iter().filter(|(_, text)| !says_nothing(text)) {

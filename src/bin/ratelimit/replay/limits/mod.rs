@@ -116,12 +116,9 @@ impl Replay {
             let reason = format!("a replay takes 1 to {MOST_LIMITS} limits, not {count}");
             return Err(reason);
         }
-        let made = self
-            .limits
-            .iter()
-            .map(|(by, limit)| Meter::new(*by, *limit));
-        let made = made.collect::<Result<Vec<_>, _>>();
-        made.map(drop).map_err(|error| error.to_string())
+        let mut limits = self.limits.iter();
+        let made = limits.try_for_each(|(by, limit)| Meter::new(*by, *limit).map(drop));
+        made.map_err(|error| error.to_string())
     }
 
     /// Returns the bounds of each limit where times are so far apart.
@@ -176,7 +173,7 @@ impl Replay {
             candidates: candidates.collect(),
             smallest,
             busiest: self.busiest(&read, callers, pass),
-            most_active: pass.most_active as u64,
+            most_active: pass.most_active() as u64,
             moments: moments.collect(),
             read,
         }
