@@ -133,7 +133,7 @@ fn send(
         &list("let through", &let_through),
         ASSUMED,
     ];
-    let mut object = read.object();
+    let mut object = json!(read.rows);
     object["refused"] = json!([old, new]);
     object["newly_refused"] = objects(&newly_refused);
     object["newly_let_through"] = objects(&let_through);

@@ -13,8 +13,6 @@ use std::{
 use flate2::bufread::MultiGzDecoder;
 use http::{HeaderName, HeaderValue, Method, Request, StatusCode, Uri, header::HOST};
 use indicatif::{ProgressBar, ProgressFinish};
-use serde_json::{Value, json};
-use smallvec::SmallVec;
 use tower_ratelimit::{Limit, key::PeerAddr};
 
 use crate::{
@@ -82,8 +80,7 @@ pub(crate) struct LogRead {
     without_address: u64,
 }
 
-/// The columns of each request, and what it means that a log
-/// lacks one; nothing where that is usual.
+/// The columns of each request, and what it means that a log lacks one; nothing where that is usual.
 const USUAL: [(&str, &str, &str); 5] = [
     ("ip", "addresses", ", so rules by `peer` miss their key"),
     ("method", "methods", ": each request counts as GET"),
@@ -126,8 +123,7 @@ impl Columns {
         let file = open(log).map_err(in_file(log))?;
         let (mut invalid, mut with_host, mut without_address) = (0, 0, 0);
         let keep = |fields: &[Option<Cow<'_, str>>]| {
-            let fields: SmallVec<[_; 8]> = fields.iter().map(Option::as_deref).collect();
-            let [_, _, method, path, status, rest @ ..] = &*fields else {
+            let [_, _, method, path, status, rest @ ..] = fields else {
                 return None;
             };
             let (caller, rest) = rest.split_at_checked(usize::from(by.is_some()))?;
@@ -135,15 +131,15 @@ impl Columns {
                 return None;
             };
             let names = self.field.iter().map(|(name, _)| name.as_str());
-            let others = names.zip(others.iter().copied());
-            let caller = caller.first().copied().flatten();
+            let others = names.zip(others.iter().map(Option::as_deref));
+            let caller = caller.first().and_then(Option::as_deref);
             let caller = caller.map(|it| match by {
                 Some("ip") => counted_as(it).into(),
                 _ => it.into(),
             });
-            let has_address = said(*ip).is_some();
-            let request = request([*ip, *method, *path, *host, *status], others);
-            Some((request, caller, has_address))
+            let usual = [ip, method, path, host, status].map(Option::as_deref);
+            let has_address = said(usual[0]).is_some();
+            Some((request(usual, others), caller, has_address))
         };
         let decide = |_, time: i64, (request, caller, has_address): Kept| {
             let Some(request) = request else {
@@ -159,7 +155,7 @@ impl Columns {
         let mut rows = read.map_err(in_file(log))?;
         rows.requests -= invalid;
         rows.invalid += invalid;
-        let fields = self.field.iter().map(|(name, _)| name.to_ascii_lowercase());
+        let fields = self.field.iter().map(|(name, _)| name.clone());
         Ok(LogRead {
             rows,
             fields: fields.collect(),
@@ -315,10 +311,6 @@ impl LogRead {
     /// Returns whether times are too far apart for the limit of a rule.
     pub(crate) fn is_too_coarse(&self, rule: &Row) -> bool {
         rule.limit.is_some_and(|limit| is_coarse(&self.rows, limit))
-    }
-
-    pub(crate) fn object(&self) -> Value {
-        json!(self.rows)
     }
 }
 

@@ -49,7 +49,7 @@ pub(super) fn replay(
         ]
     });
     let rows: Vec<_> = rows.collect();
-    let mut object = read.object();
+    let mut object = json!(read.rows);
     object["rules"] = objects(&rows);
     let (refused, waiting) = (effect.refused, effect.waiting);
     let requests = counted(read.rows.requests, "request");
