@@ -11,12 +11,16 @@
               `#[test]` functions only"
 )]
 
+#[cfg(all(feature = "redis", feature = "cli"))]
+#[path = "../../src/bin/ratelimit/access_log/mod.rs"]
+#[allow(dead_code, unused_imports, reason = "the command uses the rest")]
+mod access_log;
 mod allocations;
 mod call_sites;
 #[cfg(all(feature = "redis", feature = "cli"))]
-#[path = "../../src/bin/ratelimit/engine/mod.rs"]
+#[path = "../../src/bin/ratelimit/replay/limits/mod.rs"]
 #[allow(dead_code, unused_imports, reason = "the command uses the rest")]
-mod engine;
+mod limits;
 #[path = "../../src/macros/logged/log.rs"]
 mod log;
 #[cfg(all(feature = "redis", feature = "cli"))]

@@ -6,8 +6,9 @@ use tower_ratelimit::{Algorithm, Limit};
 
 use crate::{
     ALONE,
+    access_log::Rows,
     allocations::ALLOCATOR,
-    engine::{Replay, Rows},
+    limits::{self, Replay},
 };
 
 /// In one hour each; three hours later come others.
@@ -64,9 +65,13 @@ async fn a_replay_holds_the_callers_of_an_interval() {
     let before = in_use();
     let mut log = Log::default();
     let mut once = Some(BufReader::new(&mut log));
-    let replay =
-        Replay::of(Rows::of(["1"])).limit(Algorithm::SlidingLog, Limit::per_hour(GRANTS as u64));
-    let report = replay.run(|| Ok(once.take())).unwrap();
+    let replay = Replay {
+        rows: Rows::of(["1"]),
+        limits: vec![(Algorithm::SlidingLog, Limit::per_hour(GRANTS as u64))],
+        share: 0.001,
+        show_keys: false,
+    };
+    let report = replay.run(|| Ok(once.take()), limits::first).unwrap();
     assert_eq!(report.callers, (HOURS * CALLERS) as u64);
     assert_eq!(report.candidates[0].touched, [0, 0]);
     let active = CALLERS * (200 + 8 * GRANTS);

@@ -31,16 +31,19 @@ pub(crate) struct File {
 }
 
 impl Source {
-    /// Reads them once for all tests: the syntax is parsed in a second or two.
+    /// Reads those of the library once for all tests: the syntax is parsed in a second or two.
     pub(crate) fn read() -> &'static Self {
         static SOURCE: OnceLock<Source> = OnceLock::new();
-        SOURCE.get_or_init(|| {
-            let mut source = Self {
-                files: BTreeMap::new(),
-            };
-            source.add(Path::new("src/lib.rs"), Vec::new());
-            source
-        })
+        SOURCE.get_or_init(|| Self::of("src/lib.rs"))
+    }
+
+    /// Reads the files of a crate, from its root on.
+    pub(crate) fn of(root: &str) -> Self {
+        let mut source = Self {
+            files: BTreeMap::new(),
+        };
+        source.add(Path::new(root), Vec::new());
+        source
     }
 
     fn add(&mut self, path: &Path, module: Names) {
@@ -60,7 +63,7 @@ impl Source {
         };
         items.iter().for_each(|item| reader.visit_item(item));
         let below = match path.file_stem().and_then(|stem| stem.to_str()) {
-            Some("lib" | "mod") => path.with_file_name(""),
+            Some("lib" | "main" | "mod") => path.with_file_name(""),
             _ => path.with_extension(""),
         };
         for name in reader.children {

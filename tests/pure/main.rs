@@ -10,14 +10,18 @@
               `#[test]` functions only"
 )]
 
+#[cfg(feature = "cli")]
+#[path = "../../src/bin/ratelimit/access_log/mod.rs"]
+#[allow(dead_code, unused_imports, reason = "the command uses the rest")]
+mod access_log;
 mod client_ip;
 mod config;
-#[cfg(feature = "cli")]
-#[path = "../../src/bin/ratelimit/engine/mod.rs"]
-#[allow(dead_code, unused_imports, reason = "the command uses the rest")]
-mod engine;
 mod headers;
 mod house;
+#[cfg(feature = "cli")]
+#[path = "../../src/bin/ratelimit/replay/limits/mod.rs"]
+#[allow(dead_code, unused_imports, reason = "the command uses the rest")]
+mod limits;
 mod links;
 #[path = "../support/listed.rs"]
 mod listed;

@@ -8,12 +8,23 @@ use tower_ratelimit::{Algorithm, Limit};
 
 use self::oracle::{Format, Log};
 use crate::{
-    engine::{Replay, ReplayError, Report, Rows},
+    access_log::Rows,
+    limits::{self, Replay, Report, Way},
     support::random::Random,
 };
 
-fn run(replay: &Replay, text: &str) -> Result<Report, ReplayError> {
-    replay.run(|| Ok(Some(text.as_bytes())))
+fn run(replay: &Replay, text: &str) -> Result<Report, String> {
+    replay.run(|| Ok(Some(text.as_bytes())), limits::first)
+}
+
+/// Counts by a column, with the usual settings.
+fn by(column: &str, limits: &[Way]) -> Replay {
+    Replay {
+        rows: Rows::of([column]),
+        limits: limits.to_vec(),
+        share: 0.001,
+        show_keys: true,
+    }
 }
 
 fn limit(permits: u64, millis: u64) -> Limit {
@@ -28,12 +39,7 @@ const ALGORITHMS: [Algorithm; 3] = [
 ];
 
 /// Draws so many limits, of one of these intervals each, for a replay to count by.
-fn limits(
-    random: &mut Random,
-    number: usize,
-    most: u64,
-    intervals: &[u64],
-) -> Vec<(Algorithm, Limit)> {
+fn limits(random: &mut Random, number: usize, most: u64, intervals: &[u64]) -> Vec<Way> {
     let draw = |_| {
         let interval = random.of(intervals);
         let limit = limit(1 + random.below(most), interval);
@@ -42,21 +48,18 @@ fn limits(
     (0..number).map(draw).collect()
 }
 
-fn counting(replay: Replay, limits: &[(Algorithm, Limit)]) -> Replay {
-    let limits = limits.iter();
-    limits.fold(replay, |replay, (algorithm, limit)| {
-        replay.limit(*algorithm, *limit)
-    })
-}
-
 /// The settings that read what a log writes.
-fn settings(format: Format) -> Replay {
-    let rows = Rows::of(["ip"]);
+fn settings(format: Format, limits: &[Way]) -> Replay {
+    let replay = by("ip", limits);
     let rows = match format {
-        Format::Timed => rows.duration_column("10", Duration::from_secs(1)),
-        Format::Combined | Format::Json | Format::Csv => rows,
+        Format::Timed => replay.rows.duration_column("10", Duration::from_secs(1)),
+        Format::Combined | Format::Json | Format::Csv => replay.rows,
     };
-    Replay::of(rows).show_keys()
+    Replay {
+        rows,
+        share: 0.05,
+        ..replay
+    }
 }
 
 #[test]
@@ -66,8 +69,7 @@ fn figures_are_those_of_the_oracle() {
         let format = FORMATS[random.place(FORMATS.len())];
         let log = Log::generate(&mut random, 1);
         let limits = limits(&mut random, 5, 40, &[1000, 10_000, 60_000, 300_000]);
-        let replay = counting(settings(format).share(0.05), &limits);
-        let report = run(&replay, &log.text(format)).unwrap();
+        let report = run(&settings(format, &limits), &log.text(format)).unwrap();
         let row = format!("seed {seed}, {format:?}");
         assert_eq!(report.read.requests, log.in_time().len() as u64, "{row}");
         assert_eq!(report.read.late, log.late(), "{row}");
@@ -122,8 +124,7 @@ fn ranges_of_coarse_times_hold_the_truth() {
         let mut random = Random(1000 + seed);
         let log = Log::generate(&mut random, 1000);
         let limits = limits(&mut random, 4, 12, &[500, 1000, 2000, 10_000]);
-        let replay = counting(settings(Format::Csv).share(0.05), &limits);
-        let report = run(&replay, &log.text(Format::Csv)).unwrap();
+        let report = run(&settings(Format::Csv, &limits), &log.text(Format::Csv)).unwrap();
         assert_eq!(report.read.resolution, Duration::from_secs(1));
         let callers = log.callers();
         let holds = |[least, most]: [u64; 2], truth| (least..=most).contains(&truth);
@@ -170,8 +171,8 @@ fn addresses_count_as_peers_do() {
         "",
     ];
     let text: String = all.iter().map(|caller| line(caller)).collect();
-    let replay = Replay::of(Rows::of(["who"])).limit(Algorithm::SlidingLog, Limit::per_minute(1));
-    let report = run(&replay.clone().show_keys(), &text).unwrap();
+    let mut replay = by("who", &[(Algorithm::SlidingLog, Limit::per_minute(1))]);
+    let report = run(&replay, &text).unwrap();
     assert_eq!((report.callers, report.without_caller), (4, 2));
     let busiest = report.busiest.iter();
     let busiest: Vec<_> = busiest.map(|it| (it.caller.as_str(), it.most[1])).collect();
@@ -181,6 +182,7 @@ fn addresses_count_as_peers_do() {
         [&peers[..], &[("abba", 1), ("cafe:1", 1)]].concat()
     );
     // Nothing of a key is shown unless it is wanted.
+    replay.show_keys = false;
     let shown = format!("{:?}", run(&replay, &text).unwrap());
     for key in ["192.0.2.1", "abba"] {
         assert!(!shown.contains(key), "{shown}");
@@ -193,9 +195,7 @@ fn long_callers_are_cut_and_distinguished() {
     let long = "x".repeat(10_000);
     let line = |end: u32| format!("{{\"ts\":1700000000.1,\"agent\":\"{long}{end}\"}}\n");
     let text: String = [1, 2, 2].map(line).concat();
-    let replay = Replay::of(Rows::of(["agent"]))
-        .limit(Algorithm::SlidingLog, Limit::per_minute(9))
-        .show_keys();
+    let replay = by("agent", &[(Algorithm::SlidingLog, Limit::per_minute(9))]);
     let report = run(&replay, &text).unwrap();
     let most = report.busiest.iter().map(|it| it.most[0]);
     assert_eq!(most.collect::<Vec<_>>(), [2, 1]);
@@ -208,11 +208,8 @@ fn unreadable_lines_are_counted_and_shown_harmlessly() {
     let good = "192.0.2.1 - - [10/Oct/2000:13:55:36 -0700] \"GET / HTTP/1.1\" 200 2\n";
     let long = "x".repeat(100_000);
     let text = format!("{good}\u{1b}[2Jbroken\n\n{good}{long}\n{good}3\n4\n{good}");
-    let report = run(
-        &Replay::of(Rows::of(["ip"])).limit(Algorithm::SlidingLog, Limit::per_hour(3)),
-        &text,
-    )
-    .unwrap();
+    let replay = by("ip", &[(Algorithm::SlidingLog, Limit::per_hour(3))]);
+    let report = run(&replay, &text).unwrap();
     let read = &report.read;
     assert_eq!((read.lines, read.unreadable, read.requests), (8, 4, 4));
     assert_eq!(read.lost(), 0.5);
@@ -229,13 +226,12 @@ fn unreadable_lines_are_counted_and_shown_harmlessly() {
 #[test]
 fn a_log_that_is_read_once_is_not_verified() {
     let text = "time,who\n1700000000.001,a\n1700000000.002,a\n1700000000.003,b\n";
-    let replay = Replay::of(Rows::of(["who"]))
-        .limit(Algorithm::SlidingLog, Limit::per_minute(1))
-        .limit(Algorithm::Gcra, Limit::per_minute(1));
+    let minute = Limit::per_minute(1);
+    let both = [Algorithm::SlidingLog, Algorithm::Gcra].map(|algorithm| (algorithm, minute));
+    let replay = by("who", &both);
     let mut opened = false;
-    let report = replay
-        .run(|| Ok((!std::mem::replace(&mut opened, true)).then_some(text.as_bytes())))
-        .unwrap();
+    let once = || Ok((!std::mem::replace(&mut opened, true)).then_some(text.as_bytes()));
+    let report = replay.run(once, limits::first).unwrap();
     let [log, gcra] = &report.smallest[..] else {
         panic!("{report:?}")
     };
@@ -244,12 +240,12 @@ fn a_log_that_is_read_once_is_not_verified() {
     // Lines that are written meanwhile change nothing.
     let grown = format!("{text}1700000000.004,a\n1700000000.005,a\n");
     let mut readings = 0;
-    let report = replay.run(|| {
+    let growing = || {
         readings += 1;
         let text = if readings == 1 { text } else { &grown };
         Ok(Some(text.as_bytes()))
-    });
-    let report = report.unwrap();
+    };
+    let report = replay.run(growing, limits::first).unwrap();
     assert!(report.smallest.iter().all(|it| it.verified), "{report:?}");
     assert_eq!(report.smallest[1].permits, Some([2, 2]));
 }
@@ -257,37 +253,40 @@ fn a_log_that_is_read_once_is_not_verified() {
 #[test]
 fn errors_say_what_would_be_right() {
     let combined = "192.0.2.1 - - [10/Oct/2000:13:55:36 -0700] \"GET / HTTP/1.1\" 200 2\n";
-    let minute = Limit::per_minute(1);
-    let by = |column| Replay::of(Rows::of([column])).limit(Algorithm::SlidingLog, minute);
+    let minute = [(Algorithm::SlidingLog, Limit::per_minute(1))];
+    let too_fast = [(Algorithm::Gcra, limit(2_000_000, 1000))];
     for (replay, text, part) in [
+        (by("ip", &[]), combined, "1 to 16 limits, not 0"),
         (
-            Replay::of(Rows::of(["ip"])),
+            by("tenant", &minute),
             combined,
-            "1 to 16 limits, not 0",
+            "no column \"tenant\": it has ip,",
         ),
-        (by("ip").share(1.5), combined, "from 0 to 1, not 1.5"),
-        (by("tenant"), combined, "no column \"tenant\": it has ip,"),
         (
-            by("user"),
+            by("user", &minute),
             "time,ip\n",
             "no column \"user\": it has time, ip",
         ),
-        (by("ip"), "what\n", "line 1 of the log: it is neither JSON"),
         (
-            by("ip").limit(Algorithm::Gcra, limit(2_000_000, 1000)),
+            by("ip", &minute),
+            "what\n",
+            "line 1 of the log: it is neither JSON",
+        ),
+        (
+            by("ip", &too_fast),
             "time,ip\n1700000000.001,a\n",
             "more than one in each microsecond",
         ),
     ] {
-        let error = run(&replay, text).unwrap_err().to_string();
+        let error = run(&replay, text).unwrap_err();
         assert!(error.contains(part), "{error}");
     }
     // Nothing to read is no error: a day may have had no request.
-    let report = run(&by("ip"), "").unwrap();
+    let replay = by("ip", &minute);
+    let report = run(&replay, "").unwrap();
     assert_eq!((report.read.lines, report.read.requests), (0, 0));
     assert_eq!(report.smallest[0].permits, None);
-    let error = by("ip")
-        .run::<&[u8]>(|| Err(io::Error::other("gone")))
-        .unwrap_err();
-    assert_eq!(error.to_string(), "the log cannot be read: gone");
+    let gone = || Err::<Option<&[u8]>, _>(io::Error::other("gone"));
+    let error = replay.run(gone, limits::first).unwrap_err();
+    assert_eq!(error, "the log cannot be read: gone");
 }

@@ -1,12 +1,12 @@
 //! The goals of tower-ratelimit: each row's two sides in turns, in one run. See `../../README.md`.
 
+#[allow(dead_code, unused_imports, reason = "the command uses the rest")]
+#[path = "../../../src/bin/ratelimit/access_log/mod.rs"]
+mod access_log;
 mod arguments;
 mod commands;
 mod contenders;
 mod database;
-#[allow(dead_code, unused_imports, reason = "the command uses the rest")]
-#[path = "../../../src/bin/ratelimit/engine/mod.rs"]
-mod engine;
 #[path = "../../shared/figures.rs"]
 mod figures;
 mod floors;
@@ -16,6 +16,9 @@ mod http;
     reason = "shared with what counts instructions, which uses all of it"
 )]
 mod in_process;
+#[allow(dead_code, unused_imports, reason = "the command uses the rest")]
+#[path = "../../../src/bin/ratelimit/replay/limits/mod.rs"]
+mod limits;
 #[path = "../../shared/machine.rs"]
 mod machine;
 mod peers;

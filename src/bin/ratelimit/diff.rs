@@ -15,11 +15,18 @@ use crate::{
     log::{Columns, said, understood},
     needs::needs,
     out::{Field, Format, counted, harmless, in_file, objects, say, table},
-    report::ASSUMED,
+    replay::ASSUMED,
     rules::{Assumptions, read_toml},
     stage::{Stage, is_refused},
 };
 
+/// Why a log does not show that no caller is newly refused.
+const NEW: &str = "the new file refuses callers that the old one does not";
+const NEW_OF_NONE: &str =
+    "the new file refuses requests without a caller that the old one does not";
+const NO_REQUESTS: &str = "the log has no requests, so it does not show what the new file refuses";
+const APPROXIMATE: &str = "the figures are approximate, so they do not show that no caller is \
+                           newly refused: log milliseconds";
 /// The callers of each kind that are listed.
 const LISTED: usize = 10;
 
@@ -126,7 +133,7 @@ fn send(
         &list("let through", &let_through),
         ASSUMED,
     ];
-    let mut object = read.object();
+    let mut object = json!(read.rows);
     object["refused"] = json!([old, new]);
     object["newly_refused"] = objects(&newly_refused);
     object["newly_let_through"] = objects(&let_through);
@@ -134,23 +141,20 @@ fn send(
     needs.extend(self::needs(&read_toml(&arguments.new)?));
     let is_enough = read.report(effects.iter().flat_map(|effect| &effect.rules), &needs);
     let coarse = effects[1].rules.iter().any(|rule| read.is_too_coarse(rule));
-    let reason = if !newly_refused.is_empty() {
-        "the new file refuses callers that the old one does not"
-    } else if of_none > 0 {
-        "the new file refuses requests without a caller that the old one does not"
-    } else if read.rows.requests == 0 {
-        "the log has no requests, so it does not show what the new file refuses"
-    } else if coarse && !same {
-        "the figures are approximate, so they do not show that no caller is newly refused: log \
-         milliseconds"
-    } else {
-        ""
-    };
-    let fails = arguments.fail_on_newly_refused && !reason.is_empty();
-    if fails {
+    let objections = [
+        (!newly_refused.is_empty(), NEW),
+        (of_none > 0, NEW_OF_NONE),
+        (read.rows.requests == 0, NO_REQUESTS),
+        (coarse && !same, APPROXIMATE),
+    ];
+    let mut objections = objections.iter().filter(|(applies, _)| *applies);
+    let objection = objections
+        .next()
+        .filter(|_| arguments.fail_on_newly_refused);
+    if let Some((_, reason)) = objection {
         say(reason);
     }
-    Ok((words.concat(), object, is_enough && !fails))
+    Ok((words.concat(), object, is_enough && objection.is_none()))
 }
 
 /// The fields of a file, each with its text: the part, such as `rules.login`, and the name.

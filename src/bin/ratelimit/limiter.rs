@@ -132,15 +132,20 @@ impl Command {
 }
 
 impl One {
-    /// Returns the store, and what Redis has of the limiter.
-    async fn found(&self) -> Result<(RedisStore, Diagnosis), Stop> {
+    /// Returns the store, and what Redis has under the name of the limiter.
+    async fn look(&self) -> Result<(RedisStore, Diagnosis), Stop> {
         let store = self.connection.open()?;
         let name = self.which.name(&store)?;
         let seen = store.look_at(&name).await?;
-        let is_there = |life: &TimeToLive| *life != TimeToLive::Missing;
-        match seen.time_to_live.iter().any(is_there) {
+        Ok((store, seen))
+    }
+
+    /// Returns the same, if there is such a limiter.
+    async fn found(&self) -> Result<(RedisStore, Diagnosis), Stop> {
+        let (store, seen) = self.look().await?;
+        match is_there(&seen) {
             true => Ok((store, seen)),
-            false => Err(Stop(4, format!("there is no limiter {name:?}"))),
+            false => Err(Stop(4, format!("there is no limiter {:?}", seen.name()))),
         }
     }
 
@@ -176,14 +181,11 @@ impl One {
 impl Change {
     /// Returns the limiter. One that Redis does not have is that of a rule, if its name is of one.
     async fn limiter(&self) -> Result<RateLimiter, Stop> {
-        let store = self.one.connection.open()?;
-        let name = self.one.which.name(&store)?;
-        let seen = store.look_at(&name).await?;
-        let is_there = |life: &TimeToLive| *life != TimeToLive::Missing;
-        let is_known = seen.is_own || seen.time_to_live.iter().any(is_there);
-        let limiter = match is_known || !self.one.connection.makes(&name) {
+        let (store, seen) = self.one.look().await?;
+        let is_known = seen.is_own || is_there(&seen);
+        let limiter = match is_known || !self.one.connection.makes(seen.name()) {
             true => as_counted(&store, &seen)?,
-            false => RateLimiter::of_rule(&store, &name)?,
+            false => RateLimiter::of_rule(&store, seen.name())?,
         };
         Ok(limiter.by_tool())
     }
@@ -222,8 +224,7 @@ impl Change {
     }
 
     async fn set_rate(&self, rate: Limit, reset: bool) -> Result<(), Stop> {
-        let store = self.one.connection.open()?;
-        let seen = store.look_at(&self.one.which.name(&store)?).await?;
+        let (store, seen) = self.one.look().await?;
         let limiter = as_counted(&store, &seen)?;
         let (name, before) = (limiter.name(), limiter.limit().await?);
         let limit = like(rate, before)?;
@@ -284,6 +285,12 @@ async fn verify(connection: &Connection, format: &Format) -> Result<bool, Stop> 
     Ok(findings.is_empty())
 }
 
+/// Returns whether there is such a limiter.
+fn is_there(seen: &Diagnosis) -> bool {
+    let is_there = |life: &TimeToLive| *life != TimeToLive::Missing;
+    seen.time_to_live.iter().any(is_there)
+}
+
 /// Returns the limiter as its permits seem to be counted.
 fn as_counted(store: &RedisStore, seen: &Diagnosis) -> Result<RateLimiter, Stop> {
     let limiter = match seen.is_own {
@@ -310,10 +317,9 @@ fn like(limit: Limit, before: Option<Limit>) -> Result<Limit, Stop> {
     let Some(before) = before else {
         return Ok(limit);
     };
-    let limit = if before.is_per_client() {
-        limit.per_client()
-    } else {
-        limit
+    let limit = match before.is_per_client() {
+        true => limit.per_client(),
+        false => limit,
     };
     Ok(match before.keep_alive_time() {
         Some(time) => limit.keep_alive(time)?,

@@ -1,22 +1,22 @@
 //! An access log: how it is read, and the request that each of its lines was.
 
 use std::{
+    borrow::Cow,
     collections::BTreeSet,
     fs::File,
     io::{self, BufRead, BufReader, Read},
     net::SocketAddr,
     path::Path,
-    time::{Duration, UNIX_EPOCH},
+    time::Duration,
 };
 
 use flate2::bufread::MultiGzDecoder;
 use http::{HeaderName, HeaderValue, Method, Request, StatusCode, Uri, header::HOST};
 use indicatif::{ProgressBar, ProgressFinish};
-use serde_json::{Value, json};
 use tower_ratelimit::{Limit, key::PeerAddr};
 
 use crate::{
-    engine::{Rows, RowsRead, counted_as, ip_of},
+    access_log::{Rows, RowsRead, counted_as, ip_of},
     needs::Need,
     out::{counted, harmless, in_file, say},
     rules::Found,
@@ -80,8 +80,7 @@ pub(crate) struct LogRead {
     without_address: u64,
 }
 
-/// The columns of each request, in the order in which they are read, and what it means that a log
-/// lacks one; nothing where that is usual.
+/// The columns of each request, and what it means that a log lacks one; nothing where that is usual.
 const USUAL: [(&str, &str, &str); 5] = [
     ("ip", "addresses", ", so rules by `peer` miss their key"),
     ("method", "methods", ": each request counts as GET"),
@@ -90,18 +89,23 @@ const USUAL: [(&str, &str, &str); 5] = [
     ("status", "status", ": each response counts as 200"),
 ];
 
+/// What is kept of a line until all earlier ones are read: the request, unless HTTP has none like
+/// it, its caller, and whether it says an address.
+type Kept = (Option<Request<()>>, Option<Box<str>>, bool);
+
 impl Columns {
     /// Returns rows that are read so.
-    pub(crate) fn rows(&self, rows: Rows) -> Result<Rows, String> {
-        let rows = rows.reorder(self.reorder).skip_fields(self.skip_fields);
-        let mut columns = self.columns.iter();
-        columns.try_fold(rows, |rows, (column, place)| match &**column {
-            "duration" if place != "-" => {
+    pub(crate) fn rows(&self, mut rows: Rows) -> Result<Rows, String> {
+        (rows.reorder, rows.skip) = (self.reorder, self.skip_fields);
+        for (column, place) in &self.columns {
+            if column == "duration" && place != "-" {
                 let (column, unit) = values::duration(place)?;
-                Ok(rows.duration_column(column, unit))
+                rows = rows.duration_column(column, unit);
+            } else {
+                rows.places.push((column.clone(), place.clone()));
             }
-            _ => Ok(rows.place(column, place)),
-        })
+        }
+        Ok(rows)
     }
 
     /// Reads a log, and calls `each` with the time, request and caller of each line. Callers are in
@@ -112,42 +116,46 @@ impl Columns {
         by: Option<&str>,
         mut each: impl FnMut(Duration, Request<()>, Option<Box<str>>),
     ) -> Result<LogRead, String> {
-        let rows = match by {
-            Some(by) => Rows::of([by]),
-            None => Rows::of([]).optional("ip"),
-        };
-        let usual = USUAL.into_iter().map(|(column, ..)| column);
-        let rows = usual.fold(self.rows(rows)?, Rows::optional);
-        // They follow the usual ones, and a log must have them: a typing error would be silent.
+        let rows = Rows::of(by).column("ip", true).column("host", true);
+        // A log must have these: a typing error would be silent.
         let columns = self.field.iter().map(|(_, column)| column);
-        let rows = columns.fold(rows, |rows, column| rows.column(column));
+        let rows = columns.fold(self.rows(rows)?, |rows, column| rows.column(column, false));
         let file = open(log).map_err(in_file(log))?;
         let (mut invalid, mut with_host, mut without_address) = (0, 0, 0);
-        let read = rows.read(file, |time, fields| {
-            let [caller, ip, method, path, host, status, others @ ..] = fields else {
-                return;
+        let keep = |fields: &[Option<Cow<'_, str>>]| {
+            let [_, _, method, path, status, rest @ ..] = fields else {
+                return None;
             };
-            let usual = [ip, method, path, host, status];
+            let (caller, rest) = rest.split_at_checked(usize::from(by.is_some()))?;
+            let [ip, host, others @ ..] = rest else {
+                return None;
+            };
             let names = self.field.iter().map(|(name, _)| name.as_str());
             let others = names.zip(others.iter().map(Option::as_deref));
-            let time = time.duration_since(UNIX_EPOCH).unwrap_or_default();
-            let caller = match by {
-                Some("ip") => caller.as_deref().map(|it| counted_as(it).into()),
-                _ => caller.clone(),
+            let caller = caller.first().and_then(Option::as_deref);
+            let caller = caller.map(|it| match by {
+                Some("ip") => counted_as(it).into(),
+                _ => it.into(),
+            });
+            let usual = [ip, method, path, host, status].map(Option::as_deref);
+            let has_address = said(usual[0]).is_some();
+            Some((request(usual, others), caller, has_address))
+        };
+        let decide = |_, time: i64, (request, caller, has_address): Kept| {
+            let Some(request) = request else {
+                invalid += 1;
+                return;
             };
-            match request(usual.map(Option::as_deref), others) {
-                None => invalid += 1,
-                Some(request) => {
-                    with_host += u64::from(request.uri().host().is_some());
-                    without_address += u64::from(said(ip.as_ref()).is_none());
-                    each(time, request, caller);
-                }
-            }
-        });
+            with_host += u64::from(request.uri().host().is_some());
+            without_address += u64::from(!has_address);
+            let time = Duration::from_micros(u64::try_from(time).unwrap_or(0));
+            each(time, request, caller);
+        };
+        let read = rows.each(file, u64::MAX, keep, decide);
         let mut rows = read.map_err(in_file(log))?;
         rows.requests -= invalid;
         rows.invalid += invalid;
-        let fields = self.field.iter().map(|(name, _)| name.to_ascii_lowercase());
+        let fields = self.field.iter().map(|(name, _)| name.clone());
         Ok(LogRead {
             rows,
             fields: fields.collect(),
@@ -303,10 +311,6 @@ impl LogRead {
     /// Returns whether times are too far apart for the limit of a rule.
     pub(crate) fn is_too_coarse(&self, rule: &Row) -> bool {
         rule.limit.is_some_and(|limit| is_coarse(&self.rows, limit))
-    }
-
-    pub(crate) fn object(&self) -> Value {
-        json!(self.rows)
     }
 }
 

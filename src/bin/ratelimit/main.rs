@@ -5,22 +5,19 @@
 //! if all is well, 1 if the answer is no, 2 for a usage error, also if a file cannot be read, 3 if
 //! Redis cannot be asked, and 4 if there is no such limiter.
 
+mod access_log;
 mod check;
-mod demo;
 mod diff;
-mod engine;
 mod explain;
-mod html;
 mod limiter;
 mod log;
 mod needs;
 mod out;
 mod redis;
 mod replay;
-mod report;
 mod rules;
-mod smallest;
 mod stage;
+mod stop;
 mod values;
 
 use std::process::ExitCode;
@@ -28,9 +25,11 @@ use std::process::ExitCode;
 use clap::{CommandFactory, Parser, Subcommand};
 use clap_complete::Shell;
 use tokio::runtime::Builder;
-use tower_ratelimit::{ConfigError, Error, ErrorKind};
 
-use self::out::{print, say};
+use self::{
+    out::{print, say},
+    stop::Stop,
+};
 
 /// Choose limits by logs, check files of rules, and look after limiters in Redis.
 #[derive(Parser)]
@@ -53,41 +52,6 @@ enum Command {
         /// The shell
         shell: Shell,
     },
-}
-
-/// Why a command ends without a result: the exit status, and the reason.
-struct Stop(u8, String);
-
-impl Stop {
-    /// The command cannot be meant so, or a file cannot be read.
-    fn usage(reason: impl Into<String>) -> Self {
-        Self(2, reason.into())
-    }
-}
-
-impl From<String> for Stop {
-    fn from(reason: String) -> Self {
-        Self::usage(reason)
-    }
-}
-
-impl From<ConfigError> for Stop {
-    fn from(error: ConfigError) -> Self {
-        Self::usage(error.to_string())
-    }
-}
-
-impl From<Error> for Stop {
-    fn from(error: Error) -> Self {
-        let reason = match std::error::Error::source(&error) {
-            Some(source) => format!("{error}: {}", source.to_string().escape_debug()),
-            None => error.to_string(),
-        };
-        match error.kind() {
-            ErrorKind::Limit => Self::usage(reason),
-            _ => Self(3, reason),
-        }
-    }
 }
 
 fn main() -> ExitCode {

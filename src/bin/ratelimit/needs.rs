@@ -17,11 +17,8 @@ pub(crate) enum Need {
 pub(crate) fn needs(file: &Value) -> BTreeSet<Need> {
     let mut needs = BTreeSet::new();
     for list in ["on", "deny", "allow"] {
-        let entries = file[list].as_array();
-        entries
-            .into_iter()
-            .flatten()
-            .for_each(|entry| of_entry(file, entry, &mut needs));
+        let entries = file[list].as_array().into_iter().flatten();
+        entries.for_each(|entry| of_entry(file, entry, &mut needs));
     }
     let rules = file["rules"].as_object().into_iter().flatten();
     for (_, rule) in rules {
@@ -61,30 +58,23 @@ fn add_key(file: &Value, by: &Value, needs: &mut BTreeSet<Need>) {
     let many = by.as_array().into_iter().flatten();
     let texts = many.chain([by]).filter_map(Value::as_str);
     for term in texts.flat_map(|text| text.split(" or ")).map(str::trim) {
-        let need = match term.split_once(':') {
-            Some(("header" | "credential", name)) => Need::Field(name.to_owned()),
-            Some(_) => continue,
-            None => match term {
-                "peer" => Need::Column("ip"),
-                "route" => Need::Column("path"),
-                "shared" | "skip" => continue,
-                _ => {
-                    let key = &file["keys"][term];
-                    match key["from"].as_str() {
-                        Some("client-ip") => {
-                            let header = key["header"].as_str().unwrap_or("x-forwarded-for");
-                            needs.insert(Need::Column("ip"));
-                            Need::Field(header.to_ascii_lowercase())
-                        }
-                        // A key is made of those before it, so this ends.
-                        _ if key.is_object() => {
-                            add_key(file, &key["from"], needs);
-                            continue;
-                        }
-                        _ => Need::Field(term.to_owned()),
-                    }
-                }
-            },
+        let key = &file["keys"][term];
+        let need = match (term, term.split_once(':')) {
+            (_, Some(("header" | "credential", name))) => Need::Field(name.to_owned()),
+            (_, Some(_)) | ("shared" | "skip", _) => continue,
+            ("peer", _) => Need::Column("ip"),
+            ("route", _) => Need::Column("path"),
+            _ if key["from"] == "client-ip" => {
+                let header = key["header"].as_str().unwrap_or("x-forwarded-for");
+                needs.insert(Need::Column("ip"));
+                Need::Field(header.to_ascii_lowercase())
+            }
+            // A key is made of those before it, so this ends.
+            _ if key.is_object() => {
+                add_key(file, &key["from"], needs);
+                continue;
+            }
+            _ => Need::Field(term.to_owned()),
         };
         needs.insert(need);
     }

@@ -68,9 +68,7 @@ impl Connection {
         }
         .build()?)
     }
-}
 
-impl Connection {
     /// Returns whether a rule makes names like this one.
     pub(crate) fn makes(&self, name: &str) -> bool {
         let rest = name.strip_prefix(&self.prefix);

@@ -12,8 +12,9 @@ use tower_ratelimit::{Algorithm, Limit};
 
 use super::Pace;
 use crate::{
+    access_log::Rows,
     database,
-    engine::{Replay, Rows},
+    limits::{self, Replay},
     row::{Contest, Goal::AtMost, Rounds, Row, figure},
     support::random::Random,
 };
@@ -104,9 +105,13 @@ impl Drop for Log {
 pub(crate) fn read(path: &str, replayed: bool) {
     let open = || File::open(path).map(|file| BufReader::with_capacity(1 << 16, file));
     if replayed {
-        let replay =
-            Replay::of(Rows::of(["ip"])).limit(Algorithm::SlidingLog, Limit::per_minute(60));
-        let report = replay.run(|| open().map(Some)).unwrap();
+        let replay = Replay {
+            rows: Rows::of(["ip"]),
+            limits: vec![(Algorithm::SlidingLog, Limit::per_minute(60))],
+            share: 0.001,
+            show_keys: false,
+        };
+        let report = replay.run(|| open().map(Some), limits::first).unwrap();
         assert_eq!((report.read.requests, report.callers), (LINES, CALLERS));
         assert!(report.smallest[0].verified);
     } else {

@@ -1,14 +1,15 @@
 //! Columns are found in each format, and read.
 
-use super::*;
+use super::{
+    super::{OWN, Rows},
+    *,
+};
 
-fn columns(names: &[&str]) -> Wanted {
-    let columns = names.iter().map(|name| ((*name).to_owned(), false));
-    Wanted {
-        columns: columns.collect(),
-        places: Vec::new(),
-        skip: 0,
-    }
+fn columns(names: &[&str]) -> Rows {
+    let mut rows = Rows::of(names.iter().copied());
+    // Without those of every log.
+    rows.columns.drain(..OWN.len());
+    rows
 }
 
 /// Reads the column of a line that shows its format.

@@ -5,7 +5,7 @@ use std::{fmt::Display, time::Duration};
 use serde::{Serialize, Serializer};
 use tower_ratelimit::{Algorithm, Limit};
 
-use super::rows::RowsRead;
+use crate::access_log::RowsRead;
 
 /// The least and the most that a figure may be. Both are the same where it is known.
 pub(crate) type Figure = [u64; 2];

@@ -3,21 +3,20 @@
 use std::{
     borrow::Cow,
     collections::BTreeMap,
-    io::{BufRead, Read},
+    io::{self, BufRead, Read},
     mem,
     time::Duration,
 };
 
 use super::{
-    ReplayError,
-    check::{Kind, Tally, is_request, says_nothing},
-    format::{Column, FIELDS, Fields, Format, Lack, OWN, rival, suggestion},
-    rows::{Rows, RowsRead},
+    Rows, RowsRead,
+    format::{FIELDS, Fields, Format, Lack, rival, suggestion},
+    kind::{Kind, Tally, is_request, says_nothing},
     time::{self, Resolution},
 };
 
 /// The length of the longest line that is read: longer ones are unreadable.
-const LONGEST_LINE: u64 = 1 << 16;
+const LONGEST_LINE: usize = 1 << 16;
 /// The number of requests that show how far times are apart.
 const FIRST: usize = 4096;
 /// The number of lines among which the format is looked for.
@@ -29,51 +28,52 @@ const SAMPLES: usize = 3;
 const SAMPLE: usize = 100;
 
 impl Rows {
-    /// Reads this many lines of a log. `keep` takes what matters of a request, if anything does.
-    /// `decide` gets the resolution of the log, and the requests in the order of time, with their
-    /// times in microseconds.
-    pub(super) fn each<T>(
+    /// Reads this many lines of a log. `keep` takes what matters of a request, by its columns in
+    /// their order, of which one that is missing is `None`. `decide` gets the resolution of the
+    /// log, and what was kept in the order of time, in microseconds since the epoch.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if the log cannot be read or lacks a column, or if a column is not what its
+    /// name says in 95 % of the lines, which only the whole log shows: `decide` was called then.
+    pub(crate) fn each<T>(
         &self,
         mut log: impl BufRead,
         lines: u64,
         mut keep: impl FnMut(&[Option<Cow<'_, str>>]) -> Option<T>,
         mut decide: impl FnMut(Duration, i64, T),
-    ) -> Result<RowsRead, ReplayError> {
+    ) -> Result<RowsRead, String> {
+        let columns = self.columns.iter();
         let mut reading = Reading {
             rows: self,
+            lines,
             format: None,
             header: 0,
             read: RowsRead::default(),
-            kinds: self.wanted.kinds(),
-            tallies: vec![Tally::default(); self.wanted.columns.len()],
+            tallies: columns.map(|(name, _)| Tally::of(name)).collect(),
             waiting: BTreeMap::new(),
             newest: i64::MIN,
             written: Resolution::default(),
             lasted: Resolution::default(),
         };
-        let (mut line, mut has_begun) = (Vec::new(), false);
-        let mut sample = Vec::new();
+        let (mut line, mut sample, mut has_begun) = (Vec::new(), Vec::new(), false);
         while sample.len() < FORMAT_WITHIN
-            && reading.read.physical < lines
-            && let Some((text, is_whole)) = reading.next_line(&mut log, &mut line)?
+            && let Some(text) = reading.next_line(&mut log, &mut line)?
         {
-            sample.push((text.into_owned(), is_whole));
+            sample.push(text.into_owned());
         }
         let problem = reading.find_format(&sample);
-        let whole = sample.iter().filter(|(_, is_whole)| *is_whole);
-        let shown = whole.map(|(text, _)| trimmed(text));
+        let shown = sample.iter().filter(|text| is_whole(text));
+        let shown = shown.map(|text| trimmed(text));
         let shown: Vec<_> = shown.filter(|text| is_content(text)).collect();
         if let Some((kind, reason)) = problem {
             return Err(self.unclear(kind, &reason, "", &shown));
         }
-        for ((text, is_whole), number) in sample.iter().zip(1..) {
-            reading.line((text, *is_whole), number, &mut keep);
+        for (text, number) in sample.iter().zip(1..) {
+            reading.line(text, number, &mut keep);
         }
-        while reading.read.physical < lines
-            && let Some(text) = reading.next_line(&mut log, &mut line)?
-        {
-            let number = reading.read.physical;
-            reading.line((&text.0, text.1), number, &mut keep);
+        while let Some(text) = reading.next_line(&mut log, &mut line)? {
+            reading.line(&text, reading.read.physical, &mut keep);
             has_begun |= reading.waiting.len() >= FIRST;
             if has_begun {
                 reading.decide(&mut decide, false);
@@ -84,24 +84,25 @@ impl Rows {
     }
 
     /// Returns an error for a column that is not where it seems to be.
-    fn unclear(&self, kind: Kind, reason: &str, remedy: &str, sample: &[&str]) -> ReplayError {
+    fn unclear(&self, kind: Kind, reason: &str, remedy: &str, sample: &[&str]) -> String {
         // Any column may be called anything.
         let suggestion = match kind {
             Kind::Any => String::new(),
-            _ => suggestion(sample, &self.wanted),
+            _ => suggestion(sample, self),
         };
-        ReplayError::Format(format!("{reason}{suggestion}{remedy}"))
+        format!("{reason}{suggestion}{remedy}")
     }
 }
 
 struct Reading<'a, T> {
     rows: &'a Rows,
+    /// The lines that are read at most.
+    lines: u64,
     format: Option<Format>,
     /// The number of the line that is the header of a CSV file.
     header: u64,
     read: RowsRead,
     /// By column.
-    kinds: Vec<Kind>,
     tallies: Vec<Tally>,
     /// The requests of the last while, which later lines may still precede: by their times, and in
     /// the order of their lines.
@@ -111,40 +112,43 @@ struct Reading<'a, T> {
     lasted: Resolution,
 }
 
-/// A line, and whether it is whole, or the beginning of one that is too long.
-type Text<T> = (T, bool);
-
 impl<T> Reading<'_, T> {
-    /// Reads one line, if there is one more.
+    /// Reads one line, if there is one more. Of one that is too long, the beginning.
     fn next_line<'l>(
         &mut self,
         log: &mut impl BufRead,
         line: &'l mut Vec<u8>,
-    ) -> Result<Option<Text<Cow<'l, str>>>, ReplayError> {
+    ) -> Result<Option<Cow<'l, str>>, String> {
         line.clear();
-        if log.by_ref().take(LONGEST_LINE).read_until(b'\n', line)? == 0 {
+        let mut read = || {
+            let read = log.take(LONGEST_LINE as u64).read_until(b'\n', line)?;
+            if read == LONGEST_LINE && !line.ends_with(b"\n") {
+                log.skip_until(b'\n')?;
+            }
+            Ok(read)
+        };
+        let no_more = self.read.physical == self.lines;
+        if no_more || read().map_err(|error: io::Error| unread(&error))? == 0 {
             return Ok(None);
         }
         self.read.physical += 1;
-        let is_whole = line.ends_with(b"\n") || (line.len() as u64) < LONGEST_LINE;
-        if !is_whole {
-            log.skip_until(b'\n')?;
-        }
         // Most logs are ASCII, which this reads much faster than what mends the rest.
         let text = str::from_utf8(line);
-        let text = text.map_or_else(|_| String::from_utf8_lossy(line), Cow::Borrowed);
-        Ok(Some((text, is_whole)))
+        Ok(Some(text.map_or_else(
+            |_| String::from_utf8_lossy(line),
+            Cow::Borrowed,
+        )))
     }
 
     /// Finds the format by the lines that show the most columns. Returns what is missing.
-    fn find_format(&mut self, sample: &[Text<String>]) -> Option<Lack> {
+    fn find_format(&mut self, sample: &[String]) -> Option<Lack> {
         let mut problem = None;
-        for ((text, is_whole), number) in sample.iter().zip(1..) {
-            let text = trimmed(text);
-            if !*is_whole || !is_content(text) {
+        for (text, number) in sample.iter().zip(1..) {
+            let line = trimmed(text);
+            if !is_whole(text) || !is_content(line) {
                 continue;
             }
-            match Format::of(text, &self.rows.wanted) {
+            match Format::of(line, self.rows) {
                 Ok(format) => {
                     let missing = format.missing();
                     let before = self.format.as_ref().map_or(usize::MAX, Format::missing);
@@ -169,7 +173,7 @@ impl<T> Reading<'_, T> {
     /// Takes in one line.
     fn line(
         &mut self,
-        (text, is_whole): Text<&str>,
+        text: &str,
         number: u64,
         keep: &mut impl FnMut(&[Option<Cow<'_, str>>]) -> Option<T>,
     ) {
@@ -178,7 +182,7 @@ impl<T> Reading<'_, T> {
             return;
         }
         self.read.lines += 1;
-        let format = self.format.as_ref().filter(|_| is_whole);
+        let format = self.format.as_ref().filter(|_| is_whole(text));
         let fields = format.and_then(|format| format.read(line));
         let taken = fields.and_then(|fields| self.take(&fields, number, keep));
         if taken.is_none() {
@@ -194,9 +198,7 @@ impl<T> Reading<'_, T> {
     fn is_header(&mut self, line: &str, number: u64) -> bool {
         let has_header = self.format.as_ref().is_some_and(Format::has_header);
         if has_header && line.starts_with(FIELDS) && number > self.header {
-            self.format = Format::of(line, &self.rows.wanted)
-                .ok()
-                .or(self.format.take());
+            self.format = Format::of(line, self.rows).ok().or(self.format.take());
         }
         number == self.header || (has_header && line.starts_with('#'))
     }
@@ -208,16 +210,13 @@ impl<T> Reading<'_, T> {
         number: u64,
         keep: &mut impl FnMut(&[Option<Cow<'_, str>>]) -> Option<T>,
     ) -> Option<()> {
-        let (own, fields) = fields.split_at_checked(OWN.len())?;
-        let [written, lasted, ..] = own else {
+        let [written, lasted, ..] = &fields[..] else {
             return None;
         };
-        let is_request = self.check(own, fields);
+        let is_request = self.check(fields);
         let written = written.as_deref()?;
         let time = time::read(written);
-        if let Some(tally) = self.tallies.first_mut() {
-            tally.add(written, time.is_some());
-        }
+        self.tallies[0].add(written, time.is_some());
         let written = time?;
         let lasted = match (self.rows.unit, lasted.as_deref()) {
             (None, _) => 0,
@@ -250,27 +249,19 @@ impl<T> Reading<'_, T> {
     }
 
     /// Counts what the columns of a line hold. Returns whether it is a request.
-    fn check(&mut self, own: &[Option<Cow<'_, str>>], others: &[Option<Cow<'_, str>>]) -> bool {
-        let [.., method, path, status] = own else {
+    fn check(&mut self, fields: &Fields<'_>) -> bool {
+        let ([_, _, method, path, status, ..], Some(format)) = (&fields[..], &self.format) else {
             return false;
         };
-        let Some(Format { columns, .. }) = &self.format else {
-            return false;
-        };
-        let has = |place: usize| columns.get(place).is_some_and(Option::is_some);
-        let target = if has(3) { path.as_deref() } else { Some("/") };
-        let method = if has(2) {
-            method.as_deref()
-        } else {
-            Some("GET")
-        };
+        let lacks = |place: usize| format.columns[place].is_none();
+        let method = method.as_deref().or(lacks(2).then_some("GET"));
+        let target = path.as_deref().or(lacks(3).then_some("/"));
         let is_request = method.zip(target).is_some_and(is_request);
         // What a server has refused may be anything.
         let refused = status.as_deref().is_some_and(|it| it.starts_with('4'));
         // The time is read once.
-        let fields = own.iter().chain(others).zip(&self.kinds);
-        for ((field, kind), tally) in fields.zip(&mut self.tallies).skip(1) {
-            let kind = *kind;
+        for (field, tally) in fields.iter().zip(&mut self.tallies).skip(1) {
+            let kind = tally.kind;
             let of_request = matches!(kind, Kind::Method | Kind::Path);
             match field.as_deref().filter(|text| !says_nothing(text)) {
                 Some(text) if of_request && (is_request || !refused) => tally.add(text, is_request),
@@ -301,62 +292,53 @@ impl<T> Reading<'_, T> {
     }
 
     /// Returns what was read, or an error if a column is not what its name says.
-    fn end(mut self, sample: &[&str]) -> Result<RowsRead, ReplayError> {
-        let (mut read, wanted) = (mem::take(&mut self.read), &self.rows.wanted);
+    fn end(mut self, sample: &[&str]) -> Result<RowsRead, String> {
+        let (mut read, rows) = (mem::take(&mut self.read), self.rows);
         // A log without lines has no problem.
         let Some(format) = &self.format else {
             return Ok(read);
         };
         let lines = read.lines - read.unreadable;
-        for (place, column) in format.columns.iter().enumerate() {
-            let name = &wanted.columns[place].0;
-            match column {
-                Some(column) if !self.is_silent(place, lines) => {
-                    let name = column.word.map_or(&**name, |_| "request");
-                    if let Some(reason) = self.mistake(place, name, column, lines) {
-                        let remedy = column.remedy(name, format);
-                        let kind = self.kinds[place];
-                        return Err(self.rows.unclear(kind, &reason, &remedy, sample));
-                    }
-                    if read.columns.iter().all(|(it, _)| it != name) {
-                        read.columns.push((name.to_owned(), column.shown.clone()));
-                    }
-                }
-                _ if place >= OWN.len() => read.missing.push(name.clone()),
-                _ => {}
+        let columns = format.columns.iter().zip(&rows.columns);
+        for ((column, (name, optional)), tally) in columns.zip(&self.tallies) {
+            // One that says nothing in any line is as good as none.
+            let is_silent = *optional && lines > 0 && tally.said == 0;
+            let Some(column) = column.as_ref().filter(|_| !is_silent) else {
+                read.missing
+                    .extend((!name.is_empty()).then(|| name.clone()));
+                continue;
+            };
+            let name = column.word.map_or(&**name, |_| "request");
+            if let Some(reason) = tally.mistake(name, &column.shown, lines) {
+                let remedy = column.remedy(name, format);
+                return Err(rows.unclear(tally.kind, &reason, &remedy, sample));
+            }
+            if read.columns.iter().all(|(it, _)| it != name) {
+                read.columns.push((name.to_owned(), column.shown.clone()));
             }
         }
         if read.lines > ENOUGH
-            && let Some(reason) = rival(sample, wanted)
+            && let Some(reason) = rival(sample, rows)
         {
-            return Err(ReplayError::Format(reason));
+            return Err(reason);
         }
         // What is counted by comes first.
         read.columns.sort_by_key(|(name, _)| Kind::of(name).place());
         if !read.missing.is_empty() {
-            read.hint = suggestion(sample, wanted);
+            read.hint = suggestion(sample, rows);
         }
         Ok(read)
     }
+}
 
-    /// Returns whether an optional column says nothing in any line, and is as good as none.
-    fn is_silent(&self, place: usize, lines: u64) -> bool {
-        let (_, optional) = self.rows.wanted.columns[place];
-        optional && lines > 0 && self.tallies[place].said == 0
-    }
+/// Returns the text of an error of a log that cannot be read.
+pub(crate) fn unread(error: &io::Error) -> String {
+    format!("the log cannot be read: {error}")
+}
 
-    /// Returns why a column is not what its name says, if that is so.
-    fn mistake(&self, place: usize, name: &str, column: &Column, lines: u64) -> Option<String> {
-        let tally = &self.tallies[place];
-        let is_silent = match self.kinds[place] {
-            Kind::Any => false,
-            // Figures of few of the requests would look like those of all.
-            Kind::Address => tally.said * 2 < lines,
-            _ => tally.said == 0 && lines > 0,
-        };
-        let is_good = tally.is_good() && !is_silent;
-        (!is_good).then(|| tally.error(name, &column.shown, lines))
-    }
+/// Returns whether a line is none that is too long.
+fn is_whole(line: &str) -> bool {
+    line.len() < LONGEST_LINE || line.ends_with('\n')
 }
 
 /// Returns whether a line is no comment, as headers have them around the names.

@@ -13,8 +13,8 @@ use smallvec::SmallVec;
 
 pub(super) use self::suggest::{rival, suggestion};
 use super::{
-    callers::ip_of,
-    check::Kind,
+    address::ip_of,
+    kind::Kind,
     time,
     words::{Words, skip},
 };
@@ -27,15 +27,6 @@ const COMBINED: &[&str] = &[
 const VHOST_COMBINED: &[&str] = &[
     "host", "ip", "ident", "user", "time", "request", "status", "bytes", "referer", "agent",
 ];
-/// The columns that are read of every log, each with whether a log may lack it: the time, the
-/// duration where one is subtracted, and what shows whether a line is a request.
-pub(super) const OWN: [(&str, bool); 5] = [
-    ("time", false),
-    ("", true),
-    ("method", true),
-    ("path", true),
-    ("status", true),
-];
 /// What is before the names in a header of the W3C's extended format.
 pub(super) const FIELDS: &str = "#Fields:";
 
@@ -44,31 +35,6 @@ pub(super) type Lack = (Kind, String);
 
 /// The texts of a line, by column.
 pub(super) type Fields<'a> = SmallVec<[Option<Cow<'a, str>>; 8]>;
-
-/// The columns that are read, and where the user says that they are.
-#[derive(Clone, Debug)]
-pub(super) struct Wanted {
-    /// Each with whether a log may lack it.
-    pub(super) columns: Vec<(String, bool)>,
-    pub(super) places: Vec<(String, String)>,
-    /// The words before each line that are no part of it.
-    pub(super) skip: usize,
-}
-
-impl Wanted {
-    /// Returns what each column holds.
-    pub(super) fn kinds(&self) -> Vec<Kind> {
-        self.columns
-            .iter()
-            .map(|(name, _)| Kind::of(name))
-            .collect()
-    }
-
-    fn place(&self, column: &str) -> Option<&str> {
-        let mut places = self.places.iter().rev();
-        places.find(|(name, _)| name == column).map(|(_, it)| &**it)
-    }
-}
 
 /// The place of one word or member of a line.
 #[derive(Clone, Debug)]
@@ -102,10 +68,7 @@ enum Line<'a> {
 /// The format of a log, with the columns in it.
 #[derive(Debug)]
 pub(super) struct Format {
-    /// The byte between words: a blank, a tab or a comma. `None` is JSON.
-    between: Option<u8>,
-    /// The names of the columns, where a header names them.
-    header: Option<Vec<String>>,
+    shape: Shape,
     skip: usize,
     /// `None` for one that the log lacks.
     pub(super) columns: Vec<Option<Column>>,
@@ -116,7 +79,7 @@ pub(super) struct Format {
 impl Format {
     /// Returns whether the line that it was found by is no request.
     pub(super) fn has_header(&self) -> bool {
-        self.header.is_some()
+        self.shape.header.is_some()
     }
 
     /// Returns the number of columns that the log lacks.
@@ -126,37 +89,51 @@ impl Format {
 
     /// Reads a line; `None` if it is not of this format.
     pub(super) fn read<'a>(&self, line: &'a str) -> Option<Fields<'a>> {
-        let line = skip(line, self.skip);
-        let line = match self.between {
-            None => Line::Json(serde_json::from_str(line).ok()?),
-            Some(between) => {
-                let between = between_words(line, between, self.has_header());
-                let words: SmallVec<_> = Words::of(line, between).take(self.words).collect();
-                let is_whole = words.len() == self.words || self.words == usize::MAX;
-                Line::Words(is_whole.then_some(words)?)
-            }
-        };
+        let line = self.shape.line(skip(line, self.skip), self.words).ok()?;
+        if let Line::Words(words) = &line
+            && words.len() < self.words
+            && self.words < usize::MAX
+        {
+            return None;
+        }
         let columns = self.columns.iter();
         Some(columns.map(|it| it.as_ref()?.text(&line)).collect())
     }
 }
 
-/// Returns the byte between the words of a line; `None` for JSON.
-fn between(line: &str) -> Option<u8> {
-    match line.starts_with('{') {
-        true => None,
-        false if line.starts_with(FIELDS) => Some(b' '),
-        false if line.contains('\t') => Some(b'\t'),
-        false if is_csv_header(line) => Some(b','),
-        false => Some(b' '),
-    }
+/// How lines are taken apart.
+#[derive(Debug)]
+struct Shape {
+    /// The byte between words: a blank, a tab or a comma. `None` is JSON.
+    between: Option<u8>,
+    /// The names of the columns, where a header names them.
+    header: Option<Vec<String>>,
 }
 
-/// Returns the byte between the words of a line below a header, if there is one. A header of the
-/// W3C may have blanks where the lines have tabs.
-fn between_words(line: &str, between: u8, has_header: bool) -> u8 {
-    let has_tabs = has_header && between == b' ' && line.contains('\t');
-    if has_tabs { b'\t' } else { between }
+impl Shape {
+    /// Returns that of a line, which may be a header.
+    fn of(line: &str) -> Self {
+        let header = header(line);
+        let between = match line.starts_with('{') {
+            true => None,
+            false if line.starts_with(FIELDS) => Some(b' '),
+            false if line.contains('\t') => Some(b'\t'),
+            false if header.is_some() => Some(b','),
+            false => Some(b' '),
+        };
+        Self { between, header }
+    }
+
+    /// Takes a line apart, up to so many words.
+    fn line<'a>(&self, line: &'a str, words: usize) -> serde_json::Result<Line<'a>> {
+        let between = match self.between {
+            None => return serde_json::from_str(line).map(Line::Json),
+            // A header of the W3C may have blanks where the lines have tabs.
+            Some(b' ') if self.header.is_some() && line.contains('\t') => b'\t',
+            Some(between) => between,
+        };
+        Ok(Line::Words(Words::of(line, between).take(words).collect()))
+    }
 }
 
 /// Returns the names of columns, if the line is a header: of a CSV file, or of the extended format
@@ -219,7 +196,7 @@ impl Column {
 
     /// Returns its name or its number, as an option takes it.
     fn place(&self, format: &Format) -> String {
-        let names = format.header.as_deref().unwrap_or(&[]);
+        let names = format.shape.header.as_deref().unwrap_or(&[]);
         let parts = self.parts.iter().map(|part| match part {
             Place::Number(number) => {
                 let name = names.get(*number).cloned();

@@ -6,16 +6,10 @@
 //! the same way, for the commands that send them through rules.
 
 mod callers;
-mod check;
-mod error;
-mod format;
 mod pass;
-mod reading;
 mod report;
-mod rows;
+mod search;
 mod smallest;
-mod time;
-mod words;
 
 use std::{
     borrow::Cow,
@@ -24,19 +18,19 @@ use std::{
     time::Duration,
 };
 
-use tower_ratelimit::{Algorithm, Limit, command::Meter};
+use tower_ratelimit::command::Meter;
 
 use self::{
     callers::Callers,
-    pass::{Pass, Run, Way},
-    smallest::{Bounds, Search},
+    pass::{Pass, Run},
+    smallest::{Bounds, Smallest},
 };
 pub(crate) use self::{
-    callers::{counted_as, ip_of},
-    error::ReplayError,
+    pass::Way,
     report::{Busiest, Candidate, Figure, Moment, Report, SmallestLimit},
-    rows::{Rows, RowsRead},
+    search::Search,
 };
+use crate::access_log::{OWN, Rows, RowsRead, unread};
 
 /// The most limits of one replay.
 const MOST_LIMITS: usize = 16;
@@ -44,85 +38,36 @@ const MOST_LIMITS: usize = 16;
 const BUSIEST: usize = 10;
 
 /// The settings of a replay.
-///
-/// A log is read in the common or combined format, also behind a virtual host, as JSON lines, as
-/// CSV or the W3C's extended format with a header, or as words with blanks between them; which one,
-/// its first lines show. Times are those of common logs, of RFC 3339 or 1123, or numbers since the
-/// epoch of 10, 13, 16 or 19 digits. Lines that cannot be read are counted, and so are those that
-/// hold no request. A column that does not hold what its name says in 95 % of the lines is an
-/// error.
 #[derive(Clone, Debug)]
-#[must_use = "nothing is read before `run`"]
 pub(crate) struct Replay {
-    rows: Rows,
-    limits: Vec<Way>,
-    share: f64,
-    show_keys: bool,
+    /// Requests are counted by the first column behind those of every log, or by what
+    /// [`run`](Self::run) is told.
+    pub(crate) rows: Rows,
+    pub(crate) limits: Vec<Way>,
+    /// The smallest limit is the one that touches fewer than this share of callers.
+    pub(crate) share: f64,
+    /// Set if callers are shown by their keys. Otherwise by digests, with a secret that each run
+    /// draws.
+    pub(crate) show_keys: bool,
 }
 
 impl Replay {
-    /// Counts requests by the first of these columns, or by what [`run_by`](Self::run_by) makes of
-    /// them: `ip` is the address, whatever the log calls it, and others have their names.
-    ///
-    /// A common or combined log has `ip`, `user`, `request`, `status`, `bytes`, `referer` and
-    /// `agent`. Words without a header have numbers, counted from 1, or the names before their
-    /// equals signs. In JSON, `user.id` is a member of the member `user`, and a list is what was
-    /// sent in several lines of a header. An address counts as
-    /// [`PeerIp`](tower_ratelimit::key::PeerIp) counts it.
-    pub(crate) fn of(rows: Rows) -> Self {
-        Self {
-            rows,
-            limits: Vec::new(),
-            share: 0.001,
-            show_keys: false,
-        }
-    }
-
-    /// Adds a limit, counted by this algorithm.
-    pub(crate) fn limit(mut self, algorithm: Algorithm, limit: Limit) -> Self {
-        self.limits.push((algorithm, limit));
-        self
-    }
-
-    /// Looks for the smallest limit that touches fewer than this share of callers. Default: 0.001.
-    pub(crate) fn share(mut self, share: f64) -> Self {
-        self.share = share;
-        self
-    }
-
-    /// Shows callers by their keys. Default: by digests, with a secret that each run draws.
-    pub(crate) fn show_keys(mut self) -> Self {
-        self.show_keys = true;
-        self
-    }
-
-    /// Reads the log that `open` returns, and decides its requests.
+    /// Reads the log that `open` returns, and counts each request by what `caller` returns for its
+    /// columns.
     ///
     /// Once for all limits; again to verify the smallest ones, and a few times to find them unless
     /// a sliding log counts. `open` returns `None` if the log cannot be read once more.
     ///
     /// # Errors
     ///
-    /// Returns an error if a setting cannot be used, or if the log cannot be read or lacks a
-    /// column.
+    /// Returns an error if a limit cannot be used, or if the log cannot be read or lacks a column.
     pub(crate) fn run<R: BufRead>(
-        &self,
-        open: impl FnMut() -> io::Result<Option<R>>,
-    ) -> Result<Report, ReplayError> {
-        self.run_by(open, |fields| fields.first()?.as_deref().map(Cow::Borrowed))
-    }
-
-    /// Does the same, and counts a request by what `caller` returns for its columns.
-    ///
-    /// # Errors
-    ///
-    /// Returns an error as [`run`](Self::run) does.
-    pub(crate) fn run_by<R: BufRead>(
         &self,
         mut open: impl FnMut() -> io::Result<Option<R>>,
         mut caller: impl for<'f> FnMut(&'f [Option<Cow<'f, str>>]) -> Option<Cow<'f, str>>,
-    ) -> Result<Report, ReplayError> {
+    ) -> Result<Report, String> {
         self.check()?;
+        let mut open = || open().map_err(|error| unread(&error));
         let mut count = |log: R, lines, limits: &dyn Fn(Duration) -> Vec<_>, verifies| {
             let (mut callers, mut pass) = (Callers::default(), None);
             let keep = |fields: &[Option<Cow<'_, str>>]| callers.number(caller(fields).as_deref());
@@ -133,26 +78,25 @@ impl Replay {
                 }
             };
             let read = self.rows.each(log, lines, keep, decide)?;
-            Ok::<_, ReplayError>((read, callers, pass.transpose()?.unwrap_or_default()))
+            let pass = pass.transpose().map_err(|error| error.to_string())?;
+            Ok::<_, String>((read, callers, pass.unwrap_or_default()))
         };
-        let Some(log) = open()? else {
-            return Err(ReplayError::Setting("there is no log to read".to_owned()));
-        };
+        let log = open()?.ok_or("there is no log to read")?;
         let limits = |resolution| self.ends(resolution).flatten().flatten().collect();
         let (read, callers, pass) = count(log, u64::MAX, &limits, false)?;
         if callers.missing > 0 && callers.count() == 0 {
             let reason = "no request has a caller: the column that is counted by says nothing";
-            return Err(ReplayError::Format(reason.to_owned()));
+            return Err(reason.to_owned());
         }
-        let mut searches: Vec<[Search; 2]> = Vec::new();
+        let mut searches: Vec<[Smallest; 2]> = Vec::new();
         for (bounds, (_, limit)) in self.bounds(read.resolution).zip(&self.limits) {
             if searches.iter().all(|[search, _]| search.bounds != bounds) {
-                let search = |end| Search::new(bounds, end, limit.permits(), &pass, self.share);
-                searches.push([0, 1].map(search));
+                let of = |end| Smallest::new(bounds, end, limit.permits(), &pass, self.share);
+                searches.push([0, 1].map(of));
             }
         }
         loop {
-            let tried = searches.iter().flatten().flat_map(Search::tried);
+            let tried = searches.iter().flatten().flat_map(Smallest::tried);
             let limits: Vec<_> = tried.map(|(_, limit)| limit).collect();
             if limits.is_empty() {
                 break;
@@ -166,19 +110,15 @@ impl Replay {
         Ok(self.report(read, &callers, &pass, smallest))
     }
 
-    fn check(&self) -> Result<(), ReplayError> {
-        let (count, share) = (self.limits.len(), self.share);
-        let reason = if !(1..=MOST_LIMITS).contains(&count) {
-            format!("a replay takes 1 to {MOST_LIMITS} limits, not {count}")
-        } else if !(0.0..=1.0).contains(&share) {
-            format!("a share of callers is from 0 to 1, not {share}")
-        } else {
-            for (algorithm, limit) in &self.limits {
-                Meter::new(*algorithm, *limit)?;
-            }
-            return Ok(());
-        };
-        Err(ReplayError::Setting(reason))
+    fn check(&self) -> Result<(), String> {
+        let count = self.limits.len();
+        if !(1..=MOST_LIMITS).contains(&count) {
+            let reason = format!("a replay takes 1 to {MOST_LIMITS} limits, not {count}");
+            return Err(reason);
+        }
+        let mut limits = self.limits.iter();
+        let made = limits.try_for_each(|(by, limit)| Meter::new(*by, *limit).map(drop));
+        made.map_err(|error| error.to_string())
     }
 
     /// Returns the bounds of each limit where times are so far apart.
@@ -233,7 +173,7 @@ impl Replay {
             candidates: candidates.collect(),
             smallest,
             busiest: self.busiest(&read, callers, pass),
-            most_active: pass.most_active as u64,
+            most_active: pass.most_active() as u64,
             moments: moments.collect(),
             read,
         }
@@ -257,24 +197,29 @@ impl Replay {
     }
 }
 
+/// Returns the column that requests are counted by, if no other is meant.
+pub(crate) fn first<'f>(fields: &'f [Option<Cow<'f, str>>]) -> Option<Cow<'f, str>> {
+    fields.get(OWN.len())?.as_deref().map(Cow::Borrowed)
+}
+
 /// Returns what the searches for both ends have found.
-fn smallest(ends: &[Search; 2]) -> SmallestLimit {
-    let figure = |of: fn(&Search) -> u64| {
+fn smallest(ends: &[Smallest; 2]) -> SmallestLimit {
+    let figure = |of: fn(&Smallest) -> u64| {
         let mut ends = ends.each_ref().map(of);
         ends.sort_unstable();
         ends
     };
     let [_, most] = ends;
-    let is_found = ends.iter().all(Search::is_found);
+    let is_found = ends.iter().all(Smallest::is_found);
     let equal = most.peaks.chunk_by(|one, other| one == other);
     let peaks = equal.map(|peaks| (u64::from(peaks[0]), peaks.len() as u64));
     SmallestLimit {
         algorithm: most.bounds.algorithm,
         interval: most.bounds.interval,
-        permits: is_found.then(|| figure(|it| it.permits)),
-        touched: figure(|it| it.touched(it.permits)),
-        touched_by_one_less: figure(|it| it.touched(it.below)),
-        verified: is_found && ends.iter().all(Search::is_verified),
+        permits: is_found.then(|| figure(|it| it.search.permits)),
+        touched: figure(|it| it.touched(it.search.permits)),
+        touched_by_one_less: figure(|it| it.touched(it.search.below)),
+        verified: is_found && ends.iter().all(Smallest::is_verified),
         peaks: peaks.collect(),
     }
 }

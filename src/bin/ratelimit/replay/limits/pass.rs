@@ -5,20 +5,23 @@
 //! own when the list first exceeds its limit. A pass that verifies has no such list: there each
 //! candidate has a state from a caller's first request on.
 
-use std::{collections::VecDeque, mem, time::Duration};
+use std::{
+    collections::{HashMap, VecDeque},
+    time::Duration,
+};
 
 use tower_ratelimit::{
     Algorithm, ConfigError, Limit,
     command::{Meter, Metered},
 };
 
-use super::time::SECOND;
-
+/// In microseconds.
+const SECOND: i64 = 1_000_000;
 /// The number of moments that a log is divided into, at most.
 const MOMENTS: usize = 120;
 
 /// A limit, and the algorithm that counts by it.
-pub(super) type Way = (Algorithm, Limit);
+pub(crate) type Way = (Algorithm, Limit);
 
 /// A limit, and what it did.
 pub(super) struct Run {
@@ -37,17 +40,8 @@ struct Active {
     last: i64,
     /// Its requests in the longest interval, oldest first.
     times: VecDeque<i64>,
-    /// By run, its requests in the present interval; none in a pass that verifies.
-    counts: Box<[u32]>,
     /// By run
     states: Box<[Option<Box<Metered>>]>,
-}
-
-#[derive(Default)]
-struct Caller {
-    /// The runs that have refused it, each a bit.
-    touched: u64,
-    active: Option<Box<Active>>,
 }
 
 /// All runs of one pass over a log.
@@ -56,12 +50,14 @@ pub(super) struct Pass {
     pub(super) runs: Vec<Run>,
     /// The longest interval that requests are counted in; zero in a pass that verifies.
     longest: i64,
-    callers: Vec<Caller>,
-    active: Vec<u32>,
+    /// By caller, the runs that have refused it, each a bit.
+    touched: Vec<u64>,
+    active: HashMap<u32, Box<Active>>,
     /// The time for which a caller's state is kept after its last request.
     kept: i64,
     next_sweep: i64,
-    pub(super) most_active: usize,
+    /// The most active callers before the last sweep.
+    most_active: usize,
     pub(super) moments: Moments,
 }
 
@@ -114,7 +110,12 @@ impl Pass {
     }
 
     pub(super) fn callers(&self) -> usize {
-        self.callers.len()
+        self.touched.len()
+    }
+
+    /// Returns the most callers whose state was held at once: between sweeps none is dropped.
+    pub(super) fn most_active(&self) -> usize {
+        self.most_active.max(self.active.len())
     }
 
     /// Returns the largest numbers of requests in the interval of a limit, by caller.
@@ -128,42 +129,39 @@ impl Pass {
     pub(super) fn request(&mut self, time: i64, caller: u32) {
         self.sweep(time);
         let place = caller as usize;
-        if place >= self.callers.len() {
-            self.callers.resize_with(place + 1, Caller::default);
+        let counts = self.longest > 0;
+        if place >= self.touched.len() {
+            self.touched.resize(place + 1, 0);
+            let counted = self.runs.iter_mut().filter(|_| counts);
+            counted.for_each(|run| run.peaks.resize(place + 1, 0));
         }
-        let Some(row) = self.callers.get_mut(place) else {
-            return;
-        };
-        let counted = if self.longest > 0 { self.runs.len() } else { 0 };
-        let active = row.active.get_or_insert_with(|| {
-            self.active.push(caller);
-            self.most_active = self.most_active.max(self.active.len());
+        let active = self.active.entry(caller).or_insert_with(|| {
             Box::new(Active {
                 last: time,
                 times: VecDeque::new(),
-                counts: vec![0; counted].into(),
                 states: self.runs.iter().map(|_| None).collect(),
             })
         });
         active.last = time;
-        if counted > 0 {
-            active.count(&mut self.runs, place, time, self.longest);
+        if counts {
+            active.remember(time, self.longest);
         }
         let [requests, refused @ ..] = self.moments.at(time, self.runs.len()) else {
             return;
         };
         *requests += 1;
-        let counted = self.runs.iter_mut().zip(&mut active.states);
-        for (place, ((run, state), refused)) in counted.zip(refused).enumerate() {
-            let is_touched = row.touched >> place & 1 == 1;
-            let requests = active.counts.get(place).copied();
+        let (touched, times) = (&mut self.touched[place], &active.times);
+        let decided = self.runs.iter_mut().zip(&mut active.states).zip(refused);
+        for (bit, ((run, state), refused)) in decided.enumerate() {
+            let is_touched = *touched >> bit & 1 == 1;
+            let requests = counts.then(|| run.count(place, times, time));
             // All that a pass that verifies is to find.
             if requests.is_none() && is_touched {
                 *state = None;
-            } else if run.refuses(state, requests, &active.times, time) {
+            } else if run.refuses(state, requests, times, time) {
                 run.refused += 1;
                 run.touched += u64::from(!is_touched);
-                row.touched |= 1 << place;
+                *touched |= 1 << bit;
                 *refused += 1;
             }
         }
@@ -175,21 +173,14 @@ impl Pass {
             return;
         }
         self.next_sweep = time.saturating_add((self.kept / 2).max(1));
-        let mut active = mem::take(&mut self.active);
-        active.retain(|caller| {
-            let Some(row) = self.callers.get_mut(*caller as usize) else {
-                return false;
-            };
-            row.active.take_if(|it| time - it.last > self.kept);
-            row.active.is_some()
-        });
-        self.active = active;
+        self.most_active = self.most_active();
+        self.active.retain(|_, it| time - it.last <= self.kept);
     }
 }
 
 impl Active {
-    /// Counts a request in the interval of each run.
-    fn count(&mut self, runs: &mut [Run], place: usize, time: i64, longest: i64) {
+    /// Adds the time of a request to those of the longest interval.
+    fn remember(&mut self, time: i64, longest: i64) {
         // As src/algorithm/sliding_log: what is an interval old has expired.
         while self.times.front().is_some_and(|it| *it <= time - longest) {
             self.times.pop_front();
@@ -199,23 +190,6 @@ impl Active {
             self.times.reserve_exact(4.max(self.times.len() / 8));
         }
         self.times.push_back(time);
-        for (run, count) in runs.iter_mut().zip(&mut self.counts) {
-            let oldest = |count: u32| {
-                let place = self.times.len().checked_sub(count as usize)?;
-                self.times.get(place)
-            };
-            *count = count.saturating_add(1);
-            // Times that are not kept any more have expired, too.
-            while oldest(*count).is_none_or(|it| *it <= time - run.interval) {
-                *count -= 1;
-            }
-            if run.peaks.len() <= place {
-                run.peaks.resize(place + 1, 0);
-            }
-            if let Some(peak) = run.peaks.get_mut(place) {
-                *peak = (*peak).max(*count);
-            }
-        }
     }
 }
 
@@ -247,11 +221,19 @@ impl Moments {
         if place >= self.counts.len() {
             self.counts.resize(place + 1, vec![0; runs + 1]);
         }
-        self.counts.get_mut(place).map_or(&mut [], |counts| counts)
+        &mut self.counts[place]
     }
 }
 
 impl Run {
+    /// Returns how many of the times of a caller are in the interval that ends now.
+    fn count(&mut self, place: usize, times: &VecDeque<i64>, time: i64) -> u32 {
+        let expired = times.partition_point(|it| *it <= time - self.interval);
+        let requests = u32::try_from(times.len() - expired).unwrap_or(u32::MAX);
+        self.peaks[place] = self.peaks[place].max(requests);
+        requests
+    }
+
     /// Decides a request, and returns whether it is refused. `requests` of `times` are in the
     /// interval, if they were counted.
     fn refuses(

@@ -1,6 +1,6 @@
 //! Checks that columns hold what their names say: [`Kind`], [`Tally`].
 
-use super::{callers::ip_of, time};
+use super::{address::ip_of, time};
 
 /// The methods by which a column of them is known. Others are methods, too.
 const METHODS: [&str; 11] = [
@@ -25,21 +25,25 @@ pub(super) enum Kind {
     Any,
 }
 
+/// The kinds with the names of the columns that hold them, and what each is in words.
+const KINDS: [(Kind, &str, &str); 10] = [
+    (Kind::Address, "ip", "an address"),
+    (Kind::Addresses, "forwarded", "addresses"),
+    (Kind::Time, "time", "a time with its day"),
+    (Kind::Duration, "duration", "a duration"),
+    (Kind::Request, "request", "a request line"),
+    (Kind::Method, "method", "a method"),
+    (Kind::Path, "path", "a path"),
+    (Kind::Host, "host", "a host"),
+    (Kind::Status, "status", "a status"),
+    (Kind::Any, "", "a text"),
+];
+
 impl Kind {
     /// Returns what a column of this name holds.
     pub(super) fn of(name: &str) -> Self {
-        match name {
-            "ip" => Self::Address,
-            "forwarded" => Self::Addresses,
-            "time" => Self::Time,
-            "duration" => Self::Duration,
-            "request" => Self::Request,
-            "method" => Self::Method,
-            "path" => Self::Path,
-            "host" => Self::Host,
-            "status" => Self::Status,
-            _ => Self::Any,
-        }
+        let known = KINDS.into_iter().find(|(_, known, _)| *known == name);
+        known.map_or(Self::Any, |(kind, ..)| kind)
     }
 
     /// Returns the place of such a column in a list: what is counted by comes first.
@@ -54,18 +58,8 @@ impl Kind {
     }
 
     pub(super) fn noun(self) -> &'static str {
-        match self {
-            Self::Address => "an address",
-            Self::Addresses => "addresses",
-            Self::Time => "a time with its day",
-            Self::Duration => "a duration",
-            Self::Request => "a request line",
-            Self::Method => "a method",
-            Self::Path => "a path",
-            Self::Host => "a host",
-            Self::Status => "a status",
-            Self::Any => "a text",
-        }
+        let known = KINDS.into_iter().find(|(kind, ..)| *kind == self);
+        known.map_or("", |(_, _, noun)| noun)
     }
 
     /// Returns whether a text is of this kind.
@@ -124,8 +118,9 @@ pub(super) fn is_request((method, target): (&str, &str)) -> bool {
 }
 
 /// What was found in one column.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub(super) struct Tally {
+    pub(super) kind: Kind,
     /// The lines in which it says something.
     pub(super) said: u64,
     /// Those in which that is what its name says.
@@ -137,6 +132,16 @@ pub(super) struct Tally {
 impl Tally {
     /// The characters of a text that are shown.
     const SHOWN: usize = 40;
+
+    /// Begins with nothing of a column of this name.
+    pub(super) fn of(name: &str) -> Self {
+        Self {
+            kind: Kind::of(name),
+            said: 0,
+            held: 0,
+            example: String::new(),
+        }
+    }
 
     pub(super) fn add(&mut self, text: &str, holds: bool) {
         self.said += 1;
@@ -152,17 +157,25 @@ impl Tally {
         self.held * 100 >= self.said * 95
     }
 
-    /// Returns why a column is not what its name says, in so many lines.
-    pub(super) fn error(&self, name: &str, place: &str, lines: u64) -> String {
+    /// Returns why a column is not what its name says, in so many lines, if that is so.
+    pub(super) fn mistake(&self, name: &str, place: &str, lines: u64) -> Option<String> {
+        let is_silent = match self.kind {
+            Kind::Any => false,
+            // Figures of few of the requests would look like those of all.
+            Kind::Address => self.said * 2 < lines,
+            _ => self.said == 0 && lines > 0,
+        };
         let (said, held, noun) = (self.said, self.held, Kind::of(name).noun());
-        if self.is_good() {
-            let silent = lines - said;
-            return format!("{name} = {place}, which says nothing in {silent} of {lines} lines");
+        if !self.is_good() {
+            let example = &self.example;
+            return Some(format!(
+                "{name} = {place}, which holds {noun} in {held} of {said} lines, and not as in \
+                 \"{example}\""
+            ));
         }
-        let example = &self.example;
-        format!(
-            "{name} = {place}, which holds {noun} in {held} of {said} lines, and not as in \
-             \"{example}\""
-        )
+        is_silent.then(|| {
+            let silent = lines - said;
+            format!("{name} = {place}, which says nothing in {silent} of {lines} lines")
+        })
     }
 }

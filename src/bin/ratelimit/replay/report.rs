@@ -1,8 +1,7 @@
-//! Describes the results of a replay in words, for the commands [`replay`](crate::replay) and
-//! [`html`](crate::html).
+//! Describes the results of a replay in words, on a page and in [`html`](super::html).
 
+use super::limits::{Figure, Report, SmallestLimit};
 use crate::{
-    engine::{Figure, Report, SmallestLimit},
     log::is_coarse,
     out::{Field, counted},
 };

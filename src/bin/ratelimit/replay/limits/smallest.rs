@@ -1,13 +1,13 @@
-//! Finds the smallest limits, and verifies them: [`Search`].
+//! The smallest limits, between bounds where times are coarse: [`Bounds`], [`Smallest`].
 
-use std::{collections::BTreeMap, time::Duration};
+use std::time::Duration;
 
 use tower_ratelimit::{Algorithm, Limit};
 
-use super::pass::{Pass, Way};
-
-/// The most limits that one reading tries for one smallest limit.
-const TRIED: u64 = 8;
+use super::{
+    pass::{Pass, Way},
+    search::Search,
+};
 
 /// The limits whose figures bound those of a limit where times are coarse.
 ///
@@ -73,54 +73,43 @@ fn millis(time: Duration, micros: u64) -> Duration {
 
 /// The search for one end of a smallest limit: that of the bound that refuses the least, or the
 /// most.
-pub(super) struct Search {
+pub(super) struct Smallest {
     pub(super) bounds: Bounds,
     end: usize,
-    callers: u64,
-    /// The largest number of callers that it may touch.
-    few: u64,
     /// The peaks of all callers, sorted.
     pub(super) peaks: Vec<u32>,
-    /// The largest permits that touch too many callers. 0 is no limit, and touches all.
-    pub(super) below: u64,
-    /// The smallest permits that touch few enough.
-    pub(super) permits: u64,
-    /// By permits, the callers that runs touched.
-    runs: BTreeMap<u64, u64>,
+    pub(super) search: Search,
 }
 
-impl Search {
+impl Smallest {
     /// Begins with what was counted for a limit of so many permits.
     pub(super) fn new(bounds: Bounds, end: usize, permits: u64, pass: &Pass, share: f64) -> Self {
-        let callers = pass.callers() as u64;
-        let mut search = Self {
+        let mut smallest = Self {
             bounds,
             end,
-            callers,
-            few: most_of(callers, share),
             peaks: Vec::new(),
-            below: 0,
-            permits: 1,
-            runs: BTreeMap::new(),
+            search: Search::new(pass.callers() as u64, share, 1),
         };
-        let Some((_, limit)) = search.limit(permits) else {
-            return search;
+        let Some((_, limit)) = smallest.limit(permits) else {
+            // Nothing is sure to be refused.
+            smallest.search.found(1, 0);
+            return smallest;
         };
-        search.peaks = pass.peaks_of(&limit).to_vec();
-        search.peaks.sort_unstable();
+        smallest.peaks = pass.peaks_of(&limit).to_vec();
+        smallest.peaks.sort_unstable();
         // A sliding log touches the callers whose peak is above its permits. So it touches few
         // enough if it grants the highest peak but those of the callers that it may touch.
-        let few = usize::try_from(search.few).unwrap_or(usize::MAX);
-        let highest = search.peaks.iter().rev().nth(few);
+        let few = usize::try_from(smallest.search.few).unwrap_or(usize::MAX);
+        let highest = smallest.peaks.iter().rev().nth(few);
         let peak = u64::from(highest.copied().unwrap_or(0));
         // The others grant at most twice their permits in an interval, and refuse nothing of a
         // caller that never asks for more than half of them.
-        let factor = 1 + u64::from(!search.is_by_peaks());
-        let of_one = search.limit(1).map_or(1, |(_, limit)| limit.permits());
+        let factor = 1 + u64::from(!smallest.is_by_peaks());
+        let of_one = smallest.limit(1).map_or(1, |(_, limit)| limit.permits());
         let micros = u64::try_from(bounds.interval.as_micros()).unwrap_or(u64::MAX);
-        search.below = u64::div_ceil(peak, of_one * factor).saturating_sub(1);
-        search.permits = u64::div_ceil(peak * factor, of_one).clamp(1, micros);
-        search
+        smallest.search.below = u64::div_ceil(peak, of_one * factor).saturating_sub(1);
+        smallest.search.permits = u64::div_ceil(peak * factor, of_one).clamp(1, micros);
+        smallest
     }
 
     fn limit(&self, permits: u64) -> Option<Way> {
@@ -128,43 +117,25 @@ impl Search {
         limits.get(self.end).copied().flatten()
     }
 
-    /// Returns the number of callers whose peak is above this.
-    fn above(&self, peak: u64) -> u64 {
-        let at_most = self.peaks.partition_point(|it| u64::from(*it) <= peak);
-        (self.peaks.len() - at_most) as u64
-    }
-
-    /// Returns the limits that the next reading is to run, if there is anything left to find or to
-    /// verify.
+    /// Returns the limits that the next reading is to run, each with its permits.
     pub(super) fn tried(&self) -> impl Iterator<Item = (u64, Way)> {
-        let step = (self.permits.saturating_sub(self.below) / (TRIED + 1)).max(1);
-        let between = (1..=TRIED).map(move |place| self.below.saturating_add(place * step));
-        let between = between.filter(|permits| *permits < self.permits);
-        let all = between.chain([self.below, self.permits]);
-        let new = all.filter(|permits| !self.is_known(*permits));
-        new.filter_map(|permits| Some((permits, self.limit(permits)?)))
+        let tried = self.search.tried().into_iter();
+        tried.filter_map(|permits| Some((permits, self.limit(permits)?)))
     }
 
     /// Takes what the runs of [`tried`](Self::tried) have found.
     pub(super) fn found(&mut self, pass: &Pass) {
         for (permits, limit) in self.tried().collect::<Vec<_>>() {
             // One that had no place has its turn in the next reading.
-            let Some(place) = pass.place(&limit) else {
-                continue;
-            };
-            let touched = pass.runs[place].touched;
-            self.runs.insert(permits, touched);
-            match touched <= self.few {
-                true => self.permits = self.permits.min(permits),
-                false => self.below = self.below.max(permits),
+            if let Some(place) = pass.place(&limit) {
+                self.search.found(permits, pass.runs[place].touched);
             }
         }
     }
 
     /// Returns whether it is as small as can be.
     pub(super) fn is_found(&self) -> bool {
-        let is_run = self.runs.contains_key(&self.permits);
-        self.callers > 0 && self.below + 1 == self.permits && (self.is_by_peaks() || is_run)
+        self.search.is_found() && (self.is_by_peaks() || self.search.is_known(self.search.permits))
     }
 
     /// Returns whether peaks alone show what each limit touches: those of a sliding log do, except
@@ -176,54 +147,26 @@ impl Search {
     }
 
     pub(super) fn is_verified(&self) -> bool {
-        self.is_known(self.below) && self.is_known(self.permits)
-    }
-
-    /// Returns whether a run has shown what it touches, or none is needed.
-    fn is_known(&self, permits: u64) -> bool {
-        let is_plain = self.callers == 0 || permits == 0 || self.limit(permits).is_none();
-        is_plain || self.runs.contains_key(&permits)
+        let ends = [self.search.below, self.search.permits];
+        ends.iter().all(|permits| self.search.is_known(*permits))
     }
 
     /// Returns the callers that it touches, by a run or by their peaks.
     pub(super) fn touched(&self, permits: u64) -> u64 {
-        match (permits, self.runs.get(&permits), self.limit(permits)) {
-            (0, _, _) => self.callers,
-            (_, Some(touched), _) => *touched,
-            (_, None, Some((_, limit))) => self.above(limit.permits()),
-            // Nothing is sure to be refused.
-            (_, None, None) => 0,
-        }
+        let by_peaks = || {
+            let limit = self
+                .limit(permits)
+                .map_or(u64::MAX, |(_, limit)| limit.permits());
+            let at_most = self.peaks.partition_point(|it| u64::from(*it) <= limit);
+            (self.peaks.len() - at_most) as u64
+        };
+        self.search.touched(permits).unwrap_or_else(by_peaks)
     }
-}
-
-/// Returns the largest number of callers that is less than this share of them.
-fn most_of(callers: u64, share: f64) -> u64 {
-    // In billionths, so that a tenth of a percent of 1000 is 1.
-    const WHOLE: f64 = 1e9;
-    let share = (share * WHOLE).round() as u128 * u128::from(callers);
-    u64::try_from(share.saturating_sub(1) / WHOLE as u128).unwrap_or(u64::MAX)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn fewer_than_a_share_is_exact() {
-        for (touched, callers, share, few) in [
-            (0, 10, 0.0, true),
-            (1, 1000, 0.001, false),
-            (1, 1001, 0.001, true),
-            (49, 50_000, 0.001, true),
-            (50, 50_000, 0.001, false),
-            (2, 10, 0.3, true),
-            (3, 10, 0.3, false),
-        ] {
-            let most = most_of(callers, share);
-            assert_eq!(touched <= most, few, "{touched} of {callers}");
-        }
-    }
 
     #[test]
     fn coarse_times_bound_an_interval() {

@@ -4,11 +4,13 @@ use std::fmt::{self, Display, Write};
 
 use jiff::Timestamp;
 
+use super::{
+    limits::{Candidate, Report, SmallestLimit},
+    report::{BUSIEST, busiest, candidates, conclusion, notes, size},
+};
 use crate::{
-    engine::{Candidate, Report, SmallestLimit},
     log::understood,
     out::{Field, cells},
-    report::{BUSIEST, busiest, candidates, conclusion, notes, size},
 };
 
 /// The beginning of the page, up to its first paragraph.

@@ -1,11 +1,17 @@
 //! `ratelimit replay`: reports what limits would have refused in an access log.
 
+mod demo;
+mod html;
+mod limits;
+mod report;
+mod rules;
+
 use std::{
     borrow::Cow,
     fs,
     io::{BufRead, Cursor},
     iter,
-    path::{Path, PathBuf},
+    path::PathBuf,
 };
 
 use serde_json::json;
@@ -14,17 +20,17 @@ use tower_ratelimit::{
     key::{ClientIp, KeyExtractor},
 };
 
+pub(crate) use self::report::ASSUMED;
+use self::{
+    limits::{Replay, Report},
+    report::{BUSIEST, busiest, candidates, conclusion, notes, size},
+};
 use crate::{
-    Stop, demo,
-    engine::{Replay, Report, Rows},
-    html,
+    Stop,
+    access_log::{OWN, Rows},
     log::{self, Columns, is_enough, request, understood},
-    needs::needs,
-    out::{Format, counted, in_file, objects, table},
-    report::{ASSUMED, BUSIEST, busiest, candidates, conclusion, notes, size},
-    rules::{Assumptions, read_toml},
-    smallest,
-    stage::Stage,
+    out::{Format, in_file, table},
+    rules::Assumptions,
     values,
 };
 
@@ -119,29 +125,41 @@ pub(crate) struct Arguments {
 }
 
 pub(crate) fn run(arguments: &Arguments) -> Result<bool, Stop> {
+    let (columns, assumptions) = (&arguments.columns, &arguments.assumptions);
     if let (Some(rules), Some(log)) = (&arguments.rules, &arguments.log) {
-        return by_rules(arguments, rules, log);
+        let (share, format) = (arguments.share, &arguments.format);
+        return rules::replay(columns, [rules, log], assumptions, share, format);
     }
-    let (columns, share) = (&arguments.columns, arguments.share);
-    if !columns.field.is_empty() || arguments.assumptions.is_any() {
+    if !columns.field.is_empty() || assumptions.is_any() {
         return Err(Stop::usage(
             "`--field` and what code defines are for `--rules`",
         ));
     }
+    let report = by_limits(arguments)?;
+    if let Some(path) = &arguments.html {
+        fs::write(path, html::page(&report)).map_err(in_file(path))?;
+    }
+    arguments.format.print(&page(&report), json!(report))?;
+    Ok(is_enough(&report.read))
+}
+
+/// Replays the log against limits.
+fn by_limits(arguments: &Arguments) -> Result<Report, Stop> {
     let client = ClientIp::behind(&arguments.trusted);
     client.check()?;
-    let rows = Rows::of([&*arguments.by]);
-    let rows = match &arguments.client_ip_from {
-        Some(column) => rows.column("forwarded").place("forwarded", column),
-        None => rows,
+    let mut rows = Rows::of([&*arguments.by]);
+    if let Some(column) = &arguments.client_ip_from {
+        let place = ("forwarded".to_owned(), column.clone());
+        rows = rows.column("forwarded", false);
+        rows.places.push(place);
+    }
+    let limits = arguments.limit.iter();
+    let replay = Replay {
+        rows: arguments.columns.rows(rows)?,
+        limits: limits.map(|limit| (arguments.algorithm, *limit)).collect(),
+        share: arguments.share.unwrap_or(0.001),
+        show_keys: arguments.show_keys,
     };
-    let mut replay = Replay::of(columns.rows(rows)?).share(share.unwrap_or(0.001));
-    for limit in &arguments.limit {
-        replay = replay.limit(arguments.algorithm, *limit);
-    }
-    if arguments.show_keys {
-        replay = replay.show_keys();
-    }
     let mut readings = 0;
     let open = || {
         readings += 1;
@@ -152,23 +170,18 @@ pub(crate) fn run(arguments: &Arguments) -> Result<bool, Stop> {
         }
     };
     let report = match &arguments.client_ip_from {
-        None => replay.run(open),
-        Some(_) => replay.run_by(open, |fields| client_of(&client, fields).map(Cow::Owned)),
+        None => replay.run(open, limits::first),
+        Some(_) => replay.run(open, |fields| client_of(&client, fields).map(Cow::Owned)),
     };
-    let report = report.map_err(|error| match &arguments.log {
+    Ok(report.map_err(|error| match &arguments.log {
         Some(path) => in_file(path)(error),
-        None => error.to_string(),
-    })?;
-    if let Some(path) = &arguments.html {
-        fs::write(path, html::page(&report)).map_err(in_file(path))?;
-    }
-    arguments.format.print(&page(&report), json!(report))?;
-    Ok(is_enough(&report.read))
+        None => error,
+    })?)
 }
 
 /// Returns the client that a request came from by its address and what proxies have written.
 fn client_of(client: &ClientIp, fields: &[Option<Cow<'_, str>>]) -> Option<String> {
-    let [peer, forwarded] = fields else {
+    let [peer, forwarded] = fields.get(OWN.len()..)? else {
         return None;
     };
     let forwarded = ("x-forwarded-for", forwarded.as_deref());
@@ -189,52 +202,4 @@ fn page(report: &Report) -> String {
         page += &format!("\n{BUSIEST}:\n{}", table(&busiest(report)));
     }
     page + "\n" + &notes(report).join("\n")
-}
-
-/// Sends the log through a file of rules.
-fn by_rules(arguments: &Arguments, rules: &Path, log: &Path) -> Result<bool, Stop> {
-    let (columns, assumptions) = (&arguments.columns, &arguments.assumptions);
-    if arguments.share.is_some() && log.as_os_str() == "-" {
-        let reason = "`--share` reads the log several times: name a file";
-        return Err(Stop::usage(reason));
-    }
-    let ([loaded], code) = assumptions.load([rules])?;
-    let mut stage = Stage::new(loaded?)?;
-    let read = columns.read(log, None, |time, request, _| _ = stage.send(time, request))?;
-    let effect = stage.end();
-    let rows = effect.rules.iter().map(|row| {
-        vec![
-            ("rule", json!(row.name)),
-            ("limit", json!(row.limit())),
-            ("requests", json!(row.met)),
-            ("refused", json!(row.refused)),
-            ("shadow_refused", json!(row.in_shadow)),
-            ("without_key", json!(row.without_key)),
-            ("callers", json!(row.touched())),
-            ("approximate", json!(read.is_too_coarse(row))),
-        ]
-    });
-    let rows: Vec<_> = rows.collect();
-    let mut object = read.object();
-    object["rules"] = objects(&rows);
-    let (refused, waiting) = (effect.refused, effect.waiting);
-    let requests = counted(read.rows.requests, "request");
-    let mut words = format!("{}\n\n{}\n", understood(&read.rows), table(&rows));
-    words += &format!("{refused} of {requests} refused.\n");
-    if waiting > 0 {
-        words += &format!("{waiting} would wait for permits, not counted further.\n");
-    }
-    (object["refused"], object["waiting"]) = (refused.into(), waiting.into());
-    words += ASSUMED;
-    if let Some(share) = arguments.share {
-        let file = assumptions.file(&code);
-        let found = smallest::find(columns, [rules, log], &file, &effect.rules, share)?;
-        object["smallest"] = objects(&found);
-        if !found.is_empty() {
-            words += "\n\nThe smallest limit of each rule, by runs of it and of one permit less:\n";
-            words += &table(&found);
-        }
-    }
-    arguments.format.print(&words, object)?;
-    Ok(read.report(&effect.rules, &needs(&read_toml(rules)?)))
 }

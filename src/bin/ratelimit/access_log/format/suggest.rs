@@ -5,17 +5,18 @@ use std::collections::{BTreeMap, HashSet};
 use serde_json::Value;
 
 use super::super::{
-    callers::ip_of,
-    check::{Kind, Tally, says_nothing},
+    Rows,
+    address::ip_of,
+    kind::{Kind, Tally, says_nothing},
     words::{Words, skip},
 };
-use super::{Format, Wanted, between, between_words, header, is_name, layout, text_of};
+use super::{Format, Line, Shape, is_name, layout, text_of};
 
 /// The words before a line that may be a prefix, at most.
 const LONGEST_PREFIX: usize = 12;
 
 /// Returns the option that reads these lines, or what they lack.
-pub(in super::super) fn suggestion(sample: &[&str], wanted: &Wanted) -> String {
+pub(in super::super) fn suggestion(sample: &[&str], wanted: &Rows) -> String {
     let is_most = |number: usize| number * 100 >= sample.len() * 95 && number > 0;
     for words in (0..=LONGEST_PREFIX).filter(|words| *words != wanted.skip) {
         let behind = sample.iter().filter(|line| is_whole(skip(line, words)));
@@ -28,9 +29,8 @@ pub(in super::super) fn suggestion(sample: &[&str], wanted: &Wanted) -> String {
 
 /// Returns why another column may be the one of the callers: nearly all of these lines have few
 /// addresses, and the other has many. Proxies have few.
-pub(in super::super) fn rival(sample: &[&str], wanted: &Wanted) -> Option<String> {
-    let is_wanted = |name: &str| wanted.columns.iter().any(|(it, _)| it == name);
-    if !is_wanted("ip") || is_wanted("forwarded") || wanted.place("ip").is_some() {
+pub(in super::super) fn rival(sample: &[&str], wanted: &Rows) -> Option<String> {
+    if !wanted.needs("ip") || wanted.needs("forwarded") || wanted.place("ip").is_some() {
         return None;
     }
     let columns = Columns::of_sample(sample, wanted);
@@ -47,7 +47,7 @@ pub(in super::super) fn rival(sample: &[&str], wanted: &Wanted) -> Option<String
         found.map(|it| it.different.len())
     };
     let few = count(&place)?;
-    let is_rival = |it: &&&str| **it != place && !is_wanted(it) && count(it) > Some(few * 5);
+    let is_rival = |it: &&&str| **it != place && !wanted.needs(it) && count(it) > Some(few * 5);
     let rival = columns
         .of("forwarded")
         .iter()
@@ -99,49 +99,40 @@ struct Found {
 }
 
 impl Columns {
-    fn of_sample(sample: &[&str], wanted: &Wanted) -> Self {
+    fn of_sample(sample: &[&str], wanted: &Rows) -> Self {
         let mut columns = Self::default();
-        let mut names = None;
+        let mut header = None;
         for line in sample.iter().map(|line| skip(line, wanted.skip)) {
-            match header(line).filter(|_| names.is_none()) {
-                Some(header) => names = Some((header, between(line))),
-                None => columns.add(line, names.as_ref()),
+            let shape = Shape::of(line);
+            match shape.header.is_some() && header.is_none() {
+                true => header = Some(shape),
+                false => columns.add(line, header.as_ref().unwrap_or(&shape)),
             }
         }
         columns
     }
 
-    fn add(&mut self, line: &str, header: Option<&(Vec<String>, Option<u8>)>) {
+    fn add(&mut self, line: &str, shape: &Shape) {
         let mut cells = Vec::new();
-        let (names, by_header) = header.map_or((None, None), |(names, it)| (Some(&**names), *it));
-        match by_header.or(between(line)) {
-            None => match serde_json::from_str(line) {
-                Ok(value) => members(&value, "", &mut cells),
-                Err(_) => return,
-            },
-            Some(between) => {
-                let between = between_words(line, between, names.is_some());
-                let all: Vec<_> = Words::of(line, between).collect();
-                words(&all, names, &mut cells);
-            }
+        match shape.line(line, usize::MAX) {
+            Ok(Line::Json(value)) => members(&value, "", &mut cells),
+            Ok(Line::Words(all)) => words(&all, shape.header.as_deref(), &mut cells),
+            Err(_) => return,
         }
         self.lines += 1;
         for (name, text) in cells.into_iter().filter(|(_, text)| !says_nothing(text)) {
             let next = self.found.len();
             let place = *self.places.entry(name.clone()).or_insert(next);
             if place == next {
-                let (held, different) = (Default::default(), HashSet::new());
                 self.found.push(Found {
                     name,
-                    held,
-                    different,
+                    held: KINDS.map(Tally::of),
+                    different: HashSet::new(),
                 });
             }
-            let Some(found) = self.found.get_mut(place) else {
-                continue;
-            };
-            for (kind, tally) in KINDS.iter().zip(&mut found.held) {
-                tally.add("", Kind::of(kind).holds(&text));
+            let found = &mut self.found[place];
+            for tally in &mut found.held {
+                tally.add("", tally.kind.holds(&text));
             }
             let text = ip_of(&text).map_or(text, |it| it.to_string());
             found.different.insert(text);
@@ -150,11 +141,10 @@ impl Columns {
 
     /// Returns the columns that nearly always hold what this name says, the best one first.
     fn of(&self, name: &str) -> Vec<&str> {
-        let at = KINDS.iter().position(|it| *it == name).unwrap_or(0);
         let is_good = |found: &&Found| {
-            let held = found.held.get(at);
+            let mut held = found.held.iter();
             // Proxies say nothing of clients that came by another way.
-            held.is_some_and(|it| it.is_good() && it.said * 2 > self.lines)
+            held.any(|it| it.kind == Kind::of(name) && it.is_good() && it.said * 2 > self.lines)
         };
         let mut good: Vec<_> = self.found.iter().filter(is_good).collect();
         // A server has few addresses of its own, and few of its proxies.
@@ -167,13 +157,12 @@ impl Columns {
         one.chain(pairs).map(|it| &*it.name).collect()
     }
 
-    fn suggestion(&self, wanted: &Wanted) -> String {
-        let needs = |name: &str| wanted.columns.iter().any(|(it, _)| it == name);
+    fn suggestion(&self, wanted: &Rows) -> String {
         let (mut columns, mut also, mut lacks) = (Vec::new(), String::new(), false);
         let request = !self.of("request").is_empty();
         for name in KINDS.into_iter().filter(|it| *it != "forwarded") {
             let of_request = matches!(name, "method" | "path");
-            if (of_request && request) || (name == "ip" && !needs("ip")) {
+            if (of_request && request) || (name == "ip" && !wanted.needs("ip")) {
                 continue;
             }
             match &self.of(name)[..] {

@@ -3,13 +3,13 @@
 use std::{borrow::Cow, time::Duration};
 
 use jiff::{
-    Timestamp,
+    SignedDuration, Timestamp,
     civil::DateTime,
     fmt::{rfc2822, strtime::BrokenDownTime},
     tz::Offset,
 };
 
-pub(super) const SECOND: i64 = 1_000_000;
+const SECOND: i64 = 1_000_000;
 
 /// In nanoseconds, as numbers are read.
 const NANOS: i64 = 1_000_000_000;
@@ -69,28 +69,13 @@ fn since_epoch(text: &str) -> Option<i64> {
 /// Reads a duration in microseconds: `0.005` of the given nanoseconds, or with units of its own, as
 /// `5ms` and `1m2.5s`.
 pub(super) fn duration(text: &str, unit: i64) -> Option<i64> {
-    let is_of_number = |it: char| it.is_ascii_digit() || it == '.';
     if !text.ends_with(|it: char| it.is_alphabetic()) {
         return Some(decimal(&plain(text)?, unit)? / 1000);
     }
-    let (mut nanos, mut rest) = (0_i64, text);
-    while !rest.is_empty() {
-        let (number, behind) = rest.split_at_checked(rest.find(|it| !is_of_number(it))?)?;
-        let end = behind.find(is_of_number).unwrap_or(behind.len());
-        let (name, behind) = behind.split_at_checked(end)?;
-        let unit = match name {
-            "ns" => 1,
-            "us" | "\u{b5}s" | "\u{3bc}s" => 1000,
-            "ms" => 1_000_000,
-            "s" => NANOS,
-            "m" => 60 * NANOS,
-            "h" => 3600 * NANOS,
-            _ => return None,
-        };
-        nanos = nanos.checked_add(decimal(number, unit)?)?;
-        rest = behind;
-    }
-    Some(nanos / 1000)
+    let time: SignedDuration = text.parse().ok()?;
+    let has_digits = text.starts_with(|it: char| it.is_ascii_digit());
+    let micros = i64::try_from(time.as_micros()).ok()?;
+    (has_digits && micros >= 0).then_some(micros)
 }
 
 /// Reads a number of units, with or without a fraction.
@@ -111,28 +96,10 @@ fn decimal(text: &str, unit: i64) -> Option<i64> {
 
 /// Returns a number without an exponent, as JSON writes very small and very large ones with one.
 fn plain(text: &str) -> Option<Cow<'_, str>> {
-    const FARTHEST: u32 = 30;
-    let Some((number, exponent)) = text.split_once(['e', 'E']) else {
-        return Some(Cow::Borrowed(text));
-    };
-    let shift = exponent.parse::<i32>().ok()?;
-    let (whole, fraction) = number.split_once('.').unwrap_or((number, ""));
-    if shift.unsigned_abs() > FARTHEST {
-        return None;
+    match text.contains(['e', 'E']) {
+        true => Some(Cow::Owned(text.parse::<f64>().ok()?.to_string())),
+        false => Some(Cow::Borrowed(text)),
     }
-    let zeros = "0".repeat(shift.unsigned_abs() as usize);
-    let digits = match shift < 0 {
-        true => format!("{zeros}{whole}{fraction}"),
-        false => format!("{whole}{fraction}{zeros}"),
-    };
-    let point = match shift < 0 {
-        true => whole.len(),
-        false => whole.len() + zeros.len(),
-    };
-    let (whole, fraction) = digits.split_at_checked(point)?;
-    let whole = whole.trim_start_matches('0');
-    let whole = if whole.is_empty() { "0" } else { whole };
-    Some(Cow::Owned(format!("{whole}.{fraction}")))
 }
 
 /// The unit in which the times of a log differ, for the part that has been read.
@@ -245,7 +212,8 @@ mod tests {
             ("1m2.5s", NANOS, Some(62_500_000)),
             ("-1", NANOS, None),
             ("", NANOS, None),
-            ("5 ms", NANOS, None),
+            ("5 ms", NANOS, Some(5000)),
+            ("5 ms ago", NANOS, None),
             ("5days", NANOS, None),
             ("ms", NANOS, None),
             ("1e99", NANOS, None),

@@ -2,14 +2,8 @@
 
 use smallvec::SmallVec;
 
-use super::super::{
-    check::Kind,
-    words::{Words, skip},
-};
-use super::{
-    Column, Format, Lack, Line, Place, Wanted, between, header, is_name, layout, member, text_of,
-    value_of,
-};
+use super::super::{Rows, kind::Kind, words::skip};
+use super::{Column, Format, Lack, Line, Place, Shape, is_name, layout, member, text_of, value_of};
 
 /// The usual names of columns in logs, after the name that finds all of them.
 const USUAL: [(&str, &str); 6] = [
@@ -52,23 +46,18 @@ const LONGEST_LIST: usize = 300;
 impl Format {
     /// Finds the format by a line, which may be a header: an error says what is missing, and of
     /// which kind it is.
-    pub(in super::super) fn of(line: &str, wanted: &Wanted) -> Result<Self, Lack> {
+    pub(in super::super) fn of(line: &str, wanted: &Rows) -> Result<Self, Lack> {
         let text = skip(line, wanted.skip);
         let mut format = Self {
-            between: between(text),
-            header: header(text),
+            shape: Shape::of(text),
             skip: wanted.skip,
             columns: Vec::new(),
             words: usize::MAX,
         };
-        let line = match (&format.header, format.between) {
-            (Some(_), _) => Line::Words(SmallVec::new()),
-            (None, None) => Line::Json(
-                serde_json::from_str(text)
-                    .map_err(|error| (Kind::Time, format!("it is no JSON: {error}")))?,
-            ),
-            (None, Some(between)) => Line::Words(Words::of(text, between).collect()),
-        };
+        // A header holds nothing.
+        let shown = if format.has_header() { 0 } else { usize::MAX };
+        let line = format.shape.line(text, shown);
+        let line = line.map_err(|error| (Kind::Time, format!("it is no JSON: {error}")))?;
         let finder = Finder::new(&format, line, text, wanted);
         if finder.names.len() < 2 {
             let reason = "it is neither JSON, nor of the common or combined format, nor the header \
@@ -92,7 +81,7 @@ impl Format {
 struct Finder<'a> {
     line: Line<'a>,
     text: &'a str,
-    wanted: &'a Wanted,
+    wanted: &'a Rows,
     /// The names of the columns, or their numbers.
     names: Vec<String>,
     has_header: bool,
@@ -101,9 +90,9 @@ struct Finder<'a> {
 }
 
 impl<'a> Finder<'a> {
-    fn new(format: &Format, line: Line<'a>, text: &'a str, wanted: &'a Wanted) -> Self {
+    fn new(format: &Format, line: Line<'a>, text: &'a str, wanted: &'a Rows) -> Self {
         let mut has_values = false;
-        let names = match (&format.header, &line) {
+        let names = match (&format.shape.header, &line) {
             (Some(names), _) => names.clone(),
             (None, Line::Json(value)) => {
                 let names = value.as_object().into_iter().flatten();
@@ -142,19 +131,16 @@ impl<'a> Finder<'a> {
             "path" => Some(1),
             _ => None,
         };
+        let lacks = |place| (Kind::of(name), self.lacks(place));
+        let in_request = || Some((self.wanted.place("request")?, Some(of_request?)));
         let placed = self.wanted.place(name).map(|place| (place, None));
-        let in_request = self
-            .wanted
-            .place("request")
-            .filter(|_| of_request.is_some());
-        let placed = placed.or(in_request.map(|place| (place, of_request)));
-        if let Some((place, word)) = placed {
-            if place == "-" {
-                return Ok(None);
+        match placed.or_else(in_request) {
+            Some(("-", _)) => return Ok(None),
+            Some((place, word)) => {
+                let found = self.place(place, word).map(Some);
+                return found.ok_or_else(|| lacks(place));
             }
-            let found = self.place(place, word);
-            let lack = || (Kind::of(name), self.lacks(place));
-            return found.map(Some).ok_or_else(lack);
+            None => {}
         }
         let usual = USUAL.iter().find(|(it, _)| *it == name);
         let usual = usual.map_or(name, |(_, names)| names).split(' ');
@@ -170,22 +156,16 @@ impl<'a> Finder<'a> {
         };
         let place = found.iter().position(holds).unwrap_or(0);
         match found.into_iter().nth(place) {
-            None if !optional => Err((Kind::of(name), self.lacks(name))),
+            None if !optional => Err(lacks(name)),
             found => Ok(found),
         }
     }
 
     /// Finds a column by its name or number, or by two with a plus between them.
     fn place(&self, place: &str, word: Option<usize>) -> Option<Column> {
-        let whole = self.one(place);
-        let parts = match whole {
-            Some(whole) => SmallVec::from_iter([whole]),
-            None if place.contains('+') => {
-                let parts = place.split('+').map(|part| self.one(part));
-                parts.collect::<Option<_>>()?
-            }
-            None => return None,
-        };
+        let apart = || place.split('+').map(|part| self.one(part)).collect();
+        let whole = self.one(place).map(|whole| SmallVec::from_iter([whole]));
+        let parts: SmallVec<_> = whole.or_else(apart)?;
         let shown = parts.iter().map(|part| self.shown(part));
         let shown = shown.collect::<Vec<_>>().join(" and ");
         Some(Column { parts, word, shown })

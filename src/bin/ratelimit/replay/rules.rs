@@ -1,0 +1,162 @@
+//! Replays a log through a file of rules, and finds their smallest limits by replaying it again, so
+//! that costs and the other rules of a request count.
+
+use std::{fs, ops::Range, path::Path};
+
+use serde_json::json;
+use toml::de::DeTable;
+use tower_ratelimit::RulesFile;
+
+use super::{limits::Search, report::ASSUMED};
+use crate::{
+    Stop,
+    log::{Columns, understood},
+    needs::needs,
+    out::{Field, Format, counted, objects, table},
+    rules::{Assumptions, read_toml},
+    stage::{Row, Stage},
+};
+
+/// The largest limit that is tried.
+const MOST: u64 = 1 << 31;
+
+/// Sends a log through a file of rules, and prints what they do. Returns whether the answer is yes.
+pub(super) fn replay(
+    columns: &Columns,
+    [rules, log]: [&Path; 2],
+    assumptions: &Assumptions,
+    share: Option<f64>,
+    format: &Format,
+) -> Result<bool, Stop> {
+    if share.is_some() && log.as_os_str() == "-" {
+        let reason = "`--share` reads the log several times: name a file";
+        return Err(Stop::usage(reason));
+    }
+    let ([loaded], code) = assumptions.load([rules])?;
+    let mut stage = Stage::new(loaded?)?;
+    let read = columns.read(log, None, |time, request, _| _ = stage.send(time, request))?;
+    let effect = stage.end();
+    let rows = effect.rules.iter().map(|row| {
+        vec![
+            ("rule", json!(row.name)),
+            ("limit", json!(row.limit())),
+            ("requests", json!(row.met)),
+            ("refused", json!(row.refused)),
+            ("shadow_refused", json!(row.in_shadow)),
+            ("without_key", json!(row.without_key)),
+            ("callers", json!(row.touched())),
+            ("approximate", json!(read.is_too_coarse(row))),
+        ]
+    });
+    let rows: Vec<_> = rows.collect();
+    let mut object = json!(read.rows);
+    object["rules"] = objects(&rows);
+    let (refused, waiting) = (effect.refused, effect.waiting);
+    let requests = counted(read.rows.requests, "request");
+    let mut words = format!("{}\n\n{}\n", understood(&read.rows), table(&rows));
+    words += &format!("{refused} of {requests} refused.\n");
+    if waiting > 0 {
+        words += &format!("{waiting} would wait for permits, not counted further.\n");
+    }
+    (object["refused"], object["waiting"]) = (refused.into(), waiting.into());
+    words += ASSUMED;
+    if let Some(share) = share {
+        let file = assumptions.file(&code);
+        let found = smallest(columns, [rules, log], &file, &effect.rules, share)?;
+        object["smallest"] = objects(&found);
+        if !found.is_empty() {
+            words += "\n\nThe smallest limit of each rule, by runs of it and of one permit less:\n";
+            words += &table(&found);
+        }
+    }
+    format.print(&words, object)?;
+    Ok(read.report(&effect.rules, &needs(&read_toml(rules)?)))
+}
+
+/// Finds the smallest limit of each rule that has one of its own, and returns what is shown of it.
+///
+/// `file` reads the rules, and `rows` are their effect on the log.
+fn smallest(
+    columns: &Columns,
+    [rules, log]: [&Path; 2],
+    file: &RulesFile,
+    rows: &[Row],
+    share: f64,
+) -> Result<Vec<Vec<Field>>, Stop> {
+    let text = fs::read_to_string(rules).map_err(|error| error.to_string())?;
+    let text = text.trim_start_matches('\u{feff}');
+    let limits = rows.iter().filter_map(|row| OneLimit::of(row, text, share));
+    let mut limits: Vec<_> = limits.collect();
+    loop {
+        let mut stages = Vec::new();
+        for (place, limit) in limits.iter().enumerate() {
+            for permits in limit.search.tried() {
+                let rules = file.parse(&limit.change(text, permits))?;
+                stages.push((place, permits, Stage::new(rules)?));
+            }
+        }
+        if stages.is_empty() {
+            return Ok(limits.iter().map(OneLimit::fields).collect());
+        }
+        columns.read(log, None, |time, request, _| {
+            for (.., stage) in &mut stages {
+                stage.send(time, request.clone());
+            }
+        })?;
+        for (place, permits, stage) in stages {
+            let (limit, effect) = (&mut limits[place], stage.end());
+            let row = effect.rules.iter().find(|row| row.name == limit.name);
+            limit.search.found(permits, row.map_or(0, Row::touched));
+        }
+    }
+}
+
+/// The limit of a rule, the smallest of which is looked for while the others keep theirs.
+struct OneLimit {
+    name: String,
+    /// The place of its rate in the file.
+    rate: Range<usize>,
+    interval: String,
+    search: Search,
+}
+
+impl OneLimit {
+    fn of(row: &Row, text: &str, share: f64) -> Option<Self> {
+        let file = DeTable::parse(text).ok()?.into_inner();
+        let rule = file.get("rules")?.get_ref().get(&*row.name)?;
+        let limit = row.limit();
+        let (_, interval) = limit.split_once('/')?;
+        // GCRA counts no more than one in a microsecond.
+        let micros = u64::try_from(row.limit?.interval().as_micros()).unwrap_or(MOST);
+        Some(Self {
+            name: row.name.clone(),
+            rate: rule.get_ref().get("rate")?.span(),
+            interval: interval.to_owned(),
+            search: Search::new(row.callers.len() as u64, share, micros.min(MOST)),
+        })
+    }
+
+    /// Returns the file with another limit for this rule.
+    fn change(&self, text: &str, permits: u64) -> String {
+        let rate = format!("\"{permits}/{}\"", self.interval);
+        let mut text = text.to_owned();
+        text.replace_range(self.rate.clone(), &rate);
+        text
+    }
+
+    /// Returns what is shown of it.
+    fn fields(&self) -> Vec<Field> {
+        let search = &self.search;
+        let found = search.is_found().then_some(search.permits);
+        vec![
+            ("rule", json!(self.name)),
+            (
+                "limit",
+                json!(found.map(|it| format!("{it}/{}", self.interval))),
+            ),
+            ("callers", json!(search.callers)),
+            ("touched", json!(found.and_then(|it| search.touched(it)))),
+            ("touched_by_one_less", json!(search.touched(search.below))),
+        ]
+    }
+}
