@@ -207,9 +207,10 @@ impl Redis {
     fn signal(&self, name: &str) -> Result<(), Failure> {
         let number = self.process.id().to_string();
         let status = Command::new("kill").args([name, &number]).status()?;
-        match status.success() {
-            true => Ok(()),
-            false => Err(format!("kill {name}: {status}").into()),
+        if status.success() {
+            Ok(())
+        } else {
+            Err(format!("kill {name}: {status}").into())
         }
     }
 
@@ -259,18 +260,18 @@ async fn main() -> Result<(), Failure> {
 
     sleep(beside).await;
     *lock(&watch.phase) = Phase::Without;
-    match silent {
-        true => redis.signal("-STOP")?,
-        false => redis.kill()?,
+    if silent {
+        redis.signal("-STOP")?;
+    } else {
+        redis.kill()?;
     }
     let gone = Instant::now();
     sleep(without).await;
-    let redis = match silent {
-        true => {
-            redis.signal("-CONT")?;
-            redis
-        }
-        false => Redis::start(Some(redis.port)).await?,
+    let redis = if silent {
+        redis.signal("-CONT")?;
+        redis
+    } else {
+        Redis::start(Some(redis.port)).await?
     };
     let back = Instant::now();
     *lock(&watch.phase) = Phase::After;

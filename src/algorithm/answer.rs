@@ -109,9 +109,10 @@ impl Answer {
     }
 
     fn source(&self) -> Source {
-        match self.estimated {
-            true => Source::Estimate,
-            false => Source::Store,
+        if self.estimated {
+            Source::Estimate
+        } else {
+            Source::Store
         }
     }
 
@@ -119,11 +120,10 @@ impl Answer {
     #[inline]
     pub(crate) fn standing(&self, counted: bool) -> Standing {
         let refused = self.verdict != Verdict::Granted || self.banned;
-        let wait = match refused {
-            true => {
-                (self.verdict == Verdict::Refused || self.banned).then(|| self.now.until(self.wait))
-            }
-            false => (counted && self.next > 0).then(|| self.now.until_from_score(self.next)),
+        let wait = if refused {
+            (self.verdict == Verdict::Refused || self.banned).then(|| self.now.until(self.wait))
+        } else {
+            (counted && self.next > 0).then(|| self.now.until_from_score(self.next))
         };
         Standing {
             permits: at_least_zero(self.rate),

@@ -74,9 +74,10 @@ impl<T: Bytes> Bytes for Option<T> {
     }
 
     fn read(from: &mut &[u8]) -> Option<Self> {
-        match bool::read(from)? {
-            true => T::read(from).map(Some),
-            false => Some(None),
+        if bool::read(from)? {
+            T::read(from).map(Some)
+        } else {
+            Some(None)
         }
     }
 }
@@ -161,9 +162,10 @@ impl Bytes for RateType {
     }
 
     fn read(from: &mut &[u8]) -> Option<Self> {
-        Some(match bool::read(from)? {
-            true => Self::PerClient,
-            false => Self::Overall,
+        Some(if bool::read(from)? {
+            Self::PerClient
+        } else {
+            Self::Overall
         })
     }
 }

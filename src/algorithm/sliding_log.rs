@@ -139,9 +139,10 @@ impl Counter for SlidingLog {
         let value = self.sweep(call, value, i64::MAX, i64::MAX);
         self.set_back(call);
         let given = self.log.shrink(wanted);
-        self.value = Some(match self.log.is_empty() {
-            true => call.limit.rate,
-            false => value + given,
+        self.value = Some(if self.log.is_empty() {
+            call.limit.rate
+        } else {
+            value + given
         });
         Ok(given)
     }
@@ -265,9 +266,10 @@ impl SlidingLog {
     fn count(&mut self, call: &CallContext, wanted: i64) -> i64 {
         let value = self.agree(call);
         let budget = wanted + (-value).max(0) + 1;
-        match call.exact {
-            true => self.sweep(call, value, i64::MAX, budget.max(wanted + PAGE)),
-            false => self.sweep(call, value, wanted, budget),
+        if call.exact {
+            self.sweep(call, value, i64::MAX, budget.max(wanted + PAGE))
+        } else {
+            self.sweep(call, value, wanted, budget)
         }
     }
 
@@ -338,9 +340,10 @@ impl SlidingLog {
                 break;
             }
         }
-        match value > call.limit.rate {
-            true => call.limit.rate - self.log.live_permits(expired),
-            false => value,
+        if value > call.limit.rate {
+            call.limit.rate - self.log.live_permits(expired)
+        } else {
+            value
         }
     }
 }

@@ -447,9 +447,10 @@ impl RateLimiter {
 
     /// Checks that its limit is known here, if no store has it.
     fn check_known(&self) -> Result<(), Error> {
-        match self.is_own() && self.given().is_none() {
-            true => Err(in_code()),
-            false => Ok(()),
+        if self.is_own() && self.given().is_none() {
+            Err(in_code())
+        } else {
+            Ok(())
         }
     }
 

@@ -266,8 +266,9 @@ const HISTOGRAMS: [(&str, &str); 3] = [
 ];
 
 fn unit_of(metric: &str) -> Unit {
-    match metric.ends_with("_seconds") {
-        true => Unit::Seconds,
-        false => Unit::Count,
+    if metric.ends_with("_seconds") {
+        Unit::Seconds
+    } else {
+        Unit::Count
     }
 }

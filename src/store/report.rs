@@ -151,10 +151,13 @@ impl<'a> Seen<'a> {
             RequestResult::Unavailable => RuleResult::Unavailable,
             // The failure policy let it pass, or left a shadow rule out.
             RequestResult::Allow if limit.is_none() => RuleResult::Unavailable,
-            _ if charge.shadow && is_refused => match limit.is_some_and(|limit| limit.banned) {
-                true => RuleResult::ShadowBanned,
-                false => RuleResult::ShadowDeny,
-            },
+            _ if charge.shadow && is_refused => {
+                if limit.is_some_and(|limit| limit.banned) {
+                    RuleResult::ShadowBanned
+                } else {
+                    RuleResult::ShadowDeny
+                }
+            }
             RequestResult::Allow => RuleResult::Taken,
             RequestResult::QueueFull if !charge.shadow => RuleResult::QueueFull,
             _ if !is_refused => RuleResult::NotTaken,

@@ -136,9 +136,10 @@ fn check_exact(name: &str) -> Result<(), &'static str> {
         return Err("it is empty");
     }
     let Some((_, rest)) = name.split_once('{') else {
-        return match name.contains('}') {
-            true => Err("it has a `}` without a `{`"),
-            false => Ok(()),
+        return if name.contains('}') {
+            Err("it has a `}` without a `{`")
+        } else {
+            Ok(())
         };
     };
     let end = rest.find('}').ok_or("it has a `{` that is not closed")?;

@@ -111,9 +111,10 @@ impl<'a> Earlier<'a> {
     fn open(self) -> impl Iterator<Item = (Pass, &'a Grant)> {
         self.innermost.layers().filter_map(move |grant| {
             let (layer, store) = grant.given_by()?;
-            let pass = match layer == self.layer {
-                true => Pass::SameLayer,
-                false => Pass::OtherLayer,
+            let pass = if layer == self.layer {
+                Pass::SameLayer
+            } else {
+                Pass::OtherLayer
             };
             (store == self.store).then_some((pass, grant))
         })
@@ -160,9 +161,12 @@ impl<'a> Earlier<'a> {
             // A shadow rule without room has taken nothing.
             let is_tried = |it: &Charge| it.shadow && !it.took() && it.of().name == rule.name;
             let same_layer = pass == Pass::SameLayer && again.shadow;
-            grant.charges().iter().any(|it| match it.took() {
-                true => it.limiter.is_same(&again.limiter) && it.is_of(is_same),
-                false => same_layer && is_tried(it),
+            grant.charges().iter().any(|it| {
+                if it.took() {
+                    it.limiter.is_same(&again.limiter) && it.is_of(is_same)
+                } else {
+                    same_layer && is_tried(it)
+                }
             })
         };
         let mut open = self.open();

@@ -94,9 +94,10 @@ where
             let LayerState {
                 id, store, always, ..
             } = &*self.shared;
-            let earlier = match always {
-                true => None,
-                false => Earlier::of(&parts.extensions, *id, store),
+            let earlier = if *always {
+                None
+            } else {
+                Earlier::of(&parts.extensions, *id, store)
             };
             rules.plan(&parts, earlier)
         };

@@ -161,9 +161,10 @@ impl Network {
     fn travels(&mut self) -> u64 {
         let normal: f64 = StandardNormal.sample(&mut self.random);
         let usual = (MEDIAN * (SIGMA * normal).exp()) as u64;
-        match self.random.random_ratio(1, TAIL.0) {
-            true => usual * TAIL.1,
-            false => usual,
+        if self.random.random_ratio(1, TAIL.0) {
+            usual * TAIL.1
+        } else {
+            usual
         }
     }
 
@@ -181,9 +182,10 @@ impl Network {
         {
             let event = next.remove();
             let link = &mut self.links[event.link];
-            match link.cut {
-                true => link.lose(event.what),
-                false => self.arrive(at, event),
+            if link.cut {
+                link.lose(event.what)
+            } else {
+                self.arrive(at, event)
             }
         }
     }

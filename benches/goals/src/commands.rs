@@ -144,9 +144,10 @@ impl Calls {
         connection: &mut MultiplexedConnection,
         only_returns: bool,
     ) -> String {
-        let script = match only_returns {
-            true => String::from("return 1"),
-            false => self.script.concat(),
+        let script = if only_returns {
+            String::from("return 1")
+        } else {
+            self.script.concat()
         };
         let mut load = redis::cmd("SCRIPT");
         load.arg("LOAD").arg(script);

@@ -199,9 +199,10 @@ pub(crate) fn memory(
 }
 
 fn status_by(limit: Limit) -> StatusCode {
-    match limit == HOURLY {
-        true => StatusCode::TOO_MANY_REQUESTS,
-        false => StatusCode::OK,
+    if limit == HOURLY {
+        StatusCode::TOO_MANY_REQUESTS
+    } else {
+        StatusCode::OK
     }
 }
 

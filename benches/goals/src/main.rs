@@ -106,11 +106,10 @@ fn main() -> ExitCode {
 
 /// Two lines that stand above the table.
 fn about(arguments: &Arguments) -> String {
-    let kind = match arguments.quick {
-        true => {
-            "A quick run: it shows that each row runs, says little about speed, and judges nothing"
-        }
-        false => "A whole run",
+    let kind = if arguments.quick {
+        "A quick run: it shows that each row runs, says little about speed, and judges nothing"
+    } else {
+        "A whole run"
     };
     let rows = match &*arguments.patterns {
         [] => String::new(),

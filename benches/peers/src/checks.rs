@@ -115,9 +115,10 @@ pub(crate) async fn waits(entry: &Entry, url: &str) -> Waits {
     );
     let following = entry.built(&[LIMIT], url, &label).await;
     // Without keys the one that watches must not share the count.
-    let watching = match entry.keyed {
-        true => Arc::clone(&following),
-        false => entry.built(&[LIMIT], url, &label).await,
+    let watching = if entry.keyed {
+        Arc::clone(&following)
+    } else {
+        entry.built(&[LIMIT], url, &label).await
     };
     let mut tasks = JoinSet::new();
     for at in 0..count {

@@ -98,21 +98,22 @@ fn named(name: &str) -> Entry {
 
 async fn compare(quick: bool, alone: bool, only: &[&str]) -> (String, serde_json::Value) {
     let millis = Duration::from_millis;
-    let pace = match quick {
-        true => Pace {
+    let pace = if quick {
+        Pace {
             rounds: 1,
             loads: 1,
             turns: [millis(30), millis(100)],
             open: (&[1_000, 4_000], millis(300)),
             keys: 1_000,
-        },
-        false => Pace {
+        }
+    } else {
+        Pace {
             rounds: 5,
             loads: 7,
             turns: [millis(300), millis(600)],
             open: (&[2_000, 8_000, 16_000], millis(1000)),
             keys: 20_000,
-        },
+        }
     };
     checks::quiet_panics();
     let wanted =
@@ -188,9 +189,10 @@ async fn turns(all: &mut [Shown], work: &Work, pace: &Pace, database: &Database)
         }
         let side = Side::new(shown.entry, at, work, database).await;
         if !work.fresh {
-            shown.bytes = match shown.entry.on_redis() {
-                true => Some(side.fill(database).await),
-                false => weighed(&shown.entry),
+            shown.bytes = if shown.entry.on_redis() {
+                Some(side.fill(database).await)
+            } else {
+                weighed(&shown.entry)
             };
             if !shown.entry.on_redis() {
                 side.fill(database).await;

@@ -111,9 +111,10 @@ impl Side {
         database: &Database,
     ) -> Figures {
         self.turns += 1;
-        let prefix = match work.fresh && work.users == 1 {
-            true => format!("{}-{}", self.label, self.turns),
-            false => self.label.clone(),
+        let prefix = if work.fresh && work.users == 1 {
+            format!("{}-{}", self.label, self.turns)
+        } else {
+            self.label.clone()
         };
         if work.fresh && work.users == 1 {
             self.users = users(&prefix, 1);

@@ -76,9 +76,10 @@ pub(crate) fn run(arguments: &Arguments) -> Result<bool, Stop> {
     ];
     let changes = changes(&items(files[0])?, &items(files[1])?);
     let mut object = json!({ "changes": objects(&changes) });
-    let mut words = match changes.is_empty() {
-        true => "The files mean the same.\n".to_owned(),
-        false => table(&changes),
+    let mut words = if changes.is_empty() {
+        "The files mean the same.\n".to_owned()
+    } else {
+        table(&changes)
     };
     let mut answer = true;
     if let Some(log) = &arguments.log {
@@ -230,9 +231,10 @@ fn shown<'c>(callers: impl Iterator<Item = (&'c str, u64)>, keys: bool) -> Vec<V
     let mut callers: Vec<_> = callers.collect();
     callers.sort_by_key(|(caller, requests)| (Reverse(*requests), *caller));
     let shown = callers.into_iter().map(|(caller, requests)| {
-        let caller = match keys {
-            true => harmless(caller),
-            false => format!("{:016x}", secret.hash_one(caller)),
+        let caller = if keys {
+            harmless(caller)
+        } else {
+            format!("{:016x}", secret.hash_one(caller))
         };
         vec![("caller", json!(caller)), ("requests", json!(requests))]
     });

@@ -143,9 +143,10 @@ impl One {
     /// Returns the same, if there is such a limiter.
     async fn found(&self) -> Result<(RedisStore, Diagnosis), Stop> {
         let (store, seen) = self.look().await?;
-        match is_there(&seen) {
-            true => Ok((store, seen)),
-            false => Err(Stop(4, format!("there is no limiter {:?}", seen.name()))),
+        if is_there(&seen) {
+            Ok((store, seen))
+        } else {
+            Err(Stop(4, format!("there is no limiter {:?}", seen.name())))
         }
     }
 
@@ -183,9 +184,10 @@ impl Change {
     async fn limiter(&self) -> Result<RateLimiter, Stop> {
         let (store, seen) = self.one.look().await?;
         let is_known = seen.is_own || is_there(&seen);
-        let limiter = match is_known || !self.one.connection.makes(seen.name()) {
-            true => as_counted(&store, &seen)?,
-            false => RateLimiter::of_rule(&store, seen.name())?,
+        let limiter = if is_known || !self.one.connection.makes(seen.name()) {
+            as_counted(&store, &seen)?
+        } else {
+            RateLimiter::of_rule(&store, seen.name())?
         };
         Ok(limiter.by_tool())
     }
@@ -232,9 +234,10 @@ impl Change {
         let from = was.as_deref().unwrap_or("no limit");
         let freed = if reset { ", and free all permits" } else { "" };
         self.confirm(&format!("set {name:?} from {from} to {limit}{freed}"))?;
-        match reset {
-            true => limiter.set_rate(limit).await?,
-            false => limiter.set_or_update_rate(limit).await?,
+        if reset {
+            limiter.set_rate(limit).await?;
+        } else {
+            limiter.set_or_update_rate(limit).await?;
         }
         let limit = json!(limit.to_string());
         self.changed(name, [("limit", limit), ("was", json!(was))])
@@ -293,9 +296,10 @@ fn is_there(seen: &Diagnosis) -> bool {
 
 /// Returns the limiter as its permits seem to be counted.
 fn as_counted(store: &RedisStore, seen: &Diagnosis) -> Result<RateLimiter, Stop> {
-    let limiter = match seen.is_own {
-        true => RateLimiter::of_rule(store, seen.name())?,
-        false => RateLimiter::new(store, seen.name())?,
+    let limiter = if seen.is_own {
+        RateLimiter::of_rule(store, seen.name())?
+    } else {
+        RateLimiter::new(store, seen.name())?
     };
     Ok(limiter.by_tool().algorithm(seen.algorithm))
 }
@@ -317,9 +321,10 @@ fn like(limit: Limit, before: Option<Limit>) -> Result<Limit, Stop> {
     let Some(before) = before else {
         return Ok(limit);
     };
-    let limit = match before.is_per_client() {
-        true => limit.per_client(),
-        false => limit,
+    let limit = if before.is_per_client() {
+        limit.per_client()
+    } else {
+        limit
     };
     Ok(match before.keep_alive_time() {
         Some(time) => limit.keep_alive(time)?,

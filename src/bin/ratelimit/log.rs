@@ -167,13 +167,12 @@ impl Columns {
 
 /// Opens a log, and decompresses it if it begins as gzip does. A terminal sees how far it is read.
 pub(crate) fn open(path: &Path) -> io::Result<Box<dyn BufRead>> {
-    let (file, length): (Box<dyn Read>, _) = match path.as_os_str() == "-" {
-        true => (Box::new(io::stdin()), None),
-        false => {
-            let file = File::open(path)?;
-            let length = file.metadata()?.len();
-            (Box::new(file), Some(length))
-        }
+    let (file, length): (Box<dyn Read>, _) = if path.as_os_str() == "-" {
+        (Box::new(io::stdin()), None)
+    } else {
+        let file = File::open(path)?;
+        let length = file.metadata()?.len();
+        (Box::new(file), Some(length))
     };
     // It is drawn on the standard error, and nowhere if that is no terminal.
     let progress = length.map_or_else(ProgressBar::no_length, ProgressBar::new);
@@ -251,9 +250,10 @@ impl LogRead {
                 say(format!("{left_out} of {lines} left out: {why}"));
             }
         }
-        let without = match has_all && needs.contains(&Need::Column("ip")) {
-            true => self.without_address,
-            false => 0,
+        let without = if has_all && needs.contains(&Need::Column("ip")) {
+            self.without_address
+        } else {
+            0
         };
         if without > 0 {
             let requests = counted(requests, "request");
@@ -324,9 +324,10 @@ pub(crate) fn understood(read: &RowsRead) -> String {
     let columns = read.columns.iter();
     let columns = columns.map(|(name, place)| format!("{} = {}", harmless(name), harmless(place)));
     let columns: Vec<_> = columns.collect();
-    match columns.is_empty() {
-        true => "Columns: none, as the log is empty.".to_owned(),
-        false => format!("Columns: {}", columns.join(", ")),
+    if columns.is_empty() {
+        "Columns: none, as the log is empty.".to_owned()
+    } else {
+        format!("Columns: {}", columns.join(", "))
     }
 }
 

@@ -85,9 +85,10 @@ impl Opened {
         if swaps.len() > 1
             && let Some(is_done) = backend.swap_all(&swaps).await?
         {
-            return Ok(match is_done {
-                true => Written::All,
-                false => Written::NotAll(List::new()),
+            return Ok(if is_done {
+                Written::All
+            } else {
+                Written::NotAll(List::new())
             });
         }
         for (number, swap) in swaps.iter().enumerate() {

@@ -28,9 +28,10 @@ impl StoreClock {
     /// Returns the part of a wait that is not certain: a server's clock is read in whole
     /// milliseconds, and can turn so much earlier than this process sees.
     pub(crate) fn slack(&self) -> Duration {
-        match self.own.is_some() {
-            true => Duration::ZERO,
-            false => Duration::from_millis(1),
+        if self.own.is_some() {
+            Duration::ZERO
+        } else {
+            Duration::from_millis(1)
         }
     }
 

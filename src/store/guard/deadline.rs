@@ -49,12 +49,13 @@ impl Deadline {
             Err(_) => {
                 // Its own wait says nothing about the server.
                 let asked = asked.saturating_add(wait);
-                let late = match self
+                let late = if self
                     .nodes
                     .any_was_silent(demand, asked, self.nodes.deadline())
                 {
-                    true => Late::Silence,
-                    false => Late::Overload,
+                    Late::Silence
+                } else {
+                    Late::Overload
                 };
                 Err(late.error())
             }

@@ -138,9 +138,12 @@ impl Calls for Scripted {
 /// Is pending once.
 pub(crate) async fn pause() {
     let mut paused = false;
-    poll_fn(|_| match std::mem::replace(&mut paused, true) {
-        true => Poll::Ready(()),
-        false => Poll::Pending,
+    poll_fn(|_| {
+        if std::mem::replace(&mut paused, true) {
+            Poll::Ready(())
+        } else {
+            Poll::Pending
+        }
     })
     .await;
 }

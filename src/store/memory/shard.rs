@@ -183,9 +183,10 @@ impl StoredLimiter {
 
     /// Returns the tick from which the limiter can be dropped without any effect on decisions.
     pub(super) fn idle_at(&self) -> i64 {
-        let full_at = match self.lasting {
-            true => NEVER,
-            false => self.limiter.full_at().unwrap_or(i64::MIN),
+        let full_at = if self.lasting {
+            NEVER
+        } else {
+            self.limiter.full_at().unwrap_or(i64::MIN)
         };
         self.expires_at.min(full_at)
     }

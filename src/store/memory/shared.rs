@@ -52,9 +52,12 @@ impl Decide for Shared {
     fn decide_at_once(&self, demand: &mut Demand) -> Option<Result<Decision, Error>> {
         let (id, exact) = (self.next_id(), demand.wants_remaining);
         let waits = demand.max_wait.is_some();
-        let alone = demand.decided_alone(id, |charge| match waits || charge.of().ban.is_some() {
-            true => None,
-            false => self.answer_one(charge, exact).ok(),
+        let alone = demand.decided_alone(id, |charge| {
+            if waits || charge.of().ban.is_some() {
+                None
+            } else {
+                self.answer_one(charge, exact).ok()
+            }
         });
         if let Some(decision) = alone {
             return Some(Ok(decision));

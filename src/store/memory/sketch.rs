@@ -60,9 +60,10 @@ pub(super) enum Width {
 impl Width {
     /// Returns the smallest for limits of this many permits.
     pub(super) fn of(permits: u64) -> Self {
-        match permits <= Self::One.most().into() {
-            true => Self::One,
-            false => Self::Two,
+        if permits <= Self::One.most().into() {
+            Self::One
+        } else {
+            Self::Two
         }
     }
 

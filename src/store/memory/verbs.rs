@@ -157,9 +157,10 @@ fn manage_ban(
         Op::Ban(millis) => {
             let mut record = shard.take_record(name, now);
             record.ban_for(now.ticks(millis.cast_signed()), now);
-            match shard.put_record(name, record, 0, now) {
-                true => OpResult::Changed(true),
-                false => return Err(ErrorKind::Full.into()),
+            if shard.put_record(name, record, 0, now) {
+                OpResult::Changed(true)
+            } else {
+                return Err(ErrorKind::Full.into());
             }
         }
         Op::Unban => OpResult::Changed(shard.take_record(name, now).in_force(now).is_some()),

@@ -12,9 +12,10 @@ use crate::values::name::Name;
 /// one.
 pub(super) fn tagged(name: &Name) -> [&str; 3] {
     let name = name.as_str();
-    match name.contains('{') {
-        true => ["", name, ""],
-        false => ["{", name, "}"],
+    if name.contains('{') {
+        ["", name, ""]
+    } else {
+        ["{", name, "}"]
     }
 }
 

@@ -31,18 +31,20 @@ pub(super) fn nodes(
     source: &ConnectionSource,
 ) -> Nodes {
     let is_cluster = source.is_cluster;
-    let (count, place): (_, fn(&Name) -> usize) = match is_cluster {
-        true => (usize::from(SLOTS / SLOTS_TOGETHER), place),
-        false => (1, |_| 0),
+    let (count, place): (_, fn(&Name) -> usize) = if is_cluster {
+        (usize::from(SLOTS / SLOTS_TOGETHER), place)
+    } else {
+        (1, |_| 0)
     };
     // That of the logs may stand still, or jump.
     let nodes = Nodes::new(count, place, deadline, Arc::new(SteadyClock::new()));
     let address = source.shown.clone();
     nodes.with_breakers(failures, source.shown.as_ref(), move |place, open| {
         let slots = slots_of(u16::try_from(place).unwrap_or_default());
-        let node = match is_cluster {
-            true => &*format!("slots {}-{}", slots.start(), slots.end()),
-            false => address.as_deref().unwrap_or_default(),
+        let node = if is_cluster {
+            &*format!("slots {}-{}", slots.start(), slots.end())
+        } else {
+            address.as_deref().unwrap_or_default()
         };
         observers.changed(&StateChange::Breaker { node, open });
     })

@@ -104,9 +104,10 @@ impl Server {
                 }
                 reply => reply?,
             };
-            let read = match is_lone {
-                true => asking.read_lone(&reply, run),
-                false => asking.read(&reply, run).map(Some),
+            let read = if is_lone {
+                asking.read_lone(&reply, run)
+            } else {
+                asking.read(&reply, run).map(Some)
             };
             match read.map_err(|error| Failure::read(error, asking.again))? {
                 None => tries_lone = false,

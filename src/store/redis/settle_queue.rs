@@ -77,9 +77,10 @@ impl Drop for Settlement {
     fn drop(&mut self) {
         if !self.arrived {
             let receipt = self.charges_until.is_none();
-            let lost = match receipt {
-                true => &self.counts.lost_receipts,
-                false => &self.counts.lost_charges,
+            let lost = if receipt {
+                &self.counts.lost_receipts
+            } else {
+                &self.counts.lost_charges
             };
             lost.fetch_add(1, Ordering::Relaxed);
             let observers = &self.counts.observers;

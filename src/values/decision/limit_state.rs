@@ -40,9 +40,10 @@ impl<'a> LimitState<'a> {
     /// Returns the permits that the request took from it: none if it was refused, or if this is a
     /// shadow limit that had no room.
     pub fn taken(&self) -> u32 {
-        match self.granted && self.charge.took() {
-            true => self.charge.permits,
-            false => 0,
+        if self.granted && self.charge.took() {
+            self.charge.permits
+        } else {
+            0
         }
     }
 

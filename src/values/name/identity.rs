@@ -117,9 +117,10 @@ impl Identity {
             return self.0.push(component);
         }
         for byte in component {
-            match is_plain(*byte) {
-                true => self.0.push(&[*byte]),
-                false => self.0.push(percent_encode_byte(*byte).as_bytes()),
+            if is_plain(*byte) {
+                self.0.push(&[*byte]);
+            } else {
+                self.0.push(percent_encode_byte(*byte).as_bytes());
             }
         }
     }

@@ -43,9 +43,10 @@ pub(crate) fn answer(
         let unit = if seconds == 1 { "second" } else { "seconds" };
         text = format!("{text}: retry after {seconds} {unit}").into();
     }
-    let (content_type, body) = match as_text {
-        true => (TEXT, format!("{text}\n")),
-        false => (PROBLEM, problem(refusal, status, &text)),
+    let (content_type, body) = if as_text {
+        (TEXT, format!("{text}\n"))
+    } else {
+        (PROBLEM, problem(refusal, status, &text))
     };
     let mut answer = Response::new(Bytes::from(body));
     *answer.status_mut() = status;
@@ -77,9 +78,10 @@ fn problem(refusal: &Refusal, status: StatusCode, detail: &str) -> String {
     let violated = refusal.charges.iter().filter(violated);
     // Names of rules contain nothing to escape.
     let violated: Vec<_> = violated.map(|it| &*it.of().name).collect();
-    let policies = match violated.is_empty() {
-        true => String::new(),
-        false => format!(",\"violated-policies\":[\"{}\"]", violated.join("\",\"")),
+    let policies = if violated.is_empty() {
+        String::new()
+    } else {
+        format!(",\"violated-policies\":[\"{}\"]", violated.join("\",\""))
     };
     let parts = [
         "{\"type\":\"",

@@ -54,9 +54,10 @@ pub(crate) fn hops<'h>(
         let is_rfc_7239 = header == ForwardedHeader::Forwarded;
         let (before, element) = split_last(line, is_rfc_7239);
         rest = before.or_else(|| lines.next());
-        Some(match is_rfc_7239 {
-            true => for_node(element),
-            false => text(element).and_then(address),
+        Some(if is_rfc_7239 {
+            for_node(element)
+        } else {
+            text(element).and_then(address)
         })
     })
 }

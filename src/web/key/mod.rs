@@ -286,9 +286,10 @@ impl Key {
     pub(crate) fn add(&mut self, by: &impl KeyExtractor, parts: &Parts) -> Result<(), NoKey> {
         let before = self.identity.end();
         by.extract(parts, self)?;
-        match self.identity.end() == before {
-            true => Err(NoKey::missing("identity")),
-            false => Ok(()),
+        if self.identity.end() == before {
+            Err(NoKey::missing("identity"))
+        } else {
+            Ok(())
         }
     }
 

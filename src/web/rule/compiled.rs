@@ -322,12 +322,13 @@ impl CompiledRule {
             return None;
         }
         let (rule, is_shadow) = (self.rule.label(), self.rule.share != ALL);
-        let (effect, later) = match is_shadow {
-            true => (
+        let (effect, later) = if is_shadow {
+            (
                 "pass uncounted",
                 ": once it is enforced, they will be refused",
-            ),
-            false => ("are refused", ""),
+            )
+        } else {
+            ("are refused", "")
         };
         match missing.fault {
             Fault::Caller if self.of.is_to_warn(Warning::MissingKey) => warning!(

@@ -180,9 +180,10 @@ impl Index {
         let has_compared = |unless: &str| template.is_some_and(|route| !route.contains(unless));
         // A route without a rest has compared the path as it was sent, all but its parameters.
         let compared = has_compared("{*");
-        let others = match is_plain {
-            true => Vec::new(),
-            false => readings(path, compared),
+        let others = if is_plain {
+            Vec::new()
+        } else {
+            readings(path, compared)
         };
         for reading in &others {
             let mut search = self.search(parts);

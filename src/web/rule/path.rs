@@ -80,9 +80,10 @@ pub(super) fn canonical(text: &str) -> Cow<'_, str> {
             b'/' | b'?' | b'#' => encoded.is_none(),
             _ => byte.is_ascii_graphic(),
         };
-        match stays {
-            true => written.push(char::from(byte)),
-            false => written.push_str(percent_encode_byte(byte)),
+        if stays {
+            written.push(char::from(byte));
+        } else {
+            written.push_str(percent_encode_byte(byte));
         }
     }
     Cow::Owned(written)

@@ -420,9 +420,10 @@ impl Planned {
         if !charge.shadow {
             self.enforce(rule.rule.on_failure, rule.max_wait);
         }
-        match self.charges.is_empty() {
-            true => self.charges = Charges::one(charge),
-            false => self.join(charge, u32::saturating_add),
+        if self.charges.is_empty() {
+            self.charges = Charges::one(charge);
+        } else {
+            self.join(charge, u32::saturating_add);
         }
     }
 

@@ -223,9 +223,10 @@ impl RulesFile {
     }
 
     fn check_name(&mut self, name: &str, reserved: &[&str]) {
-        let checked = match reserved.contains(&name) {
-            true => Err(config_error!(Name: "{name:?} means something else in a rules file")),
-            false => check_rule_name(name),
+        let checked = if reserved.contains(&name) {
+            Err(config_error!(Name: "{name:?} means something else in a rules file"))
+        } else {
+            check_rule_name(name)
         };
         if let Err(mistake) = checked {
             self.mistake.get_or_insert(mistake);

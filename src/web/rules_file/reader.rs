@@ -121,9 +121,10 @@ fn field_at(path: &str, value: &DeValue<'_>, at: &Range<usize>, innermost: bool)
         DeValue::Table(table) => table.iter().find_map(|(field, value)| {
             let name = field.get_ref();
             let dot = if path.is_empty() { "" } else { "." };
-            let path = match is_word(name) {
-                true => format!("{path}{dot}{name}"),
-                false => format!("{path}{dot}{name:?}"),
+            let path = if is_word(name) {
+                format!("{path}{dot}{name}")
+            } else {
+                format!("{path}{dot}{name:?}")
             };
             below(path, value, field.span() == *at)
         }),

@@ -147,9 +147,10 @@ pub(super) fn read(
         rule.line = Some(line);
         named.insert(name.into_inner(), NamedRule { at, rule, used });
     }
-    match named.is_empty() {
-        true => Err(file.fail(NO_RULES)),
-        false => Ok(named),
+    if named.is_empty() {
+        Err(file.fail(NO_RULES))
+    } else {
+        Ok(named)
     }
 }
 

@@ -24,9 +24,10 @@ pub(super) fn read(text: &str) -> Option<i64> {
     let bytes = text.as_bytes();
     let time: Timestamp = match (bytes.get(2), bytes.get(3), bytes.get(4)) {
         (Some(b'/'), ..) => {
-            let format = match text.contains(' ') {
-                true => "%d/%b/%Y:%H:%M:%S%.f %z",
-                false => "%d/%b/%Y:%H:%M:%S%.f",
+            let format = if text.contains(' ') {
+                "%d/%b/%Y:%H:%M:%S%.f %z"
+            } else {
+                "%d/%b/%Y:%H:%M:%S%.f"
             };
             let time = BrokenDownTime::parse(format, text).ok()?;
             let local = || Offset::UTC.to_timestamp(time.to_datetime().ok()?).ok();
@@ -96,9 +97,10 @@ fn decimal(text: &str, unit: i64) -> Option<i64> {
 
 /// Returns a number without an exponent, as JSON writes very small and very large ones with one.
 fn plain(text: &str) -> Option<Cow<'_, str>> {
-    match text.contains(['e', 'E']) {
-        true => Some(Cow::Owned(text.parse::<f64>().ok()?.to_string())),
-        false => Some(Cow::Borrowed(text)),
+    if text.contains(['e', 'E']) {
+        Some(Cow::Owned(text.parse::<f64>().ok()?.to_string()))
+    } else {
+        Some(Cow::Borrowed(text))
     }
 }
 

@@ -66,9 +66,10 @@ impl<'a> Iterator for Words<'a> {
             }
         };
         let rest = rest.get(1..)?;
-        self.rest = match has_spaces {
-            true => Some(rest),
-            false => rest.strip_prefix(','),
+        self.rest = if has_spaces {
+            Some(rest)
+        } else {
+            rest.strip_prefix(',')
         };
         Some(word)
     }

@@ -68,9 +68,10 @@ pub(crate) fn conclusion(report: &Report, it: &SmallestLimit) -> String {
     };
     let (permits, touched) = (some(permits, "permit"), some(it.touched, "caller"));
     let less = range(it.touched_by_one_less);
-    let verified = match it.verified {
-        true => "verified by runs of both",
-        false => "not verified by a run",
+    let verified = if it.verified {
+        "verified by runs of both"
+    } else {
+        "not verified by a run"
     };
     format!("{limit}: {permits}. It touches {touched}, one less {less} ({verified}).")
 }
@@ -107,9 +108,10 @@ pub(crate) fn notes(report: &Report) -> Vec<String> {
 
 /// Returns the text of a figure.
 fn range([least, most]: Figure) -> String {
-    match least == most {
-        true => least.to_string(),
-        false => format!("{least} to {most}"),
+    if least == most {
+        least.to_string()
+    } else {
+        format!("{least} to {most}")
     }
 }
 

@@ -127,9 +127,10 @@ async fn winners(backend: &impl Backend, key: &str, old: Option<&[u8]>) -> Vec<V
                 won.push(new.clone());
             }
         }
-        match swaps.iter().all(Option::is_none) {
-            true => Poll::Ready(()),
-            false => Poll::Pending,
+        if swaps.iter().all(Option::is_none) {
+            Poll::Ready(())
+        } else {
+            Poll::Pending
         }
     })
     .await;

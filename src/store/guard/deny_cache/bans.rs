@@ -228,9 +228,10 @@ impl Bans {
                 ..charge.clone()
             });
         }
-        match charges.is_empty() {
-            true => BanLookup::Unknown,
-            false => BanLookup::Banned(Refusal::banned(charges, longest, Source::Cache)),
+        if charges.is_empty() {
+            BanLookup::Unknown
+        } else {
+            BanLookup::Banned(Refusal::banned(charges, longest, Source::Cache))
         }
     }
 
@@ -300,9 +301,10 @@ impl Bans {
     }
 
     fn clock_of(&self, of: &CompiledLimit) -> &StoreClock {
-        match of.counting.algorithm.waits_by_server() {
-            true => &StoreClock::SERVER,
-            false => &self.clock,
+        if of.counting.algorithm.waits_by_server() {
+            &StoreClock::SERVER
+        } else {
+            &self.clock
         }
     }
 }

@@ -113,9 +113,10 @@ impl Breakers {
     /// in a while, and the last that closes after that.
     pub(super) fn is_to_report(&self, opened: bool, now: Duration) -> bool {
         let mut log = self.log.lock().unwrap_or_else(PoisonError::into_inner);
-        log.open = match opened {
-            true => log.open + 1,
-            false => log.open.saturating_sub(1),
+        log.open = if opened {
+            log.open + 1
+        } else {
+            log.open.saturating_sub(1)
         };
         if log.open != usize::from(opened) {
             return false;

@@ -345,9 +345,10 @@ impl Flights {
                 continue;
             };
             line.command = None;
-            match line.behind.is_empty() {
-                true => drop(self.lines.remove(&key)),
-                false => self.waits(key, now),
+            if line.behind.is_empty() {
+                drop(self.lines.remove(&key));
+            } else {
+                self.waits(key, now);
             }
         }
     }

@@ -143,9 +143,10 @@ fn the_table_of_the_page_is_the_code() {
             .to_owned(),
             format!("{class:?}"),
             format!("`{returned:?}`"),
-            match class.ends_connection() {
-                true => "replaced",
-                false => "kept",
+            if class.ends_connection() {
+                "replaced"
+            } else {
+                "kept"
             }
             .to_owned(),
             match class.signal() {

@@ -175,13 +175,15 @@ fn left_and(
 ) -> Result<[i64; 2], Error> {
     let unit = interval + 1;
     // One number, where that can be counted exactly.
-    let said = match (rate + 1).saturating_mul(unit) <= MOST {
-        true => [number.div_euclid(unit), number.rem_euclid(unit)],
-        false => [number, numbers.next()?],
+    let said = if (rate + 1).saturating_mul(unit) <= MOST {
+        [number.div_euclid(unit), number.rem_euclid(unit)]
+    } else {
+        [number, numbers.next()?]
     };
-    match said.iter().all(|number| *number >= 0) {
-        true => Ok(said),
-        false => Err(unreadable()),
+    if said.iter().all(|number| *number >= 0) {
+        Ok(said)
+    } else {
+        Err(unreadable())
     }
 }
 

@@ -151,9 +151,10 @@ impl Asked<'_> {
             }
             for (place, caller) in group.iter().enumerate() {
                 // Of these, each is known by its own id, or by that of the first.
-                let (id, place) = match has_records {
-                    true => (caller.first().id, 0),
-                    false => (group[0].first().id, place),
+                let (id, place) = if has_records {
+                    (caller.first().id, 0)
+                } else {
+                    (group[0].first().id, place)
                 };
                 call.again(id, place, self.rows.len(), flags(caller));
                 self.charges(&mut call, caller, mem::take(&mut carried), None);

@@ -79,9 +79,10 @@ pub(crate) fn shown(info: &ConnectionInfo) -> String {
         ConnectionAddr::Unix(path) => return format!("redis+unix://{}", path.display()),
         _ => return "an address".to_owned(),
     };
-    let host = match host.contains(':') {
-        true => &format!("[{host}]"),
-        false => host,
+    let host = if host.contains(':') {
+        &format!("[{host}]")
+    } else {
+        host
     };
     match info.redis_settings().db() {
         0 => format!("{scheme}://{host}:{port}"),

@@ -201,9 +201,10 @@ impl<'a> Finder<'a> {
             }
             Place::Number(number) => {
                 let word = self.line.get(part).unwrap_or_default();
-                let brackets = match self.text.contains(&format!("[{word}]")) {
-                    true => " in brackets",
-                    false => "",
+                let brackets = if self.text.contains(&format!("[{word}]")) {
+                    " in brackets"
+                } else {
+                    ""
                 };
                 format!("column {}{brackets}", number + 1)
             }

@@ -104,9 +104,10 @@ impl Columns {
         let mut header = None;
         for line in sample.iter().map(|line| skip(line, wanted.skip)) {
             let shape = Shape::of(line);
-            match shape.header.is_some() && header.is_none() {
-                true => header = Some(shape),
-                false => columns.add(line, header.as_ref().unwrap_or(&shape)),
+            if shape.header.is_some() && header.is_none() {
+                header = Some(shape);
+            } else {
+                columns.add(line, header.as_ref().unwrap_or(&shape));
             }
         }
         columns

@@ -59,9 +59,10 @@ impl Callers {
         for (caller, number) in &self.numbers {
             let place = numbers.iter().position(|it| it == number);
             if let Some(name) = place.and_then(|place| names.get_mut(place)) {
-                *name = match show_keys {
-                    true => caller.escape_debug().collect(),
-                    false => format!("{:016x}", self.secret.hash_one(caller)),
+                *name = if show_keys {
+                    caller.escape_debug().collect()
+                } else {
+                    format!("{:016x}", self.secret.hash_one(caller))
                 };
             }
         }

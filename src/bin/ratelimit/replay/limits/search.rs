@@ -45,9 +45,10 @@ impl Search {
     /// Takes how many callers a run has touched.
     pub(crate) fn found(&mut self, permits: u64, touched: u64) {
         self.runs.insert(permits, touched);
-        match touched <= self.few {
-            true => self.permits = self.permits.min(permits),
-            false => self.below = self.below.max(permits),
+        if touched <= self.few {
+            self.permits = self.permits.min(permits);
+        } else {
+            self.below = self.below.max(permits);
         }
     }
 

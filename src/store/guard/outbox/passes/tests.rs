@@ -222,9 +222,10 @@ fn a_call_that_is_given_up_fails_where_nothing_came_in() {
         }
         let behind = is_sent_behind.then(|| enter(&breakers, &orders()).unwrap());
         clock.advance(ends - came_in.unwrap_or_default());
-        match by_connection {
-            true => pass.ends_unanswered(),
-            false => drop(pass),
+        if by_connection {
+            pass.ends_unanswered();
+        } else {
+            drop(pass);
         }
         assert_eq!(state(&breakers) == BreakerState::Open, opens, "{row:?}");
         if let Some(behind) = behind {
