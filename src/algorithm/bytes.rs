@@ -32,7 +32,21 @@ macro_rules! number {
     };
 }
 
-number!(u8, u32, i64, u64, u128);
+number!(u8, u32, u64, u128);
+
+/// The greatest number that states have, but for the end of time: twice as much fits.
+const MOST: i64 = 1 << 60;
+
+impl Bytes for i64 {
+    fn write(&self, to: &mut Vec<u8>) {
+        self.cast_unsigned().write(to);
+    }
+
+    fn read(from: &mut &[u8]) -> Option<Self> {
+        let number = u64::read(from)?.cast_signed();
+        ((-MOST..=MOST).contains(&number) || number == Self::MAX).then_some(number)
+    }
+}
 
 /// Implements [`Bytes`] for a type by its fields. All other fields have their default.
 macro_rules! bytes {
@@ -139,12 +153,6 @@ impl<T: Bytes> Bytes for Vec<T> {
 
 bytes!(PermitId { 0 });
 bytes!(Tat { at, given });
-bytes!(StoredLimit {
-    rate,
-    interval,
-    rate_type,
-    keep_alive
-});
 
 impl Bytes for [u8; 16] {
     fn write(&self, to: &mut Vec<u8>) {
@@ -167,5 +175,28 @@ impl Bytes for RateType {
         } else {
             Self::Overall
         })
+    }
+}
+
+impl Bytes for StoredLimit {
+    fn write(&self, to: &mut Vec<u8>) {
+        self.rate.write(to);
+        self.interval.write(to);
+        self.rate_type.write(to);
+        self.keep_alive.write(to);
+    }
+
+    fn read(from: &mut &[u8]) -> Option<Self> {
+        let (rate, interval) = (Bytes::read(from)?, Bytes::read(from)?);
+        let (rate_type, keep_alive) = (Bytes::read(from)?, Bytes::read(from)?);
+        let read = Self {
+            rate,
+            interval,
+            rate_type,
+            keep_alive,
+        };
+        // Only Java stores others, and no store has these bytes from Java.
+        let is_valid = read.limit().is_some_and(|limit| limit.stored() == read);
+        (is_valid && read.keep_alive <= MOST.unsigned_abs() / 1_000_000).then_some(read)
     }
 }

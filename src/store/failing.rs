@@ -25,6 +25,7 @@ pub(super) fn failing(kind: ErrorKind, clock: Arc<dyn Clock>, about: About) -> A
         deny_cache: Duration::ZERO,
         nodes: Arc::new(nodes),
         own_clock: Some(clock),
+        ends_windows: false,
     };
     remote(guards, about, |_, _| Failing(kind))
 }

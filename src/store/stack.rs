@@ -224,6 +224,8 @@ pub(crate) struct Guards {
     pub(crate) nodes: Arc<Nodes>,
     /// The clock of the logs, if it is this process's; none for the server's.
     pub(crate) own_clock: Option<Arc<dyn Clock>>,
+    /// Set if windows end by that, too: there is no server that ends them.
+    pub(crate) ends_windows: bool,
 }
 
 /// Puts the guards around a server, which is made with its listeners.
@@ -239,7 +241,11 @@ pub(crate) fn remote<S: Decide>(
         .clone()
         .unwrap_or_else(|| Arc::new(SteadyClock::new()));
     let waits = Arc::new(Waits::default());
-    let refusals = Arc::new(Refusals::new(guards.deny_cache, own_clock.clone()));
+    let refusals = Arc::new(Refusals::new(
+        guards.deny_cache,
+        own_clock.clone(),
+        guards.ends_windows,
+    ));
     let recent = Arc::new(Recent::new(Arc::clone(&clock)));
     let mut listeners = Listeners::none();
     let leasing = Arc::new_cyclic(|leasing| {

@@ -106,7 +106,7 @@ struct Process {
 impl Process {
     fn new() -> Self {
         let clock = ManualClock::new();
-        let refusals = Arc::new(Refusals::new(CAP, Some(Arc::new(clock.clone()))));
+        let refusals = Arc::new(Refusals::new(CAP, Some(Arc::new(clock.clone())), false));
         // What the first call makes, it makes for all, which loom does not see.
         refusals.changed(&name());
         let server = Server::default();

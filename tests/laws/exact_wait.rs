@@ -7,7 +7,7 @@ use crate::scene::*;
 
 use super::{
     guards::Guards,
-    kinds::{BY_A_CLOCK, WAYS},
+    kinds::WAYS,
     world::{MILLISECOND, NANOSECOND, Probed, World, check_in_redis, probed, refused_until, take},
 };
 
@@ -48,7 +48,7 @@ fn in_memory() {
 #[test]
 fn in_a_store_of_ones_own() {
     let world = World::backend(MILLISECOND);
-    for kind in BY_A_CLOCK {
+    for kind in WAYS {
         check(200, &probed(MILLISECOND), |input| law(&world, kind, input));
     }
 }

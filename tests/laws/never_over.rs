@@ -55,7 +55,7 @@ fn in_memory() {
 #[test]
 fn in_a_store_of_ones_own() {
     let world = World::backend(MILLISECOND);
-    for kind in BY_A_CLOCK {
+    for kind in WAYS {
         check(300, &histories(MILLISECOND), |input| {
             law(&world, kind, input);
         });

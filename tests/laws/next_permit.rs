@@ -4,7 +4,7 @@
 use crate::scene::*;
 
 use super::{
-    kinds::{BY_A_CLOCK, WAYS},
+    kinds::WAYS,
     world::{MILLISECOND, Request, World, check_in_redis, histories},
 };
 
@@ -76,7 +76,7 @@ fn in_memory() {
 #[test]
 fn in_a_store_of_ones_own() {
     let world = World::backend(MILLISECOND);
-    for kind in BY_A_CLOCK {
+    for kind in WAYS {
         check(100, &histories(MILLISECOND), |input| {
             law(&world, Duration::from_micros(1), kind, input);
         });

@@ -59,6 +59,7 @@ pub(super) fn start(network: &Arc<Mutex<Network>>) -> (Arc<dyn AnyStore>, usize)
         deny_cache: DENY_CACHE,
         nodes: Arc::clone(&nodes),
         own_clock: None,
+        ends_windows: false,
     };
     let mut link = 0;
     let store = stack::remote(guards, About::default(), |listeners, _| {

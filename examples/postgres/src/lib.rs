@@ -13,8 +13,8 @@
 //!
 //! What it costs:
 //!
-//! - A grant reads a row and updates it, in two round trips; a refusal reads it. Callers of one
-//!   limiter in one process share both. Autovacuum has to follow the updates.
+//! - A grant reads a row for each of its limiters and updates it, in two round trips; a refusal
+//!   reads it. Callers in one process share both. Autovacuum has to follow the updates.
 //! - Nothing waits for the disk: `synchronous_commit` is off on this connection. A server that
 //!   crashes forgets the grants of the last moment, and no more than that.
 //! - All calls of a process go over one connection, so they use one core of the server at most.

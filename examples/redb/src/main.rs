@@ -1,9 +1,8 @@
 //! Limits in a redb file, which outlive the process and need no server: a store of one's own with
 //! transactions. The program checks the laws on it: `cargo run`.
 
+use redb::{Database, ReadableDatabase, ReadableTable, TableDefinition};
 use std::sync::Arc;
-
-use redb::{Database, Durability, ReadableDatabase, ReadableTable, TableDefinition};
 use tower_ratelimit::{
     Error, ErrorKind, ManualClock,
     backend::{Backend, BackendStore, Settings, Swap, failure, laws},
@@ -30,9 +29,8 @@ impl Redb {
     }
 
     fn swap(&self, swaps: &[Swap<'_>]) -> Result<bool, redb::Error> {
-        let mut write = self.0.begin_write()?;
-        // Where the machine fails, the grants of the last moment may be forgotten.
-        write.set_durability(Durability::None)?;
+        // Each grant waits for the disk: with less durability, a crash would forget them.
+        let write = self.0.begin_write()?;
         {
             let mut table = write.open_table(LIMITS)?;
             for Swap { key, old, new } in swaps {

@@ -8,23 +8,26 @@
 //!
 //! # How it decides
 //!
-//! It reads the value of a limiter, decides as in memory, and swaps the value for the next, if no
-//! other process has done so meanwhile: otherwise it begins again. A refusal writes nothing.
-//! Callers of one limiter in this process share a call, so they do not meet each other.
+//! It reads the values of a call's limiters, decides as in memory, and swaps those that change for
+//! the next, if no other process has done so meanwhile: otherwise it begins again. A refusal writes
+//! nothing, unless it counts towards a ban. Callers in this process share calls, also those of
+//! several limiters, and none comes between another's.
 //!
-//! Several limits of a request are swapped [together](Backend::swap_all) where the backend can, and
-//! otherwise one after the other, in the order of their names. If another process comes between,
-//! those before are given back, and all begins again: it never grants too much, but others may be
-//! refused meanwhile.
+//! The values of several limiters are swapped [together](Backend::swap_all) where the backend can,
+//! and otherwise each by itself. If another process comes between, those that were swapped are
+//! swapped back, and all begins again: it never grants too much, but others may be refused
+//! meanwhile. A process that ends there leaves permits in use until they expire.
 //!
 //! # Worst case
 //!
 //! - It counts by the clock of this process: two that differ by a second grant up to a second's
 //!   permits too early, or too late. Run NTP.
 //! - A swap whose answer is lost may be done: what it took is given back if its grants have
-//!   [entries](crate::Algorithm), and is in use until it expires otherwise.
-//! - Limits [per client](crate::Limit::per_client) are an error of kind
-//!   [`Limit`](crate::ErrorKind::Limit): only Redisson has them.
+//!   [entries](crate::Algorithm), and is in use until it expires otherwise. The same holds of one
+//!   that arrives after its caller has given up.
+//! - Corrections that cannot be made within five seconds are lost, and reported as such
+//!   ([`StateChange::Lost`](crate::observe::StateChange)).
+//! - Limits [per client](crate::Limit::per_client) are an error: only Redisson has them.
 //!
 //! [`laws`] checks a backend (with the feature `test-util`). `examples/postgres` and
 //! `examples/redb` in the repository are whole ones.
@@ -37,6 +40,7 @@
 #![doc = include_str!("../../../examples/backend.rs")]
 //! ```
 
+mod lanes;
 #[cfg(feature = "test-util")]
 pub mod laws;
 mod opened;
@@ -50,7 +54,8 @@ use crate::values::error::{Error, ErrorKind};
 /// Keeps bytes by key, and swaps them: what a store of your own implements.
 ///
 /// A key is the name of a limiter: text, at most some hundred bytes of it, in which case counts. A
-/// value has some 70 bytes, and 28 more for each grant of a sliding log in the last interval.
+/// value has some 70 to 110 bytes, 28 more for each grant of a sliding log in the last interval,
+/// and some for refusals that count towards a ban.
 ///
 /// The first six bytes of a value are when it may be removed: milliseconds since the epoch,
 /// big-endian, so that a database compares them as it compares bytes. A value that is removed early

@@ -1,27 +1,46 @@
 //! The limiters of one call, read from a backend: [`Opened`].
 
-use std::sync::Arc;
+use std::{future::poll_fn, pin::Pin, sync::Arc, task::Poll, time::Duration};
 
 use super::{Backend, Swap};
 use crate::{
     store::memory::shared::Shared,
-    values::{List, clock::Clock, error::Error, name::Name},
+    values::{List, clock::Clock, error::Error, limit::StoredLimit, name::Name},
 };
 
-/// A store in memory that has the limiters of one call, and the values that they were made of.
+/// A store in memory that has the limiters of one call, and the values that they were made of. Its
+/// time stands still: a grant is written as of the instant at which it was made.
 pub(super) struct Opened {
     pub(super) store: Shared,
-    /// The names in their order, each with its value.
-    values: List<(Name, Option<Vec<u8>>)>,
+    values: List<Value>,
 }
 
-/// What has become of the changes of a call.
-#[derive(Debug, PartialEq, Eq)]
-pub(super) enum Written {
-    All,
-    /// Another process has changed a value meanwhile. Those of these names are changed, and could
-    /// not be changed back.
-    NotAll(List<Name>),
+/// What a name has in the backend.
+struct Value {
+    name: Name,
+    bytes: Option<Vec<u8>>,
+    limit: Option<StoredLimit>,
+}
+
+/// A clock that stands still.
+#[derive(Debug)]
+struct Instant(Duration);
+
+impl Clock for Instant {
+    fn now(&self) -> Duration {
+        self.0
+    }
+}
+
+/// Why the changes of a call are not all written. Those that were are undone, but for some.
+#[derive(Debug, Default)]
+pub(super) struct Unwritten {
+    /// Those that are written, and could not be undone.
+    pub(super) written: List<Name>,
+    /// Those that may be written.
+    pub(super) unknown: List<Name>,
+    /// The first error; without one, another process has changed a value meanwhile.
+    pub(super) error: Option<Error>,
 }
 
 impl Opened {
@@ -37,73 +56,134 @@ impl Opened {
     /// Dropping it has no effect.
     pub(super) async fn read(
         backend: &impl Backend,
-        clock: &Arc<dyn Clock>,
-        names: impl Iterator<Item = &Name>,
+        clock: &dyn Clock,
+        names: &[Name],
     ) -> Result<Self, Error> {
-        let mut names: List<_> = names.cloned().collect();
-        names.sort_unstable_by(|one, other| one.as_str().cmp(other.as_str()));
-        names.dedup();
-        let mut opened = Self {
-            store: Shared::for_call(Arc::clone(clock)),
-            values: List::new(),
-        };
-        for name in names {
-            let value = backend.get(name.as_str()).await?;
-            if let Some(bytes) = &value {
-                opened.store.put_bytes(&name, bytes)?;
+        let read = all(names.iter().map(|name| backend.get(name.as_str()))).await;
+        let store = Shared::for_call(Arc::new(Instant(clock.now())));
+        let mut values = List::new();
+        for (name, bytes) in names.iter().zip(read) {
+            let (name, bytes) = (name.clone(), bytes?);
+            if let Some(bytes) = &bytes {
+                store.put_bytes(&name, bytes)?;
             }
-            opened.values.push((name, value));
+            let limit = store.limit_of(&name);
+            values.push(Value { name, bytes, limit });
         }
-        Ok(opened)
+        Ok(Self { store, values })
     }
 
-    /// Writes the values that have changed.
+    /// Returns the names whose limit was stored or changed.
+    pub(super) fn changed(&self) -> impl Iterator<Item = &Name> {
+        let has_changed = |value: &&Value| self.store.limit_of(&value.name) != value.limit;
+        let changed = self.values.iter().filter(has_changed);
+        changed.map(|value| &value.name)
+    }
+
+    /// Returns whether a limiter is kept for as long as it is used, also by refusals.
+    pub(super) fn keeps_alive(&self) -> bool {
+        let limits = self.values.iter().filter_map(|value| value.limit);
+        limits.into_iter().any(|limit| limit.keep_alive > 0)
+    }
+
+    /// Writes the values that have changed: new ones first, so that a limiter that is renamed is
+    /// there by one of its names.
     ///
     /// # Errors
     ///
-    /// Those of the backend: some may be written then.
+    /// Returns what is written nevertheless.
     ///
     /// # Cancel safety
     ///
     /// Dropping it may leave some values written.
-    pub(super) async fn write(&self, backend: &impl Backend) -> Result<Written, Error> {
-        let new: List<_> = self
-            .values
-            .iter()
-            .map(|(name, _)| self.store.bytes_of(name))
-            .collect();
-        let changes = self
-            .values
-            .iter()
-            .zip(&new)
-            .filter_map(|((name, old), new)| {
-                let (old, new) = (old.as_deref(), new.as_deref());
-                let key = name.as_str();
-                (old != new).then_some((name, Swap { key, old, new }))
-            });
-        let (names, swaps): (List<&Name>, List<Swap<'_>>) = changes.unzip();
-        if swaps.len() > 1
-            && let Some(is_done) = backend.swap_all(&swaps).await?
-        {
-            return Ok(if is_done {
-                Written::All
-            } else {
-                Written::NotAll(List::new())
-            });
-        }
-        for (number, swap) in swaps.iter().enumerate() {
-            if backend.swap(*swap).await? {
-                continue;
-            }
-            let mut kept = List::new();
-            for (name, done) in names.iter().zip(&swaps).take(number) {
-                let (old, new) = (done.new, done.old);
-                if !backend.swap(Swap { old, new, ..*done }).await? {
-                    kept.push((*name).clone());
+    pub(super) async fn write(&self, backend: &impl Backend) -> Result<(), Unwritten> {
+        let new = self.values.iter().map(|it| self.store.bytes_of(&it.name));
+        let new: List<_> = new.collect();
+        let changes = self.values.iter().zip(&new).filter_map(|(value, new)| {
+            let (old, new) = (value.bytes.as_deref(), new.as_deref());
+            let key = value.name.as_str();
+            (old != new).then_some((&value.name, Swap { key, old, new }))
+        });
+        let changes: List<_> = changes.collect();
+        if changes.len() > 1 {
+            let swaps: List<_> = changes.iter().map(|(_, swap)| *swap).collect();
+            match backend.swap_all(&swaps).await {
+                Ok(Some(true)) => return Ok(()),
+                Ok(Some(false)) => return Err(Unwritten::default()),
+                Ok(None) => {}
+                Err(error) => {
+                    return Err(Unwritten {
+                        unknown: changes.iter().map(|(name, _)| (*name).clone()).collect(),
+                        error: Some(error),
+                        ..Unwritten::default()
+                    });
                 }
             }
-            return Ok(Written::NotAll(kept));
         }
-        Ok(Written::All)
+        let (new, gone): (List<_>, List<_>) = changes
+            .into_iter()
+            .partition(|(_, swap)| swap.new.is_some());
+        let mut done = List::new();
+        for changes in [new, gone] {
+            let swaps = changes.iter().map(|(_, swap)| backend.swap(*swap));
+            let swapped = all(swaps).await;
+            let mut failed: Option<Unwritten> = None;
+            for (change, swapped) in changes.into_iter().zip(swapped) {
+                match swapped {
+                    Ok(true) => done.push(change),
+                    Ok(false) => drop(failed.get_or_insert_default()),
+                    Err(error) => {
+                        let failed = failed.get_or_insert_default();
+                        failed.unknown.push(change.0.clone());
+                        failed.error.get_or_insert(error);
+                    }
+                }
+            }
+            if let Some(mut failed) = failed {
+                failed.written = undo(backend, &done).await;
+                return Err(failed);
+            }
+        }
+        Ok(())
     }
+}
+
+/// Undoes changes. Returns the names whose change could not be undone.
+async fn undo(backend: &impl Backend, done: &[(&Name, Swap<'_>)]) -> List<Name> {
+    let back = done.iter().map(|(_, done)| {
+        let (old, new) = (done.new, done.old);
+        backend.swap(Swap { old, new, ..*done })
+    });
+    let undone = all(back).await;
+    let each = done.iter().zip(undone);
+    let left = each.filter(|(_, undone)| !matches!(undone, Ok(true)));
+    left.map(|((name, _), _)| (*name).clone()).collect()
+}
+
+/// Waits for all of these, which go at the same time.
+///
+/// # Cancel safety
+///
+/// Dropping it drops those that are not ready.
+pub(super) async fn all<F: Future>(futures: impl Iterator<Item = F>) -> Vec<F::Output> {
+    let mut futures: Vec<_> = futures.map(Box::pin).collect();
+    let mut ready: Vec<Option<F::Output>> = futures.iter().map(|_| None).collect();
+    poll_fn(|cx| {
+        let mut is_pending = false;
+        for (future, ready) in futures.iter_mut().zip(&mut ready) {
+            if ready.is_none() {
+                match Pin::as_mut(future).poll(cx) {
+                    Poll::Ready(output) => *ready = Some(output),
+                    Poll::Pending => is_pending = true,
+                }
+            }
+        }
+        if is_pending {
+            Poll::Pending
+        } else {
+            Poll::Ready(())
+        }
+    })
+    .await;
+    ready.into_iter().flatten().collect()
 }

@@ -6,12 +6,12 @@ use tokio::runtime::Handle;
 
 use super::{
     Backend,
-    opened::{Opened, Written},
+    lanes::{Corrections, Lanes},
+    opened::{Opened, Unwritten},
 };
 use crate::{
-    macros::detail,
     store::{
-        About, AnyStore, Calls, Decide, Listeners, Op, OpResult,
+        About, Answered, AnyStore, Calls, Decide, Joins, Listeners, Op, OpResult,
         guard::{
             deny_cache::bans::{BanCall, Bans, Found},
             outbox::{Nodes, breaker::Signal},
@@ -21,10 +21,11 @@ use crate::{
         sealed::{Handle as Stack, Sealed},
         stack::{self, Guards},
     },
+    sync::OnDrop,
     values::{
         List,
         charge::{Charge, Settled},
-        clock::{Clock, SteadyClock, moment},
+        clock::{Clock, SteadyClock, SystemClock, moment, within},
         compiled_limit::Limiter,
         decision::{Decision, Refusal},
         demand::Demand,
@@ -39,6 +40,8 @@ const FAILURES: u32 = 5;
 /// So often a call begins again because another process has changed a value meanwhile: of that many
 /// processes at once, each time one goes on.
 const MOST_TRIES: u32 = 100;
+/// How long corrections are tried for.
+const SETTLES_WITHIN: Duration = Duration::from_secs(5);
 
 /// A store of your own: a [`Backend`] behind the crate's guards. Clones are the same store.
 #[derive(Clone, Debug)]
@@ -53,7 +56,7 @@ pub struct Settings {
     /// milliseconds
     pub deadline: Duration,
     /// The clock that limits are counted by, that of each process that shares them. Default: the
-    /// system's, steadied
+    /// system's
     pub clock: Option<Arc<dyn Clock>>,
 }
 
@@ -78,13 +81,15 @@ impl BackendStore {
     pub fn new(backend: impl Backend, settings: Settings) -> Result<Self, ConfigError> {
         check_word("a prefix", &settings.prefix)?;
         let steady: Arc<dyn Clock> = Arc::new(SteadyClock::new());
-        let clock = settings.clock.unwrap_or_else(|| Arc::clone(&steady));
+        // Not steadied: it is to follow that of others.
+        let clock = settings.clock.unwrap_or_else(|| Arc::new(SystemClock));
         let nodes = Nodes::new(1, |_| 0, settings.deadline, steady);
         let nodes = Arc::new(nodes.with_breakers(FAILURES, None, |_, _| ()));
         let guards = Guards {
             deny_cache: Duration::from_secs(1),
             nodes: Arc::clone(&nodes),
             own_clock: Some(Arc::clone(&clock)),
+            ends_windows: true,
         };
         let about = About {
             prefix: settings.prefix.into(),
@@ -98,6 +103,8 @@ impl BackendStore {
                 nodes,
                 listeners,
                 bans,
+                lanes: Lanes::default(),
+                corrections: Corrections::default(),
             }))
         };
         Ok(Self(stack::remote(guards, about, store)))
@@ -113,130 +120,212 @@ impl Sealed for BackendStore {
 /// A backend as the guards know a store.
 struct Unguarded<B>(Arc<Parts<B>>);
 
+impl<B: Backend> Unguarded<B> {
+    /// Decides for runs of callers by one call.
+    async fn decide(
+        &self,
+        first: &Demand,
+        runs: &[&[Demand]],
+    ) -> Result<Vec<Result<List<Decision>, Error>>, Error> {
+        let parts = &self.0;
+        let asked = first
+            .asked_at
+            .map(|asked| moment().saturating_duration_since(asked));
+        let name = first.first().name();
+        let pass = parts.nodes.enter(name, asked.unwrap_or_default())?;
+        let has_ban = first.charges().any(|charge| charge.of().ban.is_some());
+        let bans = has_ban.then(|| parts.bans.ask(first));
+        let decided = parts.decide(runs, bans.as_ref()).await;
+        let signal = decided.as_ref().err().map(|(_, signal)| *signal);
+        pass.ends(signal.unwrap_or(Signal::Answered));
+        decided.map_err(|(error, _)| error)
+    }
+
+    /// Decides for callers of the same limiters.
+    async fn decide_run(&self, run: &[Demand]) -> Result<List<Decision>, Error> {
+        let Some(first) = run.first() else {
+            return Ok(List::new());
+        };
+        let decided = self.decide(first, &[run]).await?;
+        decided
+            .into_iter()
+            .next()
+            .unwrap_or_else(|| Ok(List::new()))
+    }
+}
+
 struct Parts<B> {
     backend: B,
     clock: Arc<dyn Clock>,
     nodes: Arc<Nodes>,
     listeners: Listeners,
     bans: Arc<Bans>,
-}
-
-impl<B: Backend> Unguarded<B> {
-    /// Decides for callers of the same limiters.
-    async fn decide(&self, first: &Demand, run: &[Demand]) -> Result<List<Decision>, Error> {
-        let parts = &self.0;
-        let asked = first
-            .asked_at
-            .map(|asked| moment().saturating_duration_since(asked));
-        let pass = parts
-            .nodes
-            .enter(first.first().name(), asked.unwrap_or_default())?;
-        let has_ban = first.charges().any(|charge| charge.of().ban.is_some());
-        let bans = has_ban.then(|| parts.bans.ask(first));
-        let decided = parts.decide(first, run, bans.as_ref()).await;
-        pass.ends(match decided.as_ref().map_err(Error::kind) {
-            Err(ErrorKind::Unavailable | ErrorKind::Timeout) => Signal::Failed,
-            _ => Signal::Answered,
-        });
-        decided
-    }
+    lanes: Lanes,
+    corrections: Corrections,
 }
 
 impl<B: Backend> Parts<B> {
-    /// Decides by the values of the limiters, and swaps them for the next: again and again while
-    /// another process has done so meanwhile.
+    /// Decides for runs of callers, each of the same limiters, by the values of these, and swaps
+    /// them for the next: again and again while another process has done so meanwhile. Callers may
+    /// have asked before, and ask `again`.
+    ///
+    /// # Errors
+    ///
+    /// Those of the backend, with what they say of it.
     async fn decide(
         self: &Arc<Self>,
-        first: &Demand,
-        run: &[Demand],
+        runs: &[&[Demand]],
         bans: Option<&BanCall>,
-    ) -> Result<List<Decision>, Error> {
+    ) -> Result<Vec<Result<List<Decision>, Error>>, (Error, Signal)> {
+        let firsts = || runs.iter().filter_map(|run| run.first());
+        let names = names(firsts().flat_map(Demand::charges).map(Charge::name));
+        let _lanes = self.lanes.enter(&names).await;
         for _ in 0..MOST_TRIES {
-            let opened = self.open(first.charges().map(Charge::name)).await?;
-            let carried = bans.iter().flat_map(|bans| &bans.carried);
-            for (charge, carried) in first.charges().zip(carried) {
-                if let Some(ban) = &charge.of().ban {
-                    let before = (carried.number, carried.age);
-                    opened.store.strike_before(charge, ban, before);
+            let opened = self.open(&names).await?;
+            for (first, bans) in firsts().zip(bans) {
+                for (charge, carried) in first.charges().zip(&bans.carried) {
+                    if let Some(ban) = &charge.of().ban {
+                        let before = (carried.number, carried.age);
+                        opened.store.strike_before(charge, ban, before);
+                    }
                 }
             }
-            let decisions = List::from_vec(opened.store.acquire_all(run)?);
-            let has_taken = |decision: &Decision| decision.is_allowed();
+            let decided = runs.iter().map(|run| {
+                let decisions = opened.store.acquire_all(run);
+                decisions.map(List::from_vec)
+            });
+            let decided: Vec<_> = decided.collect();
+            let mut each = decided.iter().flatten().flatten();
             // Otherwise a refusal would cost a swap that only forgets what has expired.
-            if bans.is_some() || decisions.iter().any(has_taken) {
-                match opened.write(&self.backend).await {
-                    Ok(Written::All) => {}
-                    Ok(Written::NotAll(kept)) => {
-                        self.give_back(&decisions, |charge| kept.contains(charge.name()));
-                        if first.is_list() {
-                            // What stood there for a moment may have refused others.
-                            let names = first.charges().map(Charge::name);
-                            names.for_each(|name| self.listeners.room(name, true));
-                        }
-                        continue;
-                    }
-                    Err(error) => {
-                        // It may be written. Without an entry, another grant might be given back.
-                        let counts = |charge: &Charge| charge.of().counting.tells_grants_apart();
-                        self.give_back(&decisions, counts);
-                        return Err(error);
-                    }
+            let writes = bans.is_some() || opened.keeps_alive() || each.any(Decision::is_allowed);
+            if writes && let Err(unwritten) = opened.write(&self.backend).await {
+                self.give_back(&decided, &unwritten).await;
+                match unwritten.error {
+                    Some(error) => return Err((error, Signal::Failed)),
+                    None => continue,
                 }
             }
-            if let (Some(bans), Some(decision)) = (bans, decisions.first()) {
-                let found = first.charges().map(|charge| opened.found(charge));
-                let found: List<_> = found.collect();
-                self.bans.learn(first, bans, &found, decision.charges());
+            self.nodes.replied(0);
+            if writes {
+                opened
+                    .changed()
+                    .for_each(|name| self.listeners.changed(name));
             }
-            return Ok(decisions);
+            for (first, bans) in firsts().zip(bans) {
+                let charges = decided.iter().flatten().flatten().next();
+                let charges = charges.map(Decision::charges).unwrap_or_default();
+                let found: List<_> = first.charges().map(|it| opened.found(it)).collect();
+                self.bans.learn(first, bans, &found, charges);
+            }
+            return Ok(decided);
         }
-        Err(contended())
+        Err((contended(), Signal::Answered))
     }
 
-    async fn open(&self, names: impl Iterator<Item = &Name>) -> Result<Opened, Error> {
-        Opened::read(&self.backend, &self.clock, names).await
+    /// Reads values, and notes that the backend has answered.
+    async fn open(&self, names: &[Name]) -> Result<Opened, (Error, Signal)> {
+        let opened = Opened::read(&self.backend, &*self.clock, names).await;
+        let opened = opened.map_err(|error| {
+            let signal = match error.kind() {
+                ErrorKind::Unavailable | ErrorKind::Timeout => Signal::Failed,
+                _ => Signal::Answered,
+            };
+            (error, signal)
+        })?;
+        self.nodes.replied(0);
+        Ok(opened)
     }
 
-    /// Gives back what these decisions have taken, of the charges that count.
-    fn give_back(self: &Arc<Self>, decisions: &[Decision], counts: impl Fn(&Charge) -> bool) {
-        for decision in decisions {
+    /// Gives back what is written of grants that nobody gets. What only may be written is given
+    /// back where grants have entries: otherwise those of others might be.
+    async fn give_back(
+        self: &Arc<Self>,
+        decided: &[Result<List<Decision>, Error>],
+        unwritten: &Unwritten,
+    ) {
+        for decision in decided.iter().flatten().flatten() {
             let Decision::Allow(grant) = decision else {
                 continue;
             };
-            for charge in grant.taken().filter(|charge| counts(charge)) {
-                self.settle_later(charge.clone(), 0);
+            for charge in grant.taken() {
+                let name = charge.name();
+                let is_found = charge.of().counting.tells_grants_apart();
+                if unwritten.unknown.contains(name) && is_found {
+                    self.correct(charge.clone(), 0);
+                } else if unwritten.written.contains(name) {
+                    let receipts = [(charge.clone(), 0)];
+                    if self.settle(&receipts, true).await.is_err() {
+                        self.correct(charge.clone(), 0);
+                    }
+                }
             }
         }
     }
 
-    /// Settles in the background.
-    fn settle_later(self: &Arc<Self>, receipt: Charge, keep: u32) {
-        let parts = Arc::clone(self);
-        let settled = async move {
-            if let Err(error) = parts.settle(receipt, keep).await {
-                detail!(error = %error, "a correction of a charge is lost");
-            }
-        };
-        match Handle::try_current() {
-            Ok(runtime) => drop(runtime.spawn(settled)),
-            Err(_) => detail!("a correction of a charge is lost: there is no tokio runtime"),
-        }
-    }
-
-    async fn settle(&self, mut receipt: Charge, keep: u32) -> Result<(), Error> {
+    /// Settles receipts in the lanes of their names, which the caller is in.
+    async fn settle(&self, receipts: &[(Charge, u32)], undone: bool) -> Result<(), Error> {
+        let names = names(receipts.iter().map(|(receipt, _)| receipt.name()));
         // Of all copies the first settles, in the try that succeeds.
-        let taken = receipt.settle();
+        let marks = receipts.iter().map(|(receipt, _)| receipt.settle());
+        let marks: Vec<_> = marks.collect();
         for _ in 0..MOST_TRIES {
-            receipt.taken = taken.map(|taken| (taken, Settled::default()));
-            let opened = self.open([receipt.name()].into_iter()).await?;
-            opened.store.settle(receipt.clone(), keep);
-            if opened.write(&self.backend).await? == Written::All {
-                self.listeners.room(receipt.name(), false);
-                return Ok(());
+            let opened = self.open(&names).await.map_err(|(error, _)| error)?;
+            for ((receipt, keep), mark) in receipts.iter().zip(&marks) {
+                let mut receipt = receipt.clone();
+                receipt.taken = mark.map(|mark| (mark, Settled::default()));
+                opened.store.settle(receipt, *keep);
+            }
+            match opened.write(&self.backend).await {
+                Ok(()) => {
+                    names
+                        .iter()
+                        .for_each(|name| self.listeners.room(name, undone));
+                    return Ok(());
+                }
+                // What is written of it would be settled twice.
+                Err(Unwritten { written, error, .. }) if !written.is_empty() || error.is_some() => {
+                    return Err(error.unwrap_or_else(contended));
+                }
+                Err(_) => {}
             }
         }
         Err(contended())
     }
+
+    /// Settles in the background: with others that wait for that, in the order in which they came.
+    fn correct(self: &Arc<Self>, receipt: Charge, keep: u32) {
+        if !self.corrections.push(receipt, keep) {
+            return;
+        }
+        let Ok(runtime) = Handle::try_current() else {
+            self.corrections.end();
+            return;
+        };
+        let parts = Arc::clone(self);
+        runtime.spawn(async move {
+            let ends = OnDrop::new(|| parts.corrections.end());
+            while let Some(receipts) = parts.corrections.take() {
+                let names = names(receipts.iter().map(|(receipt, _)| receipt.name()));
+                let settled = within(SETTLES_WITHIN, async {
+                    let _lanes = parts.lanes.enter(&names).await;
+                    parts.settle(&receipts, false).await
+                });
+                if !matches!(settled.await, Some(Ok(()))) {
+                    Corrections::lost(&receipts);
+                }
+            }
+            // It has ended itself, as there was none.
+            ends.disarm();
+        });
+    }
+}
+
+/// Returns each of these names once, in their order.
+fn names<'n>(names: impl Iterator<Item = &'n Name>) -> List<Name> {
+    let mut names: List<_> = names.cloned().collect();
+    names.sort_unstable_by(|one, other| one.as_str().cmp(other.as_str()));
+    names.dedup();
+    names
 }
 
 impl Opened {
@@ -256,7 +345,7 @@ impl Opened {
 
 /// Returns the error of a call that other processes have come before each time.
 fn contended() -> Error {
-    let why = "other processes have changed the value in each of 100 tries";
+    let why = "others have changed the value in each of 100 tries";
     Error::new(ErrorKind::Unavailable).detail(why)
 }
 
@@ -273,7 +362,7 @@ impl<B: Backend> Decide for Unguarded<B> {
     }
 
     async fn manage(&self, limiter: &Limiter, op: &Op) -> Result<OpResult, Error> {
-        let (parts, name) = (&self.0, &limiter.name);
+        let parts = &self.0;
         let new = match op {
             Op::TrySetRate(limit) | Op::SetRate { limit, .. }
                 if limit.rate_type == RateType::PerClient =>
@@ -283,16 +372,22 @@ impl<B: Backend> Decide for Unguarded<B> {
             Op::Rename(new) => Some(new),
             _ => None,
         };
+        let names = names([&limiter.name].into_iter().chain(new));
+        let _lanes = parts.lanes.enter(&names).await;
         for _ in 0..MOST_TRIES {
-            let opened = parts.open([name].into_iter().chain(new)).await?;
+            let opened = parts.open(&names).await.map_err(|(error, _)| error)?;
             let outcome = opened.store.manage_now(limiter, op)?;
-            if op.only_reads() {
+            if op.only_reads() && !opened.keeps_alive() {
                 return Ok(outcome);
             }
-            match opened.write(&parts.backend).await? {
-                Written::All => return Ok(outcome),
-                Written::NotAll(kept) if kept.is_empty() => {}
-                Written::NotAll(_) => break,
+            match opened.write(&parts.backend).await {
+                Ok(()) => return Ok(outcome),
+                Err(Unwritten {
+                    written,
+                    error: None,
+                    ..
+                }) if written.is_empty() => {}
+                Err(unwritten) => return Err(unwritten.error.unwrap_or_else(contended)),
             }
         }
         Err(contended())
@@ -308,23 +403,51 @@ fn per_client() -> Error {
 }
 
 impl<B: Backend> Calls for Unguarded<B> {
-    async fn acquire_run(&self, run: &[Demand], _: bool) -> Result<List<Decision>, Error> {
-        let Some(first) = run.first() else {
-            return Ok(List::new());
-        };
-        let error = match self.decide(first, run).await {
+    async fn acquire_run(&self, run: &[Demand], again: bool) -> Result<List<Decision>, Error> {
+        // Those that are in the log are granted, and take nothing more.
+        let repeated = again.then(|| run.iter().map(Demand::asked_again).collect::<Vec<_>>());
+        let run = repeated.as_deref().unwrap_or(run);
+        let error = match self.decide_run(run).await {
             Ok(decisions) => return Ok(decisions),
             Err(error) => error,
         };
-        match policy::without_shadows(run, &error).as_deref() {
-            Some(enforced @ [first, ..]) => self.decide(first, enforced).await,
-            _ => Err(error),
+        match policy::without_shadows(run, &error) {
+            Some(enforced) => self.decide_run(&enforced).await,
+            None => Err(error),
         }
+    }
+
+    /// One value that is none of a limiter fails them all, so they go apart then.
+    async fn acquire_joint(&self, runs: &[&[Demand]]) -> List<Answered> {
+        let Some(first) = runs.first().and_then(|run| run.first()) else {
+            return List::new();
+        };
+        match self.decide(first, runs).await {
+            Ok(decided) => decided.into_iter().map(Answered::Decided).collect(),
+            Err(error) if error.kind() == ErrorKind::ForeignState => {
+                let apart = runs.iter().map(|_| Answered::Apart { was_sent: false });
+                apart.collect()
+            }
+            Err(error) => {
+                let failed = runs.iter().map(|_| Answered::Decided(Err(error.clone())));
+                failed.collect()
+            }
+        }
+    }
+
+    /// Those that do not wait, and have no ban.
+    fn joins(&self, demand: &Demand) -> Option<Joins> {
+        let has_ban = demand.charges().any(|charge| charge.of().ban.is_some());
+        let joins = demand.max_wait.is_none() && !has_ban;
+        joins.then(|| Joins {
+            terms: demand.charges.len(),
+            callers: usize::MAX,
+        })
     }
 
     fn settle(&self, receipt: Charge, keep: u32) {
         if keep != receipt.permits {
-            self.0.settle_later(receipt, keep);
+            self.0.correct(receipt, keep);
         }
     }
 }

@@ -54,6 +54,8 @@ pub(crate) struct Refusals {
     generations: Generations,
     /// The clock of the logs.
     clock: StoreClock,
+    /// Set if windows end by that clock, too: there is no server that ends them.
+    ends_windows: bool,
     /// The bans, by which callers are refused whatever they ask.
     pub(crate) bans: Arc<Bans>,
 }
@@ -66,11 +68,20 @@ pub(crate) struct Asked {
 
 impl Refusals {
     /// Repeats a refusal for `cap` at most; never, if that is zero.
-    pub(crate) fn new(cap: Duration, own_clock: Option<Arc<dyn Clock>>) -> Self {
-        Self::keeping(MOST_REFUSALS, cap, own_clock)
+    pub(crate) fn new(
+        cap: Duration,
+        own_clock: Option<Arc<dyn Clock>>,
+        ends_windows: bool,
+    ) -> Self {
+        Self::keeping(MOST_REFUSALS, cap, own_clock, ends_windows)
     }
 
-    fn keeping(most: usize, cap: Duration, own_clock: Option<Arc<dyn Clock>>) -> Self {
+    fn keeping(
+        most: usize,
+        cap: Duration,
+        own_clock: Option<Arc<dyn Clock>>,
+        ends_windows: bool,
+    ) -> Self {
         let kept = (!cap.is_zero()).then(|| cache(most, most));
         Self {
             has_any: AtomicBool::new(false),
@@ -78,8 +89,9 @@ impl Refusals {
             counter: Arc::default(),
             cap,
             generations: Generations::default(),
-            bans: Arc::new(Bans::new(most, cap, own_clock.clone())),
+            bans: Arc::new(Bans::new(most, cap, own_clock.clone(), ends_windows)),
             clock: StoreClock { own: own_clock },
+            ends_windows,
         }
     }
 
@@ -290,7 +302,9 @@ impl Refusals {
 
     /// Returns the clock by which waits are counted; `None` where there are several.
     fn clock_of(&self, demand: &Demand) -> Option<&StoreClock> {
-        let by_server = |charge: &Charge| charge.of().counting.algorithm.waits_by_server();
+        let by_server = |charge: &Charge| {
+            !self.ends_windows && charge.of().counting.algorithm.waits_by_server()
+        };
         if self.clock.own.is_none() || !demand.charges().any(by_server) {
             Some(&self.clock)
         } else if demand.charges().all(by_server) {

@@ -223,7 +223,7 @@ pub(crate) fn by(
 /// Returns a store whose failures are answered by the policy, by the same clock throughout.
 pub(crate) fn with_fallback(store: Scripted, clock: &ManualClock) -> WithFallback {
     let clock: Arc<dyn Clock> = Arc::new(clock.clone());
-    let refusals = Refusals::new(Duration::from_secs(60), Some(Arc::clone(&clock)));
+    let refusals = Refusals::new(Duration::from_secs(60), Some(Arc::clone(&clock)), false);
     let recent = Arc::new(Recent::new(Arc::clone(&clock)));
     let locals = Locals::new(stand_in(Arc::clone(&clock)), recent);
     WithFallback {

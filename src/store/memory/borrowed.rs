@@ -12,7 +12,7 @@ use crate::{
         charge::Charge,
         clock::{Clock, TICKS},
         error::Error,
-        limit::Ban,
+        limit::{Ban, StoredLimit},
         name::Name,
     },
 };
@@ -44,6 +44,13 @@ impl Shared {
         let (now, shard) = (self.now(), self.shard(name));
         let (limiter, record) = shard.held(name);
         bytes_of(name.as_str(), limiter, record, now)
+    }
+
+    /// Returns the limit that a name has.
+    pub(crate) fn limit_of(&self, name: &Name) -> Option<StoredLimit> {
+        let shard = self.shard(name);
+        let (limiter, _) = shard.held(name);
+        limiter.and_then(|limiter| limiter.limiter.limit)
     }
 
     /// Counts refusals that never reached the store: so many, the first of them so many ms ago.

@@ -66,7 +66,9 @@ impl MemoryStore {
             to.write_all(bytes)
         };
         write(BEGIN)?;
-        write(&self.shared.last_id.load(Relaxed).to_le_bytes())?;
+        // More than the ids that are given while it writes.
+        let last_id = self.shared.last_id.load(Relaxed).wrapping_add(1 << 32);
+        write(&last_id.to_le_bytes())?;
         for shard in &self.shared.shards {
             let mut part = Vec::new();
             lock(shard).each(|name, limiter, record| {

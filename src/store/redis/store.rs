@@ -175,6 +175,7 @@ impl RedisStore {
             deny_cache: settings.deny_cache,
             nodes: Arc::clone(&nodes),
             own_clock: settings.clock.clone(),
+            ends_windows: false,
         };
         let about = About {
             prefix: Arc::clone(&settings.prefix),

@@ -10,6 +10,7 @@ fn remote_of(log: &Log) -> Arc<Remote<Scripted>> {
         deny_cache: Duration::from_secs(1),
         nodes: Arc::new(nodes),
         own_clock: Some(Arc::new(clock)),
+        ends_windows: false,
     };
     remote(guards, About::default(), |listeners, _| Scripted {
         log: Arc::clone(log),

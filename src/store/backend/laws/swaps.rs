@@ -1,10 +1,10 @@
 //! The law of a backend alone: [`swaps`] compares it with a map.
 
-use std::{collections::HashMap, future::poll_fn, iter, pin::Pin, task::Poll};
+use std::{collections::HashMap, iter};
 
 use super::Random;
 use crate::store::{
-    backend::{Backend, Swap},
+    backend::{Backend, Swap, opened::all},
     random_id,
 };
 
@@ -55,22 +55,74 @@ pub async fn swaps(backend: &impl Backend, seed: u64) {
             assert!(is_right, "{at}: {key:?} has another value by now");
         }
     }
+    for (pair, number) in keys.windows(2).zip(0..) {
+        race(backend, [&pair[0], &pair[1]], &mut values, number).await;
+    }
     for key in &keys {
-        let winners = winners(backend, key, values.get(key).map(Vec::as_slice)).await;
-        let is_one = winners.len() == 1;
-        assert!(
-            is_one,
-            "{} of many at the same time swap {key:?}",
-            winners.len()
+        let old = values.get(key).map(Vec::as_slice);
+        let removed = backend
+            .swap(Swap {
+                key,
+                old,
+                new: None,
+            })
+            .await;
+        assert!(removed.expect("a swap"), "{key:?} has another value by now");
+    }
+}
+
+/// Has four swap both values, and eight one of them, at the same time: of all that come after
+/// another on a key, none does.
+async fn race(
+    backend: &impl Backend,
+    keys: [&str; 2],
+    values: &mut HashMap<String, Vec<u8>>,
+    number: u8,
+) {
+    let news: Vec<_> = (0..12).map(|new| vec![12 * number + new; 20]).collect();
+    let olds = keys.map(|key| values.get(key).cloned());
+    let swap = |which: usize, new| Swap {
+        key: keys[which],
+        old: olds[which].as_deref(),
+        new: Some(new),
+    };
+    let attempts = news.iter().zip(0..).map(|(new, number)| match number {
+        0..4 => vec![swap(0, &new[..]), swap(1, new)],
+        _ => vec![swap(number % 2, &new[..])],
+    });
+    let attempts: Vec<_> = attempts.collect();
+    let swapped = all(attempts.iter().map(async |swaps| match swaps[..] {
+        [one] => backend.swap(one).await.expect("a swap"),
+        _ => backend.swap_all(swaps).await.expect("swaps") == Some(true),
+    }));
+    let swapped = swapped.await;
+    let done: Vec<_> = attempts
+        .iter()
+        .zip(swapped)
+        .filter_map(|(swaps, swapped)| swapped.then_some(swaps))
+        .flatten()
+        .collect();
+    for key in keys {
+        let mut winners = done.iter().filter(|swap| swap.key == key);
+        if let Some(new) = winners.next().and_then(|swap| swap.new) {
+            values.insert(key.to_owned(), new.to_vec());
+        }
+        let more = winners.count();
+        assert_eq!(
+            more, 0,
+            "so many more than one at the same time swap {key:?}"
         );
-        let (old, new) = (Some(&winners[0][..]), None);
-        let removed = backend.swap(Swap { key, old, new }).await;
-        let is_there = removed.expect("a swap");
+        let value = backend.get(key).await.expect("a value");
+        let is_right = value.as_ref() == values.get(key);
         assert!(
-            is_there,
-            "{key:?} has another value than that of the winner"
+            is_right,
+            "{key:?} has another value than that of who swapped it"
         );
     }
+    assert!(
+        !done.is_empty(),
+        "none of many at the same time swaps {keys:?}"
+    );
 }
 
 /// Swaps the values of these keys, in the backend and in a map.
@@ -108,33 +160,6 @@ async fn swap(
             None => drop(values.remove(*key)),
         }
     }
-}
-
-/// Has eight swap the value of a key at the same time. Returns the values of those who did.
-async fn winners(backend: &impl Backend, key: &str, old: Option<&[u8]>) -> Vec<Vec<u8>> {
-    let news: Vec<_> = (0..8).map(|number| vec![number; 20]).collect();
-    let swap = |new| backend.swap(Swap { key, old, new });
-    let swaps = news.iter().map(|new| Some(Box::pin(swap(Some(new)))));
-    let (mut swaps, mut won) = (swaps.collect::<Vec<_>>(), Vec::new());
-    poll_fn(|cx| {
-        for (swap, new) in iter::zip(&mut swaps, &news) {
-            let Some(Poll::Ready(swapped)) = swap.as_mut().map(|it| Pin::as_mut(it).poll(cx))
-            else {
-                continue;
-            };
-            *swap = None;
-            if swapped.expect("a swap") {
-                won.push(new.clone());
-            }
-        }
-        if swaps.iter().all(Option::is_none) {
-            Poll::Ready(())
-        } else {
-            Poll::Pending
-        }
-    })
-    .await;
-    won
 }
 
 impl Random {

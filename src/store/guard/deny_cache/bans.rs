@@ -44,6 +44,8 @@ pub(crate) struct Bans {
     generations: Generations,
     /// The clock of the logs.
     clock: StoreClock,
+    /// Set if windows end by that clock, too.
+    ends_windows: bool,
 }
 
 /// The ban and the refusals of the caller of one limiter.
@@ -108,13 +110,19 @@ pub(crate) struct BanCall {
 
 impl Bans {
     /// Remembers at most this many callers.
-    pub(super) fn new(most: usize, cap: Duration, own_clock: Option<Arc<dyn Clock>>) -> Self {
+    pub(super) fn new(
+        most: usize,
+        cap: Duration,
+        own_clock: Option<Arc<dyn Clock>>,
+        ends_windows: bool,
+    ) -> Self {
         Self {
             most,
             known: OnceLock::new(),
             cap,
             generations: Generations::default(),
             clock: StoreClock { own: own_clock },
+            ends_windows,
         }
     }
 
@@ -301,7 +309,7 @@ impl Bans {
     }
 
     fn clock_of(&self, of: &CompiledLimit) -> &StoreClock {
-        if of.counting.algorithm.waits_by_server() {
+        if !self.ends_windows && of.counting.algorithm.waits_by_server() {
             &StoreClock::SERVER
         } else {
             &self.clock

@@ -36,7 +36,7 @@ struct World {
 impl World {
     fn new(cap: Duration) -> Self {
         let clock = ManualClock::new();
-        let refusals = Refusals::new(cap, Some(Arc::new(clock.clone())));
+        let refusals = Refusals::new(cap, Some(Arc::new(clock.clone())), false);
         Self {
             cache: Cached {
                 inner: Scripted::default(),
@@ -260,7 +260,7 @@ fn windows_and_logs_are_told_by_their_own_clocks() {
 #[test]
 fn there_are_no_more_than_so_many() {
     let clock = ManualClock::new();
-    let refusals = Refusals::keeping(1000, CAP, Some(Arc::new(clock)));
+    let refusals = Refusals::keeping(1000, CAP, Some(Arc::new(clock)), false);
     for n in 0..5000 {
         let ask = one(&format!("key-{n}"));
         refusals.learns(&ask, &for_ms(&ask, 1000));
@@ -296,7 +296,7 @@ fn a_wait_by_the_servers_clock_is_told_a_millisecond_less() {
     let ask = one("a");
     for (own, wait, keeps) in [(false, 1, false), (true, 1, true), (false, 60_000, true)] {
         let clock: Arc<dyn Clock> = Arc::new(ManualClock::new());
-        let refusals = Refusals::new(CAP, own.then_some(clock));
+        let refusals = Refusals::new(CAP, own.then_some(clock), false);
         refusals.learns(&ask, &for_ms(&ask, wait));
         let kept = refusals.kept.unwrap().len();
         assert_eq!(kept, usize::from(keeps), "{own} {wait}");

@@ -7,7 +7,10 @@ const WITHIN: Duration = Duration::from_secs(1);
 
 fn bans() -> (Bans, ManualClock) {
     let clock = ManualClock::new();
-    (Bans::new(100, CAP, Some(Arc::new(clock.clone()))), clock)
+    (
+        Bans::new(100, CAP, Some(Arc::new(clock.clone())), false),
+        clock,
+    )
 }
 
 /// A demand of a limit with a ban, which is its own.
