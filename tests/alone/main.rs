@@ -21,10 +21,6 @@ mod engine;
 mod log;
 #[cfg(all(feature = "redis", feature = "cli"))]
 mod replay;
-#[path = "../support/scene.rs"]
-mod scene;
-#[path = "../support/mod.rs"]
-mod support;
 mod warnings;
 
 /// Held by each test: what it counts or replaces is the whole process's.

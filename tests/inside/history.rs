@@ -12,12 +12,6 @@
 )]
 
 mod check;
-#[path = "../monitor/feed.rs"]
-#[allow(
-    unreachable_pub,
-    reason = "the integration tests bring it in, too, as a module of theirs"
-)]
-mod feed;
 mod hints;
 mod record;
 mod recorded;
@@ -40,13 +34,12 @@ use std::{
 
 use self::{
     check::{Verdict, check},
-    feed::Feed,
     hints::{Shown, client_id},
     record::{Came, Event, Moment, Outcome, Recorder, Tape, What},
     recorded::{Counted, History},
     steps::{Answer, Asked, Of, Step, is_repeated_at_once},
 };
-use super::{RedisStore, RedisStoreBuilder, support};
+use super::{RedisStore, RedisStoreBuilder};
 use crate::{
     charge::{Charge, PermitId},
     clock::{Clock, ManualClock},
@@ -59,8 +52,9 @@ use crate::{
     name::Name,
     store::{Op, OpResult, sealed::Sealed},
 };
-use support::{
+use kit::{
     RedisServer,
+    monitor::Feed,
     random::{Random, seed, setting},
     unique,
 };

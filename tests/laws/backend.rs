@@ -1,6 +1,6 @@
 //! A store of one's own: the laws find what is wrong with it, and the guards stand in front of it.
 
-use crate::scene::*;
+use kit::{guards::Guards, scene::*};
 use tower_ratelimit::{
     Error,
     backend::{
@@ -8,7 +8,7 @@ use tower_ratelimit::{
     },
 };
 
-use super::{guards::Guards, plain::Plain, world::World};
+use super::{plain::Plain, world::World};
 
 macro_rules! defects {
     ($($name:ident),+ $(,)?) => {

@@ -3,7 +3,7 @@
 
 use std::collections::HashMap;
 
-use crate::scene::*;
+use kit::scene::*;
 
 use super::world::take;
 

@@ -1,9 +1,12 @@
 //! A store, a clock that the test moves, and random traffic.
 
-use crate::scene::*;
+use super::kinds::Lawful;
+use kit::{
+    guards::Guards,
+    scene::*,
+    topologies::{Topology, connected},
+};
 use tokio::runtime::Runtime;
-
-use super::{guards::Guards, topologies::Topology, topologies::connected};
 
 /// In nanoseconds.
 pub(crate) const NANOSECOND: u64 = 1;

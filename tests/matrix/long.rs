@@ -18,13 +18,11 @@ use super::{
     lanes::Limiter,
     load::Load,
     oracles::{self, Tally},
-    proxy::Proxy,
     random::{Random, seed, setting},
     stage::{aside, patient},
-    watch::time_of,
 };
-use crate::scene::*;
 use faults::{Fault, World};
+use kit::{monitor::time_of, proxy::Proxy, scene::*};
 use machine::{Machine, all_closed};
 use record::Record;
 

@@ -2,7 +2,8 @@
 
 #![cfg(feature = "test-util")]
 
-use crate::{memory::now, scene::*};
+use crate::memory::now;
+use kit::scene::*;
 
 use proptest::prelude::*;
 use tower_ratelimit::{Algorithm, TimeToLive};

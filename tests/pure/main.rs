@@ -19,8 +19,6 @@ mod engine;
 mod headers;
 mod house;
 mod links;
-#[path = "../support/listed.rs"]
-mod listed;
 mod lists;
 mod memory;
 mod operations;
@@ -29,7 +27,3 @@ mod pictures;
 mod plot;
 #[cfg(feature = "cli")]
 mod replay;
-#[path = "../support/scene.rs"]
-mod scene;
-#[path = "../support/mod.rs"]
-mod support;

@@ -5,7 +5,7 @@
 
 mod untracked;
 
-use crate::scene::*;
+use kit::scene::*;
 use std::{collections::BTreeMap, collections::HashSet, sync::Barrier};
 
 use proptest::prelude::*;

@@ -7,10 +7,8 @@ use std::{io, time::Duration};
 use tower_ratelimit::{Algorithm, Limit};
 
 use self::oracle::{Format, Log};
-use crate::{
-    engine::{Replay, ReplayError, Report, Rows},
-    support::random::Random,
-};
+use crate::engine::{Replay, ReplayError, Report, Rows};
+use kit::random::Random;
 
 fn run(replay: &Replay, text: &str) -> Result<Report, ReplayError> {
     replay.run(|| Ok(Some(text.as_bytes())))

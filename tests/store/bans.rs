@@ -1,13 +1,11 @@
 //! Bans as several processes see them, and what they cost: see `tests/web/tower/bans.rs` for what
 //! they mean.
 
-use crate::scene::*;
+use kit::{Cluster, scene::*};
 use tower_ratelimit::{
     Ban,
     observe::{Decided, Observer, StoreCall},
 };
-
-use super::support::Cluster;
 
 const MINUTE: Duration = secs(60);
 
@@ -243,7 +241,7 @@ async fn a_ban_ends_by_the_servers_clock() {
         let until = process.limiter().banned_until().await.unwrap();
         assert!(until.is_some(), "{way:?}");
         let ends = async || process.limiter().banned_until().await.unwrap().is_none();
-        super::scene::until("the ban ends", ends).await;
+        kit::scene::until("the ban ends", ends).await;
         assert_eq!(process.ask(1).await, BANNED, "refused once more, {way:?}");
         process.store.close().await;
     }

@@ -1,9 +1,7 @@
 //! Diagnoses limiters whose keys other clients have spoilt, and repairs them.
 
-use crate::{
-    defects::world::{Keys, START, member_with, redis},
-    scene::*,
-};
+use crate::defects::world::{Keys, START, member_with, redis};
+use kit::scene::*;
 use std::collections::HashMap;
 
 use serde::Deserialize;

@@ -7,9 +7,9 @@ mod traces;
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::{
+use kit::{
+    random::{Random, seed},
     scene::*,
-    support::random::{Random, seed},
 };
 use metrics_exporter_prometheus::PrometheusRecorder;
 use tower_ratelimit::{

@@ -8,7 +8,6 @@ use redis::Connection;
 
 use super::{
     pair::{START, ask, connect, run_script},
-    support::unique,
     *,
 };
 use crate::{
@@ -32,6 +31,7 @@ use crate::{
         },
     },
 };
+use kit::unique;
 
 type Model = LimiterState<Gcra>;
 

@@ -3,12 +3,12 @@
 use std::time::Duration;
 
 use super::record::Record;
-use crate::{
-    lanes::Limiter,
+use crate::{lanes::Limiter, random::Random};
+use kit::{
+    RedisServer,
+    cluster::wait_until,
+    monitor::{Control, Watch},
     proxy::{Proxy, Spoil},
-    random::Random,
-    support::{RedisServer, cluster::wait_until},
-    watch::{Control, Watch},
 };
 
 /// What can go wrong: how it begins, lasts for a while, and ends.

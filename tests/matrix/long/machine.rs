@@ -2,7 +2,7 @@
 
 use std::{fs, time::Duration};
 
-use crate::{proxy::Proxy, scene::until};
+use kit::{proxy::Proxy, scene::until};
 
 /// What may come on top in the course of a run, whatever its length: allocators keep what was once
 /// in use.

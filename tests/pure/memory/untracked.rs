@@ -1,6 +1,6 @@
 //! A full MemoryStore: names without a place are counted by an estimate, never too much.
 
-use crate::scene::*;
+use kit::scene::*;
 use std::{collections::HashMap, sync::Barrier};
 
 use proptest::prelude::*;

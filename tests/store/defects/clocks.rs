@@ -4,7 +4,7 @@ use super::{
     monitor::Monitor, world::Answer, world::Keys, world::START, world::World, world::books,
     world::limiter, world::store, world::take,
 };
-use crate::scene::*;
+use kit::scene::*;
 
 const HOUR: u64 = 3_600_000;
 

@@ -4,7 +4,7 @@ use super::{
     monitor::Monitor, world::Answer, world::Keys, world::START, world::World, world::books,
     world::member, world::member_with, world::redis,
 };
-use crate::{scene::*, support::permits_of};
+use kit::{permits_of, scene::*};
 
 /// One grant in the bytes of each generation.
 fn generations(permits: u32) -> [Vec<u8>; 4] {

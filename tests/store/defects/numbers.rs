@@ -4,7 +4,7 @@ use super::{
     monitor::Monitor,
     world::{World, books},
 };
-use crate::scene::*;
+use kit::scene::*;
 
 // Section 8.5 and 8.6: Redisson sends any number: 0 leaves a member that stays, a negative one adds
 // permits. Here negative numbers cannot be written, and zero is never sent.

@@ -4,7 +4,8 @@ use super::{
     monitor::Monitor,
     world::{Answer, World},
 };
-use crate::{limiter::pending, scene::*};
+use crate::limiter::pending;
+use kit::scene::*;
 
 // Section 4.1: rate 100, singles every 50 ms, acquire(100) makes 101 round trips in Redisson, one
 // for each entry. Here it makes one a second, as other processes may make room, and the last.

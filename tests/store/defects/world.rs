@@ -1,10 +1,7 @@
 //! A limiter by a clock that is moved, and its state in Redis, read and written by the description
 //! of the format.
 
-use crate::{
-    scene::*,
-    support::{companion, permits_of},
-};
+use kit::{companion, permits_of, scene::*};
 use std::sync::atomic::AtomicU32;
 
 /// When the clock begins, in ms since the epoch; all times in these tests count from here.

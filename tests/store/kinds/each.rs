@@ -6,20 +6,20 @@ use super::*;
 /// semicolon are about a limit that a store has.
 macro_rules! of_every_kind {
     ($($law:ident),+; $($of_stored:ident),+ $(,)?) => {
-        of_every_kind!(@ log crate::scene::Way::Log, $($law,)+ $($of_stored),+);
-        of_every_kind!(@ slots crate::scene::Way::Slots(10), $($law,)+ $($of_stored),+);
-        of_every_kind!(@ own_log crate::scene::Way::OwnLog, $($law),+);
-        of_every_kind!(@ own_window crate::scene::Way::OwnWindow, $($law),+);
-        of_every_kind!(@ gcra crate::scene::Way::Gcra, $($law),+);
-        of_every_kind!(@ window crate::scene::Way::Window, $($law,)+ $($of_stored),+);
+        of_every_kind!(@ log kit::scene::Way::Log, $($law,)+ $($of_stored),+);
+        of_every_kind!(@ slots kit::scene::Way::Slots(10), $($law,)+ $($of_stored),+);
+        of_every_kind!(@ own_log kit::scene::Way::OwnLog, $($law),+);
+        of_every_kind!(@ own_window kit::scene::Way::OwnWindow, $($law),+);
+        of_every_kind!(@ gcra kit::scene::Way::Gcra, $($law),+);
+        of_every_kind!(@ window kit::scene::Way::Window, $($law,)+ $($of_stored),+);
     };
     (@ $module:ident $way:expr, $($law:ident),+) => {
         mod $module {
             mod in_memory {
                 $(#[tokio::test]
                 async fn $law() {
-                    let mut store = crate::scene::MemoryStore::new();
-                    if !crate::scene::Way::OWN.contains(&$way) {
+                    let mut store = kit::scene::MemoryStore::new();
+                    if !kit::scene::Way::OWN.contains(&$way) {
                         store = store.redisson();
                     }
                     crate::kinds::each::$law($way, store).await;
@@ -29,7 +29,7 @@ macro_rules! of_every_kind {
                 $(#[tokio::test]
                 async fn $law() {
                     let mut store = crate::kinds::redis_store();
-                    if !crate::scene::Way::OWN.contains(&$way) {
+                    if !kit::scene::Way::OWN.contains(&$way) {
                         store = store.redisson();
                     }
                     let store = store.build().unwrap();

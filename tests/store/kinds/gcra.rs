@@ -4,7 +4,7 @@ mod clocks;
 mod state;
 
 use super::*;
-use crate::scene::on_both_stores;
+use kit::scene::on_both_stores;
 
 on_both_stores!(
     a_rate_that_cannot_be_counted_is_refused,

@@ -15,8 +15,8 @@ use crate::{
     database,
     engine::{Replay, Rows},
     row::{Contest, Goal::AtMost, Rounds, Row, figure},
-    support::random::Random,
 };
+use kit::random::Random;
 
 const LINES: u64 = 1_000_000;
 const CALLERS: u64 = 50_000;

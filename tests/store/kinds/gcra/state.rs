@@ -1,7 +1,7 @@
 //! The state in Redis, by `lua/README.md` and not by this crate's code.
 
 use super::*;
-use crate::support::number_of;
+use kit::number_of;
 use tower_ratelimit::{Finding, FindingKind};
 
 impl State {

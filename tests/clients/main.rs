@@ -5,7 +5,6 @@
 //! they did is read from the server's side: how often each came, and that it never came too early.
 
 #![allow(
-    dead_code,
     unreachable_pub,
     clippy::expect_used,
     clippy::panic,
@@ -13,25 +12,14 @@
     reason = "a test fails by panicking; clippy.toml reaches `#[test]` fns only"
 )]
 
-#[path = "support/listed.rs"]
-mod listed;
-#[path = "../examples/orders/mod.rs"]
+#[path = "../../examples/orders/mod.rs"]
 mod orders;
-#[path = "clients/promtool.rs"]
 mod promtool;
-#[path = "examples/running.rs"]
-mod running;
-#[path = "support/scene.rs"]
-mod scene;
-#[path = "clients/scrape.rs"]
 mod scrape;
-mod support;
-#[path = "clients/with_grpcio.rs"]
 mod with_grpcio;
 
 use std::{
     net::{Ipv4Addr, SocketAddr},
-    path::Path,
     process::Stdio,
     sync::{Arc, Mutex},
     time::{Duration, Instant},
@@ -47,7 +35,7 @@ use axum::{
 use tokio::{net::TcpListener, process::Command};
 use tower_ratelimit::{Decision, HeaderStyle, Limit, RateLimitLayer, Store, key::PeerIp};
 
-use support::RedisServer;
+use kit::on_both_stores;
 
 /// Longer than what a client waits that goes by its own head: curl begins with one second, urllib3
 /// with none.
@@ -102,10 +90,6 @@ async fn serve(store: &impl Store) -> (SocketAddr, Log) {
     let app = app.into_make_service_with_connect_info::<SocketAddr>();
     tokio::spawn(axum::serve(listener, app).into_future());
     (address, log)
-}
-
-fn root() -> &'static Path {
-    Path::new(env!("CARGO_MANIFEST_DIR"))
 }
 
 async fn listen() -> (TcpListener, SocketAddr) {
