@@ -46,7 +46,7 @@ const TIME_LIMIT: Duration = Duration::from_secs(120);
 
 /// One request, as the server saw it.
 #[derive(Clone, Copy, Debug)]
-struct Seen {
+struct Visit {
     came: Instant,
     answered: Instant,
     status: u16,
@@ -54,7 +54,7 @@ struct Seen {
     wait: Option<Duration>,
 }
 
-type Log = Arc<Mutex<Vec<Seen>>>;
+type Log = Arc<Mutex<Vec<Visit>>>;
 
 async fn note(State(log): State<Log>, request: Request, next: Next) -> Response {
     let came = Instant::now();
@@ -63,7 +63,7 @@ async fn note(State(log): State<Log>, request: Request, next: Next) -> Response 
         Some(Decision::Deny(refusal)) => refusal.retry_after(),
         _ => None,
     };
-    log.lock().unwrap().push(Seen {
+    log.lock().unwrap().push(Visit {
         came,
         answered: Instant::now(),
         status: answer.status().as_u16(),
@@ -127,7 +127,7 @@ async fn run(install: &str, program: &str, arguments: &[&str]) -> String {
 /// came no earlier than announced.
 fn backed_off(log: &Log, times: usize) -> bool {
     let log = log.lock().unwrap();
-    let refused = |seen: &Seen| seen.status == 429;
+    let refused = |seen: &Visit| seen.status == 429;
     assert!(!refused(log.last().unwrap()), "gave up: {log:#?}");
     for pair in log.windows(2) {
         let [before, after] = pair else { continue };

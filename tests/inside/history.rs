@@ -116,7 +116,7 @@ enum Callers {
 }
 
 /// What the tasks of one history share.
-struct World {
+struct Play {
     callers: Callers,
     tape: Arc<Tape>,
     clock: Option<ManualClock>,
@@ -133,7 +133,7 @@ struct Handle {
     limiters: [RateLimiter; 2],
 }
 
-impl World {
+impl Play {
     fn new(
         server: &RedisServer,
         guards: Guards,
@@ -410,7 +410,7 @@ fn round(by_hand: bool, random: &mut Random) {
         let mut recording = Vec::new();
         for guards in Guards::all() {
             for callers in guards.callers() {
-                let world = World::new(&server, guards, *callers, by_hand, random);
+                let world = Play::new(&server, guards, *callers, by_hand, random);
                 let (world, done) = (Arc::new(world), Arc::new(AtomicBool::new(false)));
                 let moving = {
                     let (world, done, random) = (world.clone(), done.clone(), Random(random.0));

@@ -21,7 +21,7 @@ use super::{
     random::{Random, seed, setting},
     stage::{aside, patient},
 };
-use faults::{Fault, World};
+use faults::{Afflicted, Fault};
 use kit::{monitor::time_of, proxy::Proxy, scene::*};
 use machine::{Machine, all_closed};
 use record::Record;
@@ -50,7 +50,7 @@ async fn random_faults_over_random_load() {
     load.decided(5).await;
 
     let limiters = load.limiters.clone();
-    let mut world = World::new(server, proxy, limiters, &record, watch);
+    let mut world = Afflicted::new(server, proxy, limiters, &record, watch);
     let (mut times, mut healed) = (BTreeMap::new(), Vec::new());
     let mut machine = Machine::default();
     let began = Instant::now();
@@ -85,7 +85,7 @@ async fn random_faults_over_random_load() {
     machine.look(run, &world.proxy);
 
     let ended = load.end().await;
-    let World {
+    let Afflicted {
         server,
         proxy,
         watch,

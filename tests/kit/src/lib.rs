@@ -19,6 +19,8 @@ pub mod worker;
 pub mod certificates;
 #[cfg(feature = "redis")]
 pub mod guards;
+#[cfg(feature = "scene")]
+pub mod observed;
 #[cfg(feature = "redis")]
 pub mod proxy;
 #[cfg(feature = "scene")]

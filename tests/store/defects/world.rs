@@ -7,7 +7,7 @@ use std::sync::atomic::AtomicU32;
 /// When the clock begins, in ms since the epoch; all times in these tests count from here.
 pub(crate) const START: i64 = 1_704_153_600_000;
 
-pub(crate) struct World {
+pub(crate) struct Specimen {
     pub(crate) clock: ManualClock,
     pub(crate) limiter: RateLimiter,
     pub(crate) keys: Keys,
@@ -36,7 +36,7 @@ pub(crate) enum Answer {
     AboveRate,
 }
 
-impl World {
+impl Specimen {
     /// A limiter without a limit.
     fn empty() -> Self {
         let (name, clock) = (unique("defect"), ManualClock::new());
