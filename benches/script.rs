@@ -12,16 +12,14 @@
 
 #[path = "shared/redisson.rs"]
 mod redisson;
-#[path = "../tests/support/mod.rs"]
-mod support;
 
 use std::{
     env,
     time::{SystemTime, UNIX_EPOCH},
 };
 
+use kit::RedisServer;
 use redisson::HASH as REDISSONS;
-use support::RedisServer;
 use tower_ratelimit::redis::{self, Connection, Pipeline};
 
 const OURS: &str = concat!(

@@ -84,7 +84,7 @@ HINT
     exit 1
 }
 
-# The same for the clients that tests/clients.rs watches.
+# The same for the clients that tests/clients watches.
 no_clients() {
     cat >&2 <<'HINT'
 tests/run.sh: the tests need curl, promtool, and python3 with the package urllib3. One of these
@@ -97,7 +97,7 @@ HINT
     exit 1
 }
 
-# And for the browser that tests/browser.rs looks at the page with.
+# And for the browser that tests/browser looks at the page with.
 no_browser() {
     cat >&2 <<'HINT'
 tests/run.sh: the tests need Chromium or Google Chrome. One of these installs it:
@@ -310,7 +310,7 @@ inside_tests() {
 }
 
 if [[ -n $quick ]]; then
-    cargo fmt --check
+    cargo fmt --all --check
     cargo clippy "${cargo_args[@]}" --lib -- -D warnings
     cargo test "${cargo_args[@]}" --lib --test architecture
     cargo test "${cargo_args[@]}" --test pure -- house:: links:: operations:: pictures::
@@ -338,7 +338,7 @@ lua54_tests() (
 # all_tests ARGS...: without ARGS also what a plain `cargo test` leaves out: what needs a server in the
 # library, what needs curl, Python and Chromium, and the examples that are packages of their own.
 all_tests() {
-    cargo test "${cargo_args[@]}" "$@"
+    cargo test "${cargo_args[@]}" --workspace "$@"
     if (($# == 0)); then
         inside_tests
         lua54_tests

@@ -3,7 +3,7 @@
 
 #![cfg(feature = "redis")]
 
-use crate::scene::*;
+use kit::scene::*;
 use std::{alloc::System, future::Ready, future::ready};
 
 use crate::ALONE;

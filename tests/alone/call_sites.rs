@@ -1,6 +1,6 @@
 //! An invalid limit or layer panics with the user's line, not with one inside the crate.
 
-use crate::scene::*;
+use kit::scene::*;
 use std::{panic, panic::AssertUnwindSafe};
 
 use crate::ALONE;

@@ -25,10 +25,6 @@ mod limits;
 mod log;
 #[cfg(all(feature = "redis", feature = "cli"))]
 mod replay;
-#[path = "../support/scene.rs"]
-mod scene;
-#[path = "../support/mod.rs"]
-mod support;
 mod warnings;
 
 /// Held by each test: what it counts or replaces is the whole process's.

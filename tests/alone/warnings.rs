@@ -4,7 +4,7 @@
 mod twice;
 mod unmatched;
 
-use crate::scene::*;
+use kit::scene::*;
 use std::{any::Any, net::IpAddr, net::SocketAddr};
 
 use http::request::Parts;

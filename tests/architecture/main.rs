@@ -10,7 +10,5 @@
 mod api;
 mod size;
 mod source;
-#[path = "../support/mod.rs"]
-mod support;
 mod walls;
 mod way;

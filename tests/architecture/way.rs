@@ -8,7 +8,7 @@ use tokio::runtime::{Builder, Runtime};
 use tower::{Service, ServiceBuilder, service_fn};
 use tower_ratelimit::{Limit, MemoryStore, RateLimitLayer, RedisStore, Store, key::FromHeader};
 
-use crate::support::RedisServer;
+use kit::RedisServer;
 
 /// Sends one request on a runtime of its own. callgrind counts while it runs.
 #[inline(never)]

@@ -12,7 +12,8 @@ use std::{
 
 use serde_json::{Value, json};
 
-use super::{TIME_LIMIT, support::unique};
+use super::TIME_LIMIT;
+use kit::unique;
 
 const PROGRAMS: [&str; 4] = [
     "chromium",

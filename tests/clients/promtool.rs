@@ -2,7 +2,7 @@
 
 use std::{fs, path::Path};
 
-use super::{root, run};
+use super::run;
 
 const INSTALL: &str = "prometheus, which has promtool";
 
@@ -13,14 +13,18 @@ async fn promtool(arguments: &[&str], file: &Path) {
 
 #[tokio::test]
 async fn alerts_fire_when_they_should() {
-    let alerts = root().join("examples/prometheus-alerts.yml");
+    let alerts = kit::root().join("examples/prometheus-alerts.yml");
     promtool(&["check", "rules"], &alerts).await;
-    promtool(&["test", "rules"], &root().join("tests/clients/alerts.yml")).await;
+    promtool(
+        &["test", "rules"],
+        &kit::root().join("tests/clients/alerts.yml"),
+    )
+    .await;
 }
 
 #[tokio::test]
 async fn prometheus_reads_what_the_dashboard_and_the_page_ask_for() {
-    let dashboard = fs::read(root().join("examples/grafana/ratelimit.json")).unwrap();
+    let dashboard = fs::read(kit::root().join("examples/grafana/ratelimit.json")).unwrap();
     let dashboard: serde_json::Value = serde_json::from_slice(&dashboard).unwrap();
     let panels = dashboard["panels"].as_array().unwrap().iter();
     let targets = panels.flat_map(|panel| panel["targets"].as_array().unwrap());

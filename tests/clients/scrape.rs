@@ -2,12 +2,11 @@
 
 use std::collections::BTreeSet;
 
-use super::{
+use super::{run, with_grpcio::python};
+use kit::{
     RedisServer,
     listed::{listed, metric_of},
-    run,
     running::Running,
-    with_grpcio::python,
 };
 
 #[tokio::test]

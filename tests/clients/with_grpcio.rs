@@ -21,12 +21,11 @@ use tower_ratelimit::{
     key::{Constant, FromHeader},
 };
 
-use crate::scene::on_both_stores;
+use kit::on_both_stores;
 
 use super::{
     listen,
     orders::{COUNT, OrdersServer},
-    root,
 };
 
 on_both_stores!(
@@ -132,7 +131,7 @@ async fn call(
 ) -> (Vec<[String; 3]>, Vec<Attempt>) {
     let (server, attempts) = serve(store).await;
     let output = Command::new(python("grpc").await)
-        .arg(root().join("tests/grpcio/client.py"))
+        .arg(kit::root().join("tests/grpcio/client.py"))
         .args([&server.to_string(), service_config])
         .args(methods)
         .output()
@@ -223,7 +222,7 @@ async fn it_hands_the_details_to_the_caller(store: impl Store) {
 /// A Python that has this package: of the environment that `tests/run.sh` makes, or of this
 /// machine.
 pub(super) async fn python(package: &str) -> PathBuf {
-    let prepared = root().join("target/grpcio");
+    let prepared = kit::root().join("target/grpcio");
     for python in [prepared.join("bin/python"), "python3".into()] {
         let mut import = Command::new(&python);
         let import = import

@@ -2,14 +2,12 @@
 
 use std::fs;
 
-use super::{
+use super::{command, document, lines, read};
+use kit::{
+    Cluster, RedisServer,
     certificates::{Authority, HERE},
-    command, document, lines, read,
-    support::{
-        Cluster, RedisServer,
-        sentinel::{Watch, Watched},
-        unique,
-    },
+    sentinel::{Watch, Watched},
+    unique,
 };
 
 const KINDS: [&str; 8] = [

@@ -1,7 +1,6 @@
 //! Errors say which server they are about, without its password.
 
-use crate::scene::*;
-use crate::support::redis_server::free_port;
+use kit::{scene::*, server::free_port};
 
 #[tokio::test]
 async fn a_server_that_is_not_there_is_named() {

@@ -1,12 +1,11 @@
 //! A server that can be reached and does not answer is left alone, and asked again by itself.
 
-use crate::scene::*;
-use tower_ratelimit::ConnectionState;
-
-use super::{
+use kit::{
     proxy::Proxy,
+    scene::*,
     traffic::{ALLOWED, DENIED, Http, ask, by_redis, deny_and_allow},
 };
+use tower_ratelimit::ConnectionState;
 
 const FAILURES: u32 = 5;
 /// The shortest pause before a call goes again.

@@ -1,15 +1,14 @@
 //! A burst of new keys on a healthy server is not taken for an outage; a server that hangs is,
 //! however many callers ask.
 
-use crate::scene::*;
-use std::{cell::Cell, io::Read, io::Write, net::TcpStream, thread, thread::JoinHandle};
-
-use super::{
-    breaker::state,
-    local::by_redis,
+use kit::{
     proxy::Proxy,
+    scene::*,
     traffic::{Http, ask_as, behind, grants, service_with},
 };
+use std::{cell::Cell, io::Read, io::Write, net::TcpStream, thread, thread::JoinHandle};
+
+use super::{breaker::state, local::by_redis};
 
 const BURST: usize = 20_000;
 const DEADLINE: Duration = Duration::from_millis(200);

@@ -1,11 +1,11 @@
 //! Calls and settlements over a bad connection: what arrives twice takes nothing twice, and what is
 //! lost is counted.
 
-use super::{
+use kit::{
     proxy::{Proxy, Spoil},
+    scene::*,
     traffic::{is_free, take_by_redis},
 };
-use crate::scene::*;
 
 /// A store behind a proxy.
 struct Scene {

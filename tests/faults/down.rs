@@ -1,9 +1,10 @@
 //! Tests a server that does not run yet, or refuses writes.
 
-use crate::scene::*;
-
-use super::traffic::{ALLOWED, BY_REDIS, DENIED, HOURLY, ask, by_redis, deny_and_allow, service};
-use crate::support::scripted::ScriptedServer;
+use kit::{
+    scene::*,
+    scripted::ScriptedServer,
+    traffic::{ALLOWED, BY_REDIS, DENIED, HOURLY, ask, by_redis, deny_and_allow, service},
+};
 
 /// Too long for two callers to wait it out while a test looks.
 const DEADLINE: Duration = secs(5);

@@ -1,7 +1,9 @@
 //! While Redis is gone, this process decides by its share of the limit.
 
-use super::traffic::{Http, ask_as, service_with};
-use crate::scene::*;
+use kit::{
+    scene::*,
+    traffic::{Http, ask_as, service_with},
+};
 
 /// A quarter of it is five.
 const HOURLY: Limit = Limit::per_hour(20);

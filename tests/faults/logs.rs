@@ -1,13 +1,13 @@
 //! One line when a store starts failing, one when it answers again.
 
-use crate::scene::*;
-use tracing_subscriber::filter::LevelFilter;
-
-use super::{
-    log::Log,
+use kit::{
     proxy::Proxy,
+    scene::*,
     traffic::{BY_REDIS, HOURLY, ask, by_redis, service_with},
 };
+use tracing_subscriber::filter::LevelFilter;
+
+use super::log::Log;
 
 /// The lines with these words, at the default level of an operator.
 fn lines_with(log: &Log, words: &str) -> Vec<String> {

@@ -21,17 +21,9 @@ mod logs;
 #[path = "../../src/store/redis/classify/page.rs"]
 mod page;
 mod permissions;
-#[path = "../support/proxy.rs"]
-mod proxy;
 mod receipts;
 mod runtimes;
-#[path = "../support/scene.rs"]
-mod scene;
 mod scripted;
 mod scripts;
 mod shards;
 mod silence;
-#[path = "../support/mod.rs"]
-mod support;
-#[path = "../support/traffic.rs"]
-mod traffic;

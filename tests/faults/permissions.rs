@@ -1,10 +1,12 @@
 //! Users of Redis with the needed permissions, and with fewer.
 
-use crate::scene::*;
+use kit::{
+    permissions,
+    resp::command_with_password,
+    scene::*,
+    traffic::{ALLOWED, BY_REDIS, DENIED, ask, service, service_with},
+};
 use tower_ratelimit::Error;
-
-use super::traffic::{ALLOWED, BY_REDIS, DENIED, ask, service, service_with};
-use crate::support::{permissions, resp::command_with_password};
 
 const LIMIT: Limit = Limit::per_hour(10);
 

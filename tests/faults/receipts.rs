@@ -1,6 +1,6 @@
 //! What `Health::lost_receipts` counts: permits that may stay taken, and nothing else.
 
-use crate::scene::*;
+use kit::scene::*;
 
 /// One call is in flight, and the others stand behind it. None of them is sent when they leave.
 #[tokio::test]

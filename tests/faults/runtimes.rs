@@ -1,13 +1,12 @@
 //! Runtimes that end, stand still or have no timer, and calls without any runtime: no caller hangs,
 //! nothing panics, and no limit is lifted.
 
-use crate::scene::*;
-use tokio::runtime::{Builder, Runtime};
-
-use super::{
+use kit::{
     proxy::Proxy,
-    traffic::{self, Http, ask_as, grants, is_free},
+    scene::*,
+    traffic::{Http, ask_as, grants, is_free},
 };
+use tokio::runtime::{Builder, Runtime};
 
 const LIMIT: Limit = Limit::per_hour(20);
 
@@ -102,7 +101,7 @@ fn rule(wait: Duration) -> Rule {
 }
 
 fn behind(store: &impl Store, rule: Rule) -> Http {
-    traffic::behind(&RateLimitLayer::new(store, rule))
+    kit::traffic::behind(&RateLimitLayer::new(store, rule))
 }
 
 fn without_timer() -> Runtime {

@@ -1,8 +1,7 @@
 //! The page of errors, end to end: a server sends each of them, and the page describes the effect.
 
 use super::page;
-use crate::scene::*;
-use crate::support::scripted::ScriptedServer;
+use kit::{scene::*, scripted::ScriptedServer};
 
 const TIMEOUT: Duration = Duration::from_secs(20);
 

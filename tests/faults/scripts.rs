@@ -1,7 +1,7 @@
 //! Servers that lose scripts: newer ones evict scripts that came by EVAL, once there are 500
 //! others.
 
-use crate::scene::*;
+use kit::scene::*;
 use tower_ratelimit::redis;
 
 const LIMIT: Limit = Limit::per_hour(1000);

@@ -1,10 +1,8 @@
 //! One address that stands for several shards, as of Azure's Enterprise policy: it takes no call
 //! with keys of several hash slots.
 
-use crate::scene::*;
+use kit::{proxy::Proxy, scene::*};
 use tower_ratelimit::{FindingKind, Severity};
-
-use super::proxy::Proxy;
 
 const ROOM: u64 = 5;
 

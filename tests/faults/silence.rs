@@ -1,10 +1,10 @@
 //! A server or a network that is reachable but silent.
 
-use super::{
+use kit::{
     proxy::Proxy,
+    scene::*,
     traffic::{is_free, take_by_redis},
 };
-use crate::scene::*;
 
 /// Nothing expires while a test runs: what is free again was given back.
 const TWENTY: Limit = Limit::per_hour(20);

@@ -1,7 +1,7 @@
 //! What a diagnosis reads of a real server, with private parts of `src/inspect/diagnose/mod.rs`.
 
 use super::*;
-use crate::store::redis::inside::support::RedisServer;
+use kit::RedisServer;
 
 #[tokio::test]
 async fn scripts_that_the_server_knows_are_found() {

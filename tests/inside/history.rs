@@ -12,12 +12,6 @@
 )]
 
 mod check;
-#[path = "../monitor/feed.rs"]
-#[allow(
-    unreachable_pub,
-    reason = "the integration tests bring it in, too, as a module of theirs"
-)]
-mod feed;
 mod hints;
 mod record;
 mod recorded;
@@ -40,13 +34,12 @@ use std::{
 
 use self::{
     check::{Verdict, check},
-    feed::Feed,
     hints::{Shown, client_id},
     record::{Came, Event, Moment, Outcome, Recorder, Tape, What},
     recorded::{Counted, History},
     steps::{Answer, Asked, Of, Step, is_repeated_at_once},
 };
-use super::{RedisStore, RedisStoreBuilder, support};
+use super::{RedisStore, RedisStoreBuilder};
 use crate::{
     limiter::RateLimiter,
     store::{Op, OpResult, sealed::Sealed},
@@ -61,8 +54,9 @@ use crate::{
         name::Name,
     },
 };
-use support::{
+use kit::{
     RedisServer,
+    monitor::Feed,
     random::{Random, seed, setting},
     unique,
 };
@@ -124,7 +118,7 @@ enum Callers {
 }
 
 /// What the tasks of one history share.
-struct World {
+struct Play {
     callers: Callers,
     tape: Arc<Tape>,
     clock: Option<ManualClock>,
@@ -141,7 +135,7 @@ struct Handle {
     limiters: [RateLimiter; 2],
 }
 
-impl World {
+impl Play {
     fn new(
         server: &RedisServer,
         guards: Guards,
@@ -418,7 +412,7 @@ fn round(by_hand: bool, random: &mut Random) {
         let mut recording = Vec::new();
         for guards in Guards::all() {
             for callers in guards.callers() {
-                let world = World::new(&server, guards, *callers, by_hand, random);
+                let world = Play::new(&server, guards, *callers, by_hand, random);
                 let (world, done) = (Arc::new(world), Arc::new(AtomicBool::new(false)));
                 let moving = {
                     let (world, done, random) = (world.clone(), done.clone(), Random(random.0));

@@ -8,7 +8,5 @@
 mod fuzz;
 mod history;
 mod model;
-#[path = "../support/mod.rs"]
-pub(crate) mod support;
 
 use super::{RedisStore, RedisStoreBuilder, classify, keys, redisson, reply};

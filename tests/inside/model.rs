@@ -33,7 +33,6 @@ use self::{
         CLIENT, Clock, How, Key, Kind, Lone, Pair, Plant, START, Sent, decide, decide_all, replied,
     },
 };
-use super::support;
 use crate::{
     algorithm::{
         answer::{Answer, Changed, Verdict},

@@ -1,14 +1,13 @@
 //! A store of one's own: the laws find what is wrong with it, and the guards stand in front of it.
 //! The other files here hold on it, too.
 
-use crate::scene::*;
+use kit::{guards::Guards, scene::*};
 use tower_ratelimit::{
     Ban, Error,
     backend::{Backend, BackendStore, Settings, Swap, failure, laws},
 };
 
 use super::{
-    guards::Guards,
     plain::Plain,
     world::{MILLISECOND, World, backend},
 };

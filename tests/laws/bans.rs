@@ -1,7 +1,6 @@
 //! Bans: a caller is banned for as many refusals as it takes and for no fewer, until they end.
 
-use crate::scene::*;
-use proptest::prelude::*;
+use kit::scene::*;
 use tower_ratelimit::Ban;
 
 use super::world::{MILLISECOND, World, check_in_redis, check_in_redis_with};

@@ -3,7 +3,7 @@
 
 use std::collections::HashMap;
 
-use crate::scene::*;
+use kit::scene::*;
 
 use super::world::take;
 
@@ -28,9 +28,9 @@ fn moved(begun: Duration, hours: i64) -> Duration {
 
 /// What was granted under each label, and what a refusal may find.
 #[derive(Default)]
-struct Ledger(HashMap<u64, u64>);
+struct Used(HashMap<u64, u64>);
 
-impl Ledger {
+impl Used {
     fn record(&mut self, label: u64, permits: u32, is_granted: bool) {
         let used = self.0.entry(label).or_default();
         let sum = *used + u64::from(permits);
@@ -54,7 +54,7 @@ fn in_memory_by_a_clock_that_moves_to_and_fro() {
         let clock = ManualClock::new();
         clock.set(begun);
         let store = MemoryStore::new().clock(clock.clone());
-        let (limiter, mut ledger, mut newest) = (quota(&store, "quota"), Ledger::default(), 0);
+        let (limiter, mut ledger, mut newest) = (quota(&store, "quota"), Used::default(), 0);
         for (hours, _, permits) in steps {
             clock.set(moved(begun, hours));
             newest = newest.max(clock.now().as_secs() / DAY);
@@ -84,7 +84,7 @@ fn in_redis_by_three_processes_whose_clocks_move() {
     check(60, &steps(), |steps| {
         let name = unique("quota");
         let limiters = stores.each_ref().map(|store| quota(store, &name));
-        let mut ledger = Ledger::default();
+        let mut ledger = Used::default();
         for (hours, process, permits) in steps {
             clocks[process].set(moved(begun, hours));
             let label = SystemClock.now().as_secs() / DAY;

@@ -3,11 +3,10 @@
 
 use std::collections::VecDeque;
 
-use crate::scene::*;
+use kit::{guards::Guards, scene::*};
 
 use super::{
-    guards::Guards,
-    kinds::WAYS,
+    kinds::{Lawful, WAYS},
     world::{MILLISECOND, NANOSECOND, Probed, World, check_in_redis, probed, refused_until, take},
 };
 

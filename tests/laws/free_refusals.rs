@@ -1,8 +1,7 @@
 //! L3: a refused request has taken nothing, whatever its cost, also beside shadow rules.
 
-use crate::scene::*;
 use http::request::Parts;
-use proptest::prelude::*;
+use kit::scene::*;
 
 use super::world::{MILLISECOND, Request, World, check_in_redis, limit, take, traffic, wait_of};
 

@@ -2,12 +2,11 @@
 //! whole limit in each interval again, 1.1 intervals after the last jump at the latest (by GCRA
 //! 2.2, as a debt looks the same), and at the end of each wait on the way there is room.
 
-use crate::scene::*;
-use proptest::prelude::*;
+use kit::scene::*;
 use tower_ratelimit::Ban;
 
 use super::{
-    kinds::WAYS,
+    kinds::{Lawful, WAYS},
     world::{MILLISECOND, World, nanos, wait_of},
 };
 
@@ -257,7 +256,7 @@ fn by_the_clock_of_a_server_for_rules() {
 /// a fast one wrote is over. `repair` is for that.
 #[test]
 fn by_the_clock_of_its_caller_repair_sets_back_what_is_ahead() {
-    let world = World::redis(super::guards::Guards::all()[0]);
+    let world = World::redis(kit::guards::Guards::all()[0]);
     world.run(async {
         let minute = secs(60);
         let limiter = world.limiter(Limit::new(3, minute)).await;

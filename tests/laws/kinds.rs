@@ -1,6 +1,6 @@
 //! The algorithms under test, and what L1 says of each.
 
-use crate::scene::*;
+use kit::scene::*;
 
 use super::world::{Grant, nanos};
 
@@ -18,9 +18,24 @@ pub(crate) const WAYS: [Way; 7] = [
 /// Those that count by the clock of their caller in Redis, too.
 pub(crate) const BY_A_CLOCK: [Way; 3] = [Way::Log, Way::OwnLog, Way::Gcra];
 
-impl Way {
+/// What the laws say of a way to count.
+pub(crate) trait Lawful {
     /// Returns the limiter of this name and limit. No slot is shorter than a millisecond.
-    pub(crate) async fn of(self, store: &impl Store, name: &str, limit: Limit) -> RateLimiter {
+    async fn of(self, store: &impl Store, name: &str, limit: Limit) -> RateLimiter;
+
+    /// Returns the longest time until all permits are free, if no other caller takes.
+    fn whole(self, limit: Limit) -> Duration;
+
+    /// L1: returns whether these grants keep to the limit.
+    fn holds(self, grants: &[Grant], limit: Limit) -> bool;
+
+    /// Returns whether there is room for the last of these grants, by the definition of this kind,
+    /// in whole milliseconds.
+    fn fits(self, grants: &[Grant], limit: Limit) -> bool;
+}
+
+impl Lawful for Way {
+    async fn of(self, store: &impl Store, name: &str, limit: Limit) -> RateLimiter {
         match self {
             Self::Slots(slots) if limit.interval() < millis(slots.into()) => {
                 Self::Log.named(store, name, limit).await
@@ -29,8 +44,7 @@ impl Way {
         }
     }
 
-    /// Returns the longest time until all permits are free, if no other caller takes.
-    pub(crate) fn whole(self, limit: Limit) -> Duration {
+    fn whole(self, limit: Limit) -> Duration {
         let interval = limit.interval();
         match self {
             Self::Log | Self::OwnLog | Self::OwnWindow => interval,
@@ -40,8 +54,7 @@ impl Way {
         }
     }
 
-    /// L1: returns whether these grants keep to the limit.
-    pub(crate) fn holds(self, grants: &[Grant], limit: Limit) -> bool {
+    fn holds(self, grants: &[Grant], limit: Limit) -> bool {
         let (rate, full) = (limit.permits(), fullest(grants, limit.interval()));
         match self {
             Self::Log | Self::OwnLog | Self::Slots(_) => full <= rate,
@@ -52,9 +65,7 @@ impl Way {
         }
     }
 
-    /// Returns whether there is room for the last of these grants, by the definition of this kind,
-    /// in whole milliseconds.
-    pub(crate) fn fits(self, grants: &[Grant], limit: Limit) -> bool {
+    fn fits(self, grants: &[Grant], limit: Limit) -> bool {
         match self {
             Self::Log | Self::OwnLog | Self::Slots(_) => {
                 fullest(grants, limit.interval()) <= limit.permits()
@@ -81,7 +92,7 @@ pub(crate) fn emission(limit: Limit) -> Duration {
 /// Returns the most permits granted in a window of `interval`: the fullest begins with a grant.
 pub(crate) fn fullest(grants: &[Grant], interval: Duration) -> u64 {
     let grants = grants.iter().map(|grant| (grant.at, grant.permits.into()));
-    let fullest = crate::support::windows(grants, interval).into_iter().max();
+    let fullest = kit::windows(grants, interval).into_iter().max();
     fullest.unwrap_or(0).unsigned_abs()
 }
 

@@ -2,14 +2,13 @@
 //!
 //! L1 never over, L2 exact wait, L3 refusals are free, L5 nothing is lost. Time is a clock that is
 //! moved; only `real_time` waits. In memory it moves by nanoseconds, too. In Redis they hold on
-//! every topology, see `support/topologies.rs`, and in every combination of guards, see `guards`.
+//! every topology, see `kit::topologies`, and in every combination of guards, see `guards`.
 //!
 //! L5, and L6 (a key is who it says), have one exception: untracked names of a full `MemoryStore`
 //! are counted approximately, never too much, and that heals an eighth of the interval later, see
 //! `tests/pure/memory/untracked.rs`.
 
 #![allow(
-    dead_code,
     unreachable_pub,
     clippy::expect_used,
     clippy::panic,
@@ -21,28 +20,19 @@
 mod backend;
 mod bans;
 mod calendar;
-#[path = "../support/certificates.rs"]
-mod certificates;
 mod exact_wait;
 mod free_refusals;
-#[path = "../support/guards.rs"]
-mod guards;
 mod jumps;
 mod kinds;
 mod never_over;
 mod next_permit;
 mod nothing_lost;
 #[path = "../../examples/backend.rs"]
+#[allow(dead_code, reason = "the example has a main")]
 mod plain;
 mod real_time;
 mod reserve;
 mod saved;
-#[path = "../support/scene.rs"]
-mod scene;
 mod settled;
 mod slots;
-#[path = "../support/mod.rs"]
-mod support;
-#[path = "../support/topologies.rs"]
-mod topologies;
 mod world;

@@ -1,12 +1,11 @@
 //! L1: in every window of one interval, wherever it begins, at most the rate in force is granted.
 //! `kinds.rs` has what holds of fixed windows and of GCRA instead.
 
-use crate::scene::*;
 use http::Request as HttpRequest;
-use proptest::prelude::*;
+use kit::scene::*;
 
 use super::{
-    kinds::{BY_A_CLOCK, WAYS, fullest},
+    kinds::{BY_A_CLOCK, Lawful, WAYS, fullest},
     world::{
         MILLISECOND, NANOSECOND, Request, World, check_in_redis, histories, limit, take, wait_of,
     },

@@ -1,7 +1,7 @@
 //! The next permit that a grant announces: it is free then, and not before, if no other caller
 //! takes.
 
-use crate::scene::*;
+use kit::scene::*;
 
 use super::{
     kinds::WAYS,

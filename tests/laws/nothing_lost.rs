@@ -1,11 +1,10 @@
 //! L5: when the last grant has expired, whatever was taken, abandoned or given back, all permits
 //! are free; where keys were lost, an interval and a tenth after that was noticed.
 
-use crate::scene::*;
-use proptest::prelude::*;
+use kit::scene::*;
 
 use super::{
-    kinds::WAYS,
+    kinds::{Lawful, WAYS},
     world::{MILLISECOND, NANOSECOND, World, check_in_redis, limit, nanos, take},
 };
 

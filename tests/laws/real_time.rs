@@ -1,11 +1,10 @@
 //! L1 and L2 by the server's own clock, in real time, of every kind.
 
-use crate::scene::*;
+use kit::{guards::Guards, scene::*};
 use std::collections::BTreeMap;
 
 use super::{
-    guards::Guards,
-    kinds::{emission, fullest},
+    kinds::{Lawful, emission, fullest},
     world::{Grant, in_all_at_once, nanos, redis_store, take},
 };
 
@@ -29,7 +28,7 @@ fn entries(name: &str) -> Vec<(Vec<u8>, Grant)> {
     let log = format!("{{{name}}}:permits");
     let entries = RedisServer::shared().entries(&log).into_iter();
     let entry = |(at, member): (i64, Vec<u8>)| {
-        let permits = crate::support::permits_of(&member);
+        let permits = kit::permits_of(&member);
         let at = millis(at.cast_unsigned());
         (member, Grant { at, permits })
     };

@@ -2,8 +2,8 @@
 //! requests meet a smaller one as well. Exact: a request passes if and only if each of its limits
 //! has room, and the wait is the first instant at which that is so.
 
-use crate::scene::*;
 use http::request::Parts;
+use kit::scene::*;
 use proptest::prelude::*;
 use tower_ratelimit::Rules;
 

@@ -3,11 +3,11 @@
 
 use std::io;
 
-use crate::scene::*;
+use kit::scene::*;
 use proptest::prelude::*;
 
 use super::{
-    kinds::WAYS,
+    kinds::{Lawful, WAYS},
     world::{MILLISECOND, Request, histories},
 };
 

@@ -4,11 +4,11 @@
 //! Compared with the plainest count: a list of charges, and the sum of those younger than an
 //! interval.
 
-use crate::scene::*;
+use kit::scene::*;
 use proptest::sample::Index;
 
 use super::{
-    kinds::WAYS,
+    kinds::{Lawful, WAYS},
     world::{Grant, MILLISECOND, Request, World, check_in_redis, histories, wait_of},
 };
 

@@ -1,11 +1,10 @@
 //! The laws for callers with slots, beside callers without, and beside scores ahead of their
 //! grants.
 
-use crate::scene::*;
+use kit::{guards::Guards, scene::*};
 
 use super::{
-    guards::Guards,
-    kinds::fullest,
+    kinds::{Lawful, fullest},
     world::{Grant, MILLISECOND, World, check_in_redis, limit, nanos, refused_until, take},
 };
 

@@ -1,9 +1,14 @@
 //! A store, a clock that the test moves, and random traffic.
 
-use crate::scene::*;
+use super::kinds::Lawful;
+use kit::{
+    guards::Guards,
+    scene::*,
+    topologies::{Topology, connected},
+};
 use tokio::runtime::Runtime;
 
-use super::{guards::Guards, plain::Plain, topologies::Topology, topologies::connected};
+use super::plain::Plain;
 use tower_ratelimit::backend::{Backend, BackendStore, Settings};
 
 /// In nanoseconds.

@@ -1,11 +1,10 @@
 //! What is looked at when the load of a row has ended: waits that are kept, the fourth oracle, and
 //! permits that are all free again, the seventh.
 
-use crate::scene::*;
+use kit::{OwnLog, Reply, label_and_used, scene::*};
 use std::fmt::Debug;
 
 use super::{lanes::Limiter, load::LONG, stage::aside};
-use crate::support::{OwnLog, Reply, label_and_used};
 
 /// Asks again while a connection that a fault left behind is replaced.
 async fn retried<T: Debug>(ask: impl AsyncFn() -> Result<T, tower_ratelimit::Error>) -> T {

@@ -1,7 +1,7 @@
 //! The outcome of one request of the load.
 
 use super::lanes::{LANES, Lane};
-use crate::scene::*;
+use kit::scene::*;
 use serde::{Deserialize, Serialize};
 
 /// Every request has one of these, and one only.

@@ -7,7 +7,7 @@
 //! answered by the failure policy may be under way: a server that paused carries it out later, and
 //! its refusal counts.
 
-use crate::scene::*;
+use kit::scene::*;
 use std::collections::BTreeMap;
 
 use super::{

@@ -1,8 +1,7 @@
 //! Rows 27 to 31: calls of many limiters that go together, and callers that come all at once. Each
 //! counts what the others lose: nothing.
 
-use crate::scene::*;
-use crate::support::{OwnLog, state_key};
+use kit::{OwnLog, monitor::time_of, proxy::Spoil, scene::*, state_key};
 use std::{collections::HashMap, future::poll_fn};
 
 use tokio::runtime::{self, Runtime};
@@ -12,10 +11,8 @@ use super::{
     guards::PATIENT,
     lanes::LANES,
     observed::CROWD as NAME,
-    proxy::Spoil,
     refusing::{allow, of_user},
     stage::{EXACT, FREE, Scene, aside},
-    watch::time_of,
 };
 
 /// As many as go together in one call.

@@ -1,6 +1,6 @@
 //! One task of a load, which sends one request after the other.
 
-use crate::scene::*;
+use kit::scene::*;
 use tower::util::BoxCloneSyncService;
 use tower_ratelimit::Error;
 

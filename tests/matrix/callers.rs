@@ -1,6 +1,6 @@
 //! Rows 23 and 26: callers that go away, and runtimes that are busy with something else.
 
-use crate::scene::*;
+use kit::scene::*;
 use std::future::poll_fn;
 use tower_ratelimit::Error;
 

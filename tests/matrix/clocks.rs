@@ -1,14 +1,12 @@
 //! Row 22: clocks that are wrong, the server's and those of callers.
 
-use crate::scene::*;
+use kit::{monitor::time_of, proxy::Proxy, scene::*};
 use std::time::SystemTime;
 
 use super::{
     guards::{BUDGET, guarded},
     oracles,
-    proxy::Proxy,
     stage::{EXACT, Expected, Scene, Stage, UNKNOWN, aside, patient},
-    watch::time_of,
 };
 
 /// Sets the server's clock back by this many milliseconds from a limiter's view: its log is that

@@ -4,10 +4,13 @@ use super::{
     guards::{BUDGET, PATIENT, guarded},
     lanes::LANES,
     stage::{EXACT, Expected, FORGOTTEN, FREE, Stage, aside},
-    watch::{Watch, time_of},
 };
-use crate::scene::*;
-use crate::{support::Cluster, support::cluster::MASTERS, support::cluster::wait_until};
+use kit::{
+    Cluster,
+    cluster::{MASTERS, wait_until},
+    monitor::{Watch, time_of},
+    scene::*,
+};
 
 struct Played {
     cluster: Cluster,

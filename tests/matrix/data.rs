@@ -4,7 +4,7 @@ use super::{
     guards::PATIENT,
     stage::{Expected, FREE, Scene},
 };
-use crate::scene::*;
+use kit::scene::*;
 
 /// Each loss admits one more rate, so at most one loss is in an interval: the bound assumes that.
 async fn lost_at_once(row: &'static str, command: &str) {

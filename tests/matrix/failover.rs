@@ -3,12 +3,14 @@
 use super::{
     guards::{BUDGET, guarded},
     stage::{FORGOTTEN, Scene, Stage, aside, kept_by, patient},
-    watch::{Watch, time_of},
 };
-use crate::scene::*;
-use crate::support::{
-    OwnLog, Sentinel, calendar_key, cluster::wait_until, redis_server::command,
-    redis_server::free_port, sentinel, sentinel::MASTER_NAME, sentinel::wait_for_replica,
+use kit::{
+    OwnLog, Sentinel, calendar_key,
+    cluster::wait_until,
+    monitor::{Watch, time_of},
+    scene::*,
+    sentinel::{self, MASTER_NAME, wait_for_replica},
+    server::{command, free_port},
     state_key,
 };
 

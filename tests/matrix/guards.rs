@@ -1,6 +1,6 @@
 //! The guards of a handle in the matrix, in one place: every guard that there is.
 
-use crate::scene::*;
+use kit::scene::*;
 
 /// The longest time that a decision may take in most rows: far more than usual, and short beside
 /// the faults.

@@ -1,10 +1,7 @@
 //! The requests of the load: one lane for each way to use a limiter.
 
 use super::guards::SHARE;
-use crate::{
-    scene::*,
-    support::{calendar_key, companion, state_key},
-};
+use kit::{calendar_key, companion, scene::*, state_key};
 use tower_ratelimit::Ban;
 
 /// A way to use a limiter, and the limit. No two lanes have the same limit, so that a mixed-up

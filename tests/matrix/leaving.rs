@@ -1,6 +1,6 @@
 //! Row 32: callers that leave a batch, at every step of it.
 
-use crate::scene::*;
+use kit::scene::*;
 use tower_ratelimit::Error;
 
 use super::{

@@ -1,6 +1,6 @@
 //! Runs several tasks over several store handles, which send requests and keep the responses.
 
-use crate::scene::*;
+use kit::scene::*;
 use std::{
     collections::{BTreeSet, HashMap},
     ffi::OsString,
@@ -20,7 +20,7 @@ use super::{
 
 const TASKS_PER_LANE: usize = 2;
 
-pub use crate::scene::LONG;
+pub use kit::scene::LONG;
 
 /// A load, from its first request to its end.
 #[derive(Debug)]

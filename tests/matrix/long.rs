@@ -18,13 +18,11 @@ use super::{
     lanes::Limiter,
     load::Load,
     oracles::{self, Tally},
-    proxy::Proxy,
     random::{Random, seed, setting},
     stage::{aside, patient},
-    watch::time_of,
 };
-use crate::scene::*;
-use faults::{Fault, World};
+use faults::{Afflicted, Fault};
+use kit::{monitor::time_of, proxy::Proxy, scene::*};
 use machine::{Machine, all_closed};
 use record::Record;
 
@@ -52,7 +50,7 @@ async fn random_faults_over_random_load() {
     load.decided(5).await;
 
     let limiters = load.limiters.clone();
-    let mut world = World::new(server, proxy, limiters, &record, watch);
+    let mut world = Afflicted::new(server, proxy, limiters, &record, watch);
     let (mut times, mut healed) = (BTreeMap::new(), Vec::new());
     let mut machine = Machine::default();
     let began = Instant::now();
@@ -87,7 +85,7 @@ async fn random_faults_over_random_load() {
     machine.look(run, &world.proxy);
 
     let ended = load.end().await;
-    let World {
+    let Afflicted {
         server,
         proxy,
         watch,

@@ -1,13 +1,11 @@
 //! Row 33: a log with many more grants in an interval than it has records.
 
-use crate::scene::*;
+use kit::{OwnLog, monitor::time_of, scene::*, state_key};
 
 use super::{
     clocks::SHIFT_OWN,
     stage::{EXACT, Scene, aside, patient},
-    watch::time_of,
 };
-use crate::support::{OwnLog, state_key};
 
 const GRANTS: usize = 100_000;
 /// Nothing expires before the test says so.

@@ -24,31 +24,19 @@ mod clocks;
 mod cluster;
 mod data;
 mod failover;
-#[path = "../monitor/feed.rs"]
-mod feed;
 mod guards;
 mod lanes;
 mod leaving;
-#[path = "../monitor/ledger.rs"]
-mod ledger;
 mod load;
 mod long;
 mod long_log;
 mod network;
 mod observed;
 mod oracles;
-#[path = "../support/proxy.rs"]
-mod proxy;
 mod refusing;
-#[path = "../support/scene.rs"]
-mod scene;
 mod server;
 mod shares;
 mod sizes;
 mod stage;
-#[path = "../support/mod.rs"]
-mod support;
-#[path = "../monitor/watch.rs"]
-mod watch;
 
-use support::random;
+use kit::random;

@@ -1,6 +1,12 @@
 //! Rows 4 to 7, 12, 21 and 24: what happens on the way to a server.
 
-use crate::scene::*;
+use kit::{
+    monitor::{Control, time_of},
+    proxy::{Proxy, Spoil},
+    scene::*,
+    scripted::ScriptedServer,
+    sentinel::wait_for_replica,
+};
 use tower_ratelimit::Error;
 
 use super::{
@@ -9,11 +15,8 @@ use super::{
     load::{LONG, Load},
     observed::CROWD,
     oracles::Tally,
-    proxy::{Proxy, Spoil},
     stage::{EXACT, Expected, FREE, Scene, Stage, UNKNOWN, UNSEEN, aside, set},
-    watch::{Control, time_of},
 };
-use crate::support::{scripted::ScriptedServer, sentinel::wait_for_replica};
 
 /// Every reply is delayed by this time. Beyond the budget the policy decides, which is no refusal
 /// of the limit.

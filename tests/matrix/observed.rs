@@ -6,7 +6,7 @@ use super::{
     answer::{Answer, By, Outcome},
     lanes::{LANES, rule},
 };
-use crate::scene::*;
+use kit::scene::*;
 use tower_ratelimit::{
     Error,
     observe::{Decided, Observer},

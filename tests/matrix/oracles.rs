@@ -20,12 +20,11 @@ use super::{
     answer::{Answer, By, Outcome},
     bans::Bans,
     lanes::{How, LANES, Limiter, USERS},
-    ledger::Ledger,
     load::Ended,
     observed,
     shares::Shares,
 };
-use crate::{scene::*, support::windows};
+use kit::{ledger::Ledger, scene::*, windows};
 use std::fmt::Debug;
 
 /// The delay that two busy cores may add to a budget. A real hang is longer.

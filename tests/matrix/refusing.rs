@@ -1,13 +1,12 @@
 //! Rows 16 to 18: a server that works and refuses commands.
 
-use crate::scene::*;
+use kit::{cluster::wait_until, permissions, scene::*};
 use std::{collections::BTreeSet, fs};
 
 use super::{
     guards::BUDGET,
     stage::{EXACT, Expected, Scene, UNKNOWN, aside},
 };
-use crate::support::{cluster::wait_until, permissions};
 
 /// The commands that the guide says are enough.
 fn commands() -> Vec<&'static str> {

@@ -3,9 +3,8 @@
 use super::{
     guards::BUDGET,
     stage::{EXACT, FROM_ZERO, Scene, UNSEEN, aside},
-    watch::Control,
 };
-use crate::scene::*;
+use kit::{monitor::Control, scene::*};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn row_01_a_server_that_is_killed() {

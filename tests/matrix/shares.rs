@@ -6,7 +6,7 @@
 //! millisecond are within one interval for the process too, and grants that cannot have been made
 //! within the time that it remembers are no reason to refuse.
 
-use crate::scene::*;
+use kit::scene::*;
 use std::collections::BTreeMap;
 
 use super::{

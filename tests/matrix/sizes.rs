@@ -3,7 +3,7 @@
 //! `TOWER_RATELIMIT_KEYS` sets the number of keys (20,000). A release build needs some minutes for
 //! a million.
 
-use crate::scene::*;
+use kit::scene::*;
 use std::num::NonZeroUsize;
 
 use tower::Service;

@@ -1,6 +1,13 @@
 //! The stage of a row: servers, handles under load, and the oracles at its end.
 
-use crate::scene::*;
+use kit::{
+    Reply,
+    cluster::wait_until,
+    ledger::Ledger,
+    monitor::{Seen, Watch, escaped, time_of},
+    proxy::Proxy,
+    scene::*,
+};
 use std::{ops::Deref, ops::DerefMut};
 
 use tokio::{runtime::Handle, runtime::RuntimeFlavor};
@@ -9,17 +16,12 @@ use super::{
     after::{all_is_free, losses_are_noticed, waits_are_kept},
     answer::Answer,
     book::Book,
-    feed::{Seen, escaped},
     guards::{BUDGET, guarded},
     lanes::Limiter,
-    ledger::Ledger,
     load::Load,
     oracles::{self, Tally},
-    proxy::Proxy,
     random::seed,
-    watch::{Watch, time_of},
 };
-use crate::support::{Reply, cluster::wait_until};
 
 /// The number of handles, which stand for as many processes.
 const HANDLES: usize = 2;

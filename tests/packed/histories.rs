@@ -6,9 +6,9 @@
 
 use crate::{
     plan::{Maker, Step},
-    support::random::{seed, setting},
     world::World,
 };
+use kit::random::{seed, setting};
 
 /// The steps of a history.
 const LENGTH: usize = 120;

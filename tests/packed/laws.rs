@@ -6,7 +6,6 @@ use crate::{
     play::{
         Play, again, ban, charge, decided, gcra, granted, kinds, log, of, wait, window, with_ban,
     },
-    support::{random::Random, windows},
     twin::{
         Id, Limit, MOST,
         ban::Terms,
@@ -16,6 +15,7 @@ use crate::{
     },
     world::World,
 };
+use kit::{random::Random, windows};
 
 fn alone() -> Play {
     Play::new(World::alone())

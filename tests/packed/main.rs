@@ -14,7 +14,5 @@ mod laws;
 mod plan;
 mod play;
 mod rules;
-#[path = "../support/mod.rs"]
-mod support;
 mod twin;
 mod world;

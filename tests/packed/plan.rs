@@ -2,7 +2,6 @@
 //! be cut shorter.
 
 use crate::{
-    support::random::Random,
     twin::{
         Id, Limit, MOST,
         ban::Terms,
@@ -16,6 +15,7 @@ use crate::{
     },
     world::name,
 };
+use kit::random::Random;
 
 /// A step of a history.
 #[derive(Clone, Debug)]

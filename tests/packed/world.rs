@@ -8,7 +8,6 @@ use std::{
 
 use crate::{
     plan::{NAMES, PRELOADED, Step},
-    support::{self, RedisServer, resp},
     twin::{
         Limit,
         call::{Call, Row},
@@ -19,6 +18,7 @@ use crate::{
         state::{Callers, State},
     },
 };
+use kit::{RedisServer, resp};
 
 /// When a world begins, in us.
 pub const START: i64 = 1_790_000_000_000_000;
@@ -44,7 +44,7 @@ struct Redis {
 
 /// What a call of the script has returned and left.
 struct Played {
-    sent: support::Reply,
+    sent: kit::Reply,
     /// The commands by which it wrote each key
     writes: Vec<String>,
     /// Type, value and TTL
@@ -111,12 +111,12 @@ impl World {
         self.us = START;
     }
 
-    fn ask(&mut self, words: &[&[u8]]) -> support::Reply {
+    fn ask(&mut self, words: &[&[u8]]) -> kit::Reply {
         let Some(Redis { stream, .. }) = &mut self.redis else {
-            return support::Reply::Nil;
+            return kit::Reply::Nil;
         };
         stream.get_mut().write_all(&resp::packed(words)).unwrap();
-        support::Reply::read(stream).unwrap()
+        kit::Reply::read(stream).unwrap()
     }
 
     /// Plays a step on both sides. Returns what differs.
@@ -310,7 +310,7 @@ impl World {
             return Ok(());
         }
         let played = self.run(true, argument, names)?;
-        match played.sent == support::Reply::Nil && played.writes[0].is_empty() {
+        match played.sent == kit::Reply::Nil && played.writes[0].is_empty() {
             true => Ok(()),
             false => Err(format!("not left to the other script: {:?}", played.sent)),
         }
@@ -328,7 +328,7 @@ impl World {
     }
 
     fn run(&mut self, is_lone: bool, argument: &[u8], names: &[String]) -> Result<Played, String> {
-        use support::Reply::{Array, Bulk, Int};
+        use kit::Reply::{Array, Bulk, Int};
         let numbers = [names.len() as i64, self.us / 1_000_000, self.us % 1_000_000];
         let numbers = numbers.map(|number| number.to_string());
         let redis = self.redis.as_ref().unwrap();
@@ -364,14 +364,14 @@ impl World {
         before: &Keys,
     ) -> Result<(), String> {
         let is_same = match &played.sent {
-            support::Reply::Bulk(text) => reply.sent(call) == lone_grant(text),
+            kit::Reply::Bulk(text) => reply.sent(call) == lone_grant(text),
             // A refusal of one caller by GCRA.
-            support::Reply::Int(backlog) if call.tells => {
-                let support::Reply::Array(said) = reply.sent(call) else {
+            kit::Reply::Int(backlog) if call.tells => {
+                let kit::Reply::Array(said) = reply.sent(call) else {
                     return Err("the script refuses".to_owned());
                 };
-                let backlog = support::Reply::Int(*backlog);
-                matches!(said[1], support::Reply::Int(..0)) && said[2] == backlog
+                let backlog = kit::Reply::Int(*backlog);
+                matches!(said[1], kit::Reply::Int(..0)) && said[2] == backlog
             }
             sent => reply.sent(call) == *sent,
         };
@@ -423,14 +423,14 @@ impl World {
 }
 
 /// Returns what the script that decides all would say of a grant to one caller by GCRA.
-fn lone_grant(text: &[u8]) -> support::Reply {
+fn lone_grant(text: &[u8]) -> kit::Reply {
     let (doubles, _) = text.as_chunks::<8>();
     let numbers: Vec<_> = doubles
         .iter()
         .map(|it| f64::from_le_bytes(*it) as i64)
         .collect();
     let numbers = [numbers[0], numbers[1] - numbers[0], numbers[2]];
-    support::Reply::Array(numbers.map(support::Reply::Int).into())
+    kit::Reply::Array(numbers.map(kit::Reply::Int).into())
 }
 
 /// Compares only how many requests are foreign.
@@ -440,9 +440,9 @@ fn compare_foreign(reply: &Reply, played: &Played) -> Result<(), String> {
         .filter(|outcome| **outcome == Outcome::Foreign)
         .count();
     let of_script = match &played.sent {
-        support::Reply::Array(parts) => parts
+        kit::Reply::Array(parts) => parts
             .iter()
-            .filter(|part| **part == support::Reply::Nil)
+            .filter(|part| **part == kit::Reply::Nil)
             .count(),
         _ => 0,
     };

@@ -14,7 +14,7 @@
 //! A header has one value or a list of them, one for each field line. A character stands for the
 //! byte of its number. `hops_added` appends this many trusted hops, `10.0.1.1`, to X-Forwarded-For.
 
-use crate::scene::*;
+use kit::scene::*;
 use std::{collections::BTreeMap, fs, net::IpAddr, net::SocketAddr, path::Path};
 
 use http::HeaderValue;

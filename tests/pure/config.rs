@@ -8,7 +8,7 @@ mod cost;
 mod reload;
 mod watch;
 
-use crate::scene::*;
+use kit::scene::*;
 use std::collections::HashMap;
 
 use serde::Deserialize;

@@ -5,8 +5,8 @@ mod calendar;
 mod fields;
 mod problems;
 
-use crate::scene::*;
 use http_body_util::BodyExt;
+use kit::scene::*;
 use tower::Service;
 
 /// An answer, read to its end.

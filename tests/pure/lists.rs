@@ -2,19 +2,20 @@
 
 #![cfg(feature = "test-util")]
 
-use crate::{memory::now, scene::*};
+use crate::memory::now;
+use kit::scene::*;
 
 use proptest::prelude::*;
 use tower_ratelimit::{Algorithm, TimeToLive};
 
 /// Limiters that count in each way, and one whose only permit is taken for a day.
-struct World {
+struct Limiters {
     clock: ManualClock,
     counted: Vec<RateLimiter>,
     spent: RateLimiter,
 }
 
-impl World {
+impl Limiters {
     fn new(limit: Limit) -> Self {
         let clock = ManualClock::new();
         let store = MemoryStore::new().clock(clock.clone());
@@ -82,7 +83,7 @@ proptest! {
         steps in prop::collection::vec(step(), 1..60),
     ) {
         let limit = Limit::new(permits, Duration::from_secs(1));
-        let [with, without] = [World::new(limit), World::new(limit)];
+        let [with, without] = [Limiters::new(limit), Limiters::new(limit)];
         for step in steps {
             match step {
                 Step::Ask(which, permits) => {

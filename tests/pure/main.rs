@@ -23,8 +23,6 @@ mod house;
 #[allow(dead_code, unused_imports, reason = "the command uses the rest")]
 mod limits;
 mod links;
-#[path = "../support/listed.rs"]
-mod listed;
 mod lists;
 mod memory;
 mod operations;
@@ -33,7 +31,3 @@ mod pictures;
 mod plot;
 #[cfg(feature = "cli")]
 mod replay;
-#[path = "../support/scene.rs"]
-mod scene;
-#[path = "../support/mod.rs"]
-mod support;

@@ -5,7 +5,7 @@
 
 mod untracked;
 
-use crate::scene::*;
+use kit::scene::*;
 use std::{collections::BTreeMap, collections::HashSet, sync::Barrier};
 
 use proptest::prelude::*;
@@ -31,12 +31,12 @@ where
 }
 
 /// A store with few places, and its clock.
-struct World {
+struct FewPlaces {
     store: MemoryStore,
     clock: ManualClock,
 }
 
-impl World {
+impl FewPlaces {
     fn of(places: usize) -> Self {
         let clock = ManualClock::new();
         // So that rules count in each way.
@@ -87,7 +87,7 @@ pub(crate) fn now<F: Future>(future: F) -> F::Output {
 }
 
 fn flooded(bound: usize) -> (MemoryStore, ManualClock, Service) {
-    let world = World::of(bound);
+    let world = FewPlaces::of(bound);
     let service = world.flooded();
     (world.store, world.clock, service)
 }

@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeSet, fs};
 
-use crate::listed::{Listed, PAGE, listed, metric_of};
+use kit::listed::{Listed, PAGE, listed, metric_of};
 
 /// The labels that Prometheus adds.
 const OF_TARGET: [&str; 2] = ["instance", "job"];

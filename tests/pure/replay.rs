@@ -10,8 +10,8 @@ use self::oracle::{Format, Log};
 use crate::{
     access_log::Rows,
     limits::{self, Replay, Report, Way},
-    support::random::Random,
 };
+use kit::random::Random;
 
 fn run(replay: &Replay, text: &str) -> Result<Report, String> {
     replay.run(|| Ok(Some(text.as_bytes())), limits::first)

@@ -2,10 +2,8 @@
 
 use std::fmt;
 
-use super::{
-    model::{Condition, Generation, Limit},
-    support::random::Random,
-};
+use super::model::{Condition, Generation, Limit};
+use kit::random::Random;
 
 /// Who does a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -10,15 +10,14 @@ use redis::Connection;
 use calls::{Call, Figures, fullest, watch};
 
 use super::{
-    feed::Feed,
     model::{self, Caller, Generation, Reply, State},
     oracle::{self, JavaClock, Oracle, Request},
-    raw,
-    support::random::setting,
-    worker,
+    raw, worker,
 };
-use crate::scene::{
-    Duration, Limit, RateLimiter, RedisServer, SystemClock, patient, runtime, unique,
+use kit::{
+    monitor::Feed,
+    random::setting,
+    scene::{Duration, Limit, RateLimiter, RedisServer, SystemClock, patient, runtime, unique},
 };
 
 /// Threads of one Java process.

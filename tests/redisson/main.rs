@@ -15,8 +15,6 @@
 mod case;
 mod chosen;
 mod deviations;
-#[path = "../monitor/feed.rs"]
-mod feed;
 mod fleet;
 mod foresee;
 mod java_side;
@@ -30,13 +28,9 @@ mod raw;
 mod receipts;
 mod rust_side;
 mod said;
-#[path = "../support/scene.rs"]
-mod scene;
 mod sequence;
 mod slots;
 mod snippets;
-#[path = "../support/mod.rs"]
-mod support;
 mod tool;
 mod unknown;
 mod worker;
@@ -44,7 +38,7 @@ mod worker;
 use std::time::Instant;
 
 use self::{case::Case, model::Generation, sequence::Stage};
-use support::random::{seed, setting};
+use kit::random::{seed, setting};
 
 /// Fewer steps need not show every deviation.
 const ENOUGH: u64 = 10_000;

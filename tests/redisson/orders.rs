@@ -7,10 +7,8 @@ use std::{
     time::{Duration, Instant},
 };
 
-use super::{
-    oracle::{self, HOME},
-    support::RedisServer,
-};
+use super::oracle::{self, HOME};
+use kit::RedisServer;
 
 /// Of each half.
 const ORDERS: u32 = 8;

@@ -9,7 +9,7 @@ use super::{
     oracle::{self, JavaClock, Oracle, versions},
     snippets::SECRET,
 };
-use crate::scene::*;
+use kit::scene::*;
 
 /// Rust and Java by one clock, which stands still.
 struct Both {

@@ -2,7 +2,8 @@
 
 use std::{env, fs, path::Path, process::Command};
 
-use super::{oracle, support::unique};
+use super::oracle;
+use kit::unique;
 
 // Maven takes a relative folder relative to `pom.xml`.
 #[test]

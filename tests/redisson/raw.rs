@@ -4,10 +4,8 @@ use std::collections::BTreeMap;
 
 use redis::{Connection, Value};
 
-use super::{
-    model::{Entry, Limit, Pair, State, Ttl},
-    support::{self, permits_of},
-};
+use super::model::{Entry, Limit, Pair, State, Ttl};
+use kit::permits_of;
 
 pub fn connect(url: &str) -> Connection {
     let client = redis::Client::open(url).unwrap();
@@ -15,7 +13,7 @@ pub fn connect(url: &str) -> Connection {
 }
 
 pub fn companion(name: &str, suffix: &str, client: &str) -> String {
-    let own = support::companion(name, suffix);
+    let own = kit::companion(name, suffix);
     match client {
         "" => own,
         client => format!("{own}:{client}"),

@@ -4,8 +4,8 @@ use super::{
     deviations::Deviation,
     model::{self, Caller, Reply, State},
     ours::Marks,
-    support::permits_of,
 };
+use kit::permits_of;
 
 impl State {
     /// By the member that the acquire was sent with.

@@ -13,7 +13,7 @@ use super::{
     case::Op,
     model::{self, Condition, Outcome, Reply},
 };
-use crate::scene::{patient, runtime};
+use kit::scene::{patient, runtime};
 
 /// One Rust process, as Redis sees it.
 pub struct RustSide {

@@ -12,7 +12,6 @@ use redis::{Connection, Value};
 use super::{
     case::{Actor, Case, Op, Step},
     deviations::{self, Tally},
-    feed::{Feed, Seen},
     foresee::{foresee_java, foresee_ours},
     java_side,
     model::{Caller, Generation, Outcome, Reply, State},
@@ -20,7 +19,11 @@ use super::{
     ours::Marks,
     raw, receipts,
     rust_side::RustSide,
-    support::{RedisServer, unique},
+};
+use kit::{
+    RedisServer,
+    monitor::{Feed, Seen},
+    unique,
 };
 
 /// The second of January 2024, UTC.

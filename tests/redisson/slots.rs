@@ -13,15 +13,13 @@ use proptest::{
 use tokio::runtime::Runtime;
 use tower_ratelimit::{Decision, ManualClock, RateLimiter, RedisStore};
 
-use super::{
-    oracle::{self, JavaClock, Oracle, Request},
-    support::{
-        RedisServer,
-        random::{seed, setting},
-        unique,
-    },
+use super::oracle::{self, JavaClock, Oracle, Request};
+use kit::{
+    RedisServer,
+    random::{seed, setting},
+    scene::{patient, runtime},
+    unique,
 };
-use crate::scene::{patient, runtime};
 
 /// The second of January 2024, UTC.
 const BEGINNING: i64 = 1_704_153_600_000;

@@ -8,7 +8,7 @@ use std::{
 };
 
 use super::oracle::{self, HOME};
-use crate::scene::*;
+use kit::scene::*;
 
 pub const SECRET: &str = "0123456789abcdef0123456789abcdef";
 /// What `URLEncoder` spells otherwise, and a letter of two bytes.

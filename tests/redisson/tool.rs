@@ -7,8 +7,8 @@ use serde_json::{Value, json};
 use super::{
     java_side::client_id,
     oracle::{JavaClock, Oracle, Request, versions},
-    support::{RedisServer, unique},
 };
+use kit::{RedisServer, unique};
 
 fn ratelimit(server: &RedisServer, args: &[&str]) -> Output {
     Command::new(env!("CARGO_BIN_EXE_ratelimit"))

@@ -7,10 +7,7 @@ use super::{
     oracle::{self, Answer, JavaClock, Oracle, versions},
     raw::companion,
 };
-use crate::{
-    scene::*,
-    support::{calendar_key, label_and_used, state_key},
-};
+use kit::{calendar_key, label_and_used, scene::*, state_key};
 
 /// Java, by the jars as they are, and Rust on one server, which has no other keys.
 struct Both {

@@ -11,7 +11,7 @@ use std::{
 use tokio::runtime::Builder;
 use tower_ratelimit::{Clock, RateLimiter, SystemClock};
 
-use crate::{scene::patient, support::Worker};
+use kit::{Worker, scene::patient};
 
 /// Callers of one process.
 const TASKS: u32 = 8;

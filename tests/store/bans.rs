@@ -1,24 +1,22 @@
 //! Bans as several processes see them, and what they cost: see `tests/web/tower/bans.rs` for what
 //! they mean.
 
-use crate::scene::*;
+use kit::{Cluster, scene::*};
 use tower_ratelimit::{
     Ban,
     observe::{Decided, Observer, StoreCall},
 };
 
-use super::support::Cluster;
-
 const MINUTE: Duration = secs(60);
 
 /// The calls that decide, and what became of requests.
 #[derive(Debug, Default)]
-struct Seen {
+struct Told {
     calls: AtomicUsize,
     results: Mutex<Vec<[&'static str; 2]>>,
 }
 
-impl Observer for Seen {
+impl Observer for Told {
     fn decided(&self, event: &Decided<'_>) {
         let rule = event.rules.first().map_or("", |rule| rule.result.as_str());
         let mut results = self.results.lock().unwrap();
@@ -32,15 +30,15 @@ impl Observer for Seen {
 }
 
 /// A process with a rule of its own, whose cost is the path.
-struct Process {
+struct Instance {
     store: RedisStore,
     layer: RateLimitLayer,
-    seen: Arc<Seen>,
+    seen: Arc<Told>,
 }
 
-impl Process {
+impl Instance {
     fn new(store: RedisStoreBuilder, rule: Rule) -> Self {
-        let seen = Arc::new(Seen::default());
+        let seen = Arc::new(Told::default());
         let store = store.observe(seen.clone()).build().unwrap();
         let cost = |parts: &http::request::Parts| parts.uri.path()[1..].parse().unwrap_or(1);
         let layer = layer_of(&store, rule.cost_by(cost));
@@ -82,9 +80,9 @@ fn rule(permits: u64, after: u32) -> Rule {
 }
 
 /// Returns stores of two processes, and their clock.
-fn two(rule: &Rule) -> (ManualClock, [Process; 2]) {
+fn two(rule: &Rule) -> (ManualClock, [Instance; 2]) {
     let (clock, prefix) = (ManualClock::new(), unique("bans"));
-    let process = || Process::new(shared_by_clock(&clock).prefix(&prefix), rule.clone());
+    let process = || Instance::new(shared_by_clock(&clock).prefix(&prefix), rule.clone());
     let processes = [process(), process()];
     (clock, processes)
 }
@@ -173,7 +171,7 @@ async fn of_refusals_in_one_call_the_last_bans() {
     for redisson in [false, true] {
         let store = patient(RedisServer::shared().url()).prefix(&unique("bans"));
         let store = if redisson { store.redisson() } else { store };
-        let here = Process::new(store, rule(1, 3));
+        let here = Instance::new(store, rule(1, 3));
         let ask = || here.ask(1);
         let asked: [_; 5] = tokio::join!(ask(), ask(), ask(), ask(), ask()).into();
         let kinds = asked.map(|refused| refused.map(|(kind, _)| kind));
@@ -212,7 +210,7 @@ async fn a_known_ban_outlasts_an_outage_and_a_process_bans_by_itself() {
     let mut server = RedisServer::start();
     let clock = ManualClock::new();
     let store = patient(server.url()).client_clock(clock.clone());
-    let here = Process::new(store, rule(1, 2));
+    let here = Instance::new(store, rule(1, 2));
     here.limiter().ban_for(MINUTE).await.unwrap();
     assert_eq!(here.ask(1).await, BANNED);
     server.kill();
@@ -237,13 +235,13 @@ async fn a_ban_ends_by_the_servers_clock() {
         let short = Ban::after(1).within(MINUTE).lasting(SECOND);
         let prefix = unique("bans");
         let store = || patient(RedisServer::shared().url()).prefix(&prefix);
-        let process = Process::new(store(), way.rule(rule(3, 1)).ban(short));
+        let process = Instance::new(store(), way.rule(rule(3, 1)).ban(short));
         assert_eq!(process.ask(3).await, None, "{way:?}");
         assert_eq!(process.ask(1).await, BANNED, "{way:?}");
         let until = process.limiter().banned_until().await.unwrap();
         assert!(until.is_some(), "{way:?}");
         let ends = async || process.limiter().banned_until().await.unwrap().is_none();
-        super::scene::until("the ban ends", ends).await;
+        kit::scene::until("the ban ends", ends).await;
         assert_eq!(process.ask(1).await, BANNED, "refused once more, {way:?}");
         process.store.close().await;
     }
@@ -282,7 +280,7 @@ async fn where_redis_is_full_a_refusal_stands_and_counts_for_nothing() {
     for redisson in [false, true] {
         let store = patient(server.url()).prefix(&unique("bans"));
         let store = if redisson { store.redisson() } else { store };
-        let here = Process::new(store, rule(10, 3));
+        let here = Instance::new(store, rule(10, 3));
         assert_eq!(here.ask(10).await, None);
         server.configure("maxmemory", "1");
         for cost in 1..=4 {

@@ -38,14 +38,11 @@ mod file;
 mod world;
 
 use crate::defects::world::{Books, Keys, unused};
-use crate::scene::*;
-use crate::{guards, topologies};
+use kit::{guards::Guards, scene::*, topologies::Topology};
 use std::{collections::HashMap, collections::hash_map::Entry, fmt::Debug, fs, path::Path};
 
 use tower_ratelimit::Error;
 
-use crate::guards::Guards;
-use crate::topologies::Topology;
 use file::{Allow, Case, Deny, File, MOST_SLOTS, Numbers, Step, algorithm, limit_of};
 use world::{Stores, World, memory, memory_of_redisson};
 

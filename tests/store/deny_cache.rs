@@ -2,7 +2,7 @@
 
 mod floods;
 
-use crate::scene::*;
+use kit::scene::*;
 
 use http::request::Parts;
 

@@ -1,9 +1,7 @@
 //! Diagnoses limiters whose keys other clients have spoilt, and repairs them.
 
-use crate::{
-    defects::world::{Keys, START, member_with, redis},
-    scene::*,
-};
+use crate::defects::world::{Keys, START, member_with, redis};
+use kit::scene::*;
 use std::collections::HashMap;
 
 use serde::Deserialize;
@@ -161,7 +159,7 @@ struct Step {
     clear_expire: bool,
     /// The kinds of what is found, and how their texts begin
     finds: Option<Vec<(String, String)>>,
-    seen: Option<Seen>,
+    seen: Option<Figures>,
     repair: Option<i64>,
     cannot_repair: Option<String>,
     value: Option<String>,
@@ -172,7 +170,7 @@ struct Step {
 /// Figures of a report.
 #[derive(Debug, Default, Deserialize, PartialEq)]
 #[serde(deny_unknown_fields, default)]
-struct Seen {
+struct Figures {
     entries: u64,
     expired: u64,
     foreign: u64,
@@ -242,7 +240,7 @@ impl Spoilt {
         if let Some(seen) = &step.seen {
             let diagnosis = self.diagnose().await;
             let sizes = diagnosis.entries_by_size.iter();
-            let found = Seen {
+            let found = Figures {
                 entries: diagnosis.entries,
                 expired: diagnosis.expired_entries,
                 foreign: diagnosis.foreign_entries(),

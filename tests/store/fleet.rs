@@ -2,7 +2,8 @@
 //! no room. Both are checked offline on what the server saw; how much of a limit is used is
 //! printed, as that is the machine's as well.
 
-use crate::{record::Record, scene::*, support::Worker, watch::Watch};
+use crate::record::Record;
+use kit::{Worker, monitor::Watch, scene::*};
 
 const PROCESSES: usize = 4;
 const TASKS_PER_PROCESS: usize = 4;
@@ -108,7 +109,7 @@ async fn set_rate(server: &RedisServer, name: &str, limit: Limit) {
 
 fn patient(url: &str) -> RedisStore {
     // How much of what was asked for is granted shows where each is asked for.
-    let store = crate::scene::patient(url).deny_cache(Duration::ZERO);
+    let store = kit::scene::patient(url).deny_cache(Duration::ZERO);
     store.build().unwrap()
 }
 

@@ -5,14 +5,14 @@ mod floods;
 mod injection;
 mod secrets;
 
-use crate::scene::*;
-use crate::{log, support};
+use crate::log;
+use kit::scene::*;
 use std::net::SocketAddr;
 
 use http::HeaderValue;
 
 fn patient(server: &RedisServer) -> RedisStore {
-    crate::scene::patient(server.url()).build().unwrap()
+    kit::scene::patient(server.url()).build().unwrap()
 }
 
 /// A request from this address that says so in its header.

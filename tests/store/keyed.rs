@@ -3,7 +3,7 @@
 
 mod names;
 
-use crate::scene::*;
+use kit::scene::*;
 use tower_ratelimit::{Ban, Keyed, LimiterKey};
 
 const MINUTE: Duration = secs(60);

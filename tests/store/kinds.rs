@@ -8,13 +8,21 @@ mod slots;
 mod table;
 mod window;
 
-use crate::{
-    scene::*,
-    support::{calendar_key, label_and_used, state_key},
-};
+use kit::{calendar_key, label_and_used, scene::*, state_key};
 
-impl Way {
+/// What these tests ask of a way to count.
+trait Kind {
     /// The shortest wait for the third of two permits an hour.
+    fn third_of_two_an_hour(self) -> Duration;
+
+    /// Returns a limiter of `permits` an hour that no other test uses.
+    async fn hourly(self, store: &impl Store, permits: u64) -> RateLimiter;
+
+    /// A layer of one rule, by which each key has a limiter of its own: `<prefix>:{<key>}:five`.
+    fn layer(self, store: &impl Store, limit: Limit) -> RateLimitLayer;
+}
+
+impl Kind for Way {
     fn third_of_two_an_hour(self) -> Duration {
         match self {
             Self::Gcra => HOUR / 2,
@@ -22,12 +30,10 @@ impl Way {
         }
     }
 
-    /// Returns a limiter of `permits` an hour that no other test uses.
     async fn hourly(self, store: &impl Store, permits: u64) -> RateLimiter {
         self.limited(store, Limit::new(permits, HOUR)).await
     }
 
-    /// A layer of one rule, by which each key has a limiter of its own: `<prefix>:{<key>}:five`.
     fn layer(self, store: &impl Store, limit: Limit) -> RateLimitLayer {
         let rule = Rule::new("five", limit, FromHeader::new("x-key"));
         RateLimitLayer::new(store, self.rule(rule))
@@ -71,11 +77,11 @@ fn key(name: &str, suffix: &str) -> String {
     match suffix {
         "" => name.to_owned(),
         "~" => state_key(name),
-        suffix => crate::support::companion(name, suffix),
+        suffix => kit::companion(name, suffix),
     }
 }
 
 async fn send(layer: &RateLimitLayer, key: &str) -> Response<RateLimitBody<String>> {
     let request = Request::get("/").header("x-key", key);
-    crate::scene::send(layer, request.body(()).unwrap()).await
+    kit::scene::send(layer, request.body(()).unwrap()).await
 }

@@ -2,7 +2,7 @@
 
 mod rules;
 
-use crate::scene::*;
+use kit::scene::*;
 
 /// A limiter that permits are leased of, and its store.
 async fn leased(store: &RedisStore, limit: Limit, lease: Duration) -> RateLimiter {
@@ -69,7 +69,7 @@ async fn a_lease_is_an_entry_scored_at_its_end() {
     let (score, member) = entries.last().expect("an entry");
     let now = Clock::now(&clock).as_millis();
     assert_eq!(u128::try_from(*score).unwrap(), now + 80);
-    assert!(crate::support::permits_of(member) > 1);
+    assert!(kit::permits_of(member) > 1);
 
     // No longer than a tenth of the interval that is stored.
     let long = limiter.clone().lease(secs(9)).unwrap();

@@ -1,6 +1,6 @@
 //! `RateLimiter` without HTTP: every verb, and waiting in the queue, on both stores.
 
-use crate::scene::*;
+use kit::scene::*;
 
 on_both_by_a_clock!(
     another_type_starts_with_all_permits,

@@ -7,5 +7,3 @@ mod layer;
 mod memory;
 mod together;
 mod world;
-
-use crate::{feed, proxy, support};

@@ -12,43 +12,23 @@
 
 mod bans;
 mod cases;
-#[path = "../support/certificates.rs"]
-mod certificates;
 mod defects;
 mod deny_cache;
 mod diagnose;
-#[path = "../monitor/feed.rs"]
-mod feed;
 mod fleet;
-#[path = "../support/guards.rs"]
-mod guards;
 mod hostile;
 mod keyed;
 mod kinds;
 mod lease;
-#[path = "../monitor/ledger.rs"]
-mod ledger;
 mod limiter;
-#[path = "../support/listed.rs"]
-mod listed;
 mod lists;
 #[path = "../../src/macros/logged/log.rs"]
 mod log;
 mod monitor;
 mod observed;
-#[path = "../support/proxy.rs"]
-mod proxy;
 mod queue;
 mod raw_state;
 mod record;
-#[path = "../support/scene.rs"]
-mod scene;
-#[path = "../support/mod.rs"]
-mod support;
-#[path = "../support/topologies.rs"]
-mod topologies;
 mod verify;
 mod versions;
-#[path = "../monitor/watch.rs"]
-mod watch;
 mod weight;

@@ -1,7 +1,9 @@
 //! The cost of a decision for Redis: one command, as the server itself sees it.
 
-use crate::feed::{Feed, Seen};
-use crate::scene::*;
+use kit::{
+    monitor::{Feed, Seen},
+    scene::*,
+};
 use tower_ratelimit::observe::Metrics;
 
 const LIMIT: Limit = Limit::per_hour(3);

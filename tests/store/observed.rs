@@ -7,9 +7,10 @@ mod traces;
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::{
+use kit::{
+    observed::Observed,
+    random::{Random, seed},
     scene::*,
-    support::random::{Random, seed},
 };
 use metrics_exporter_prometheus::PrometheusRecorder;
 use tower_ratelimit::{
@@ -22,7 +23,7 @@ type Counts = BTreeMap<(String, &'static str), u64>;
 
 /// The sums of all that an observer receives.
 #[derive(Debug, Default)]
-pub struct Ledger(Mutex<Sums>);
+pub struct Sheet(Mutex<Sums>);
 
 #[derive(Clone, Debug, Default)]
 struct Sums {
@@ -60,7 +61,7 @@ impl Sums {
     }
 }
 
-impl Observer for Ledger {
+impl Observer for Sheet {
     fn decided(&self, event: &Decided<'_>) {
         let mut sums = self.0.lock().unwrap();
         let (result, source) = (event.result.as_str(), event.source.as_str());
@@ -213,7 +214,7 @@ async fn serve(request: Request<String>) -> Result<Response<String>, Infallible>
 /// Sends requests of all kinds, some of whose callers leave, and compares what the observer and the
 /// metrics have with the answers, and with the store unless that `estimates`.
 async fn each_is_reported_once<S: Settles>(
-    (store, ledger, recorder): (S, &Ledger, &PrometheusRecorder),
+    (store, ledger, recorder): (S, &Sheet, &PrometheusRecorder),
     requests: u64,
     estimates: bool,
 ) {
@@ -301,24 +302,14 @@ fn all(words: &str) -> BTreeSet<&str> {
     words.split(' ').collect()
 }
 
-/// Keeps the keys that it is shown, each with its rule.
-#[derive(Debug, Default)]
-struct Keys(Mutex<Vec<String>>);
-
-impl Observer for Keys {
-    fn decided(&self, event: &Decided<'_>) {
-        let shown = event
-            .rules
-            .iter()
-            .map(|rule| format!("{} {:?}", rule.rule.unwrap_or("-"), rule.key()));
-        self.0.lock().unwrap().extend(shown);
-    }
-}
-
 /// Only rules that say so show keys, encoded as in Redis, in each store.
 #[tokio::test]
 async fn keys_are_shown_where_the_rule_says_so() {
-    let keys = Arc::new(Keys::default());
+    let keys = Observed::by(|decided| {
+        let rules = decided.rules.iter();
+        let shown = rules.map(|it| format!("{} {:?}", it.rule.unwrap_or("-"), it.key()));
+        shown.collect::<Vec<_>>()
+    });
     let on_redis = patient(RedisServer::shared().url()).prefix(&unique("keys"));
     let shared = Rule::shared(&format!("{}:<key>:b", unique("own")));
     let shared = shared.or_init(Limit::per_hour(9)).named("shared");
@@ -352,7 +343,7 @@ async fn keys_are_shown_where_the_rule_says_so() {
             "unseen None",
             r#"shared Some("a%3Ab,ann%20%7Bx%7D")"#,
         ];
-        let seen = std::mem::take(&mut *keys.0.lock().unwrap());
+        let seen = keys.take().concat();
         assert_eq!(seen[..6], [ann, ann].concat());
         assert!(
             seen[6].starts_with(&format!("seen Some(\"{digest}")),
@@ -364,7 +355,7 @@ async fn keys_are_shown_where_the_rule_says_so() {
 }
 
 /// Observed by the metrics, too.
-fn both_observers(ledger: &Arc<Ledger>) -> [Arc<dyn Observer>; 2] {
+fn both_observers(ledger: &Arc<Sheet>) -> [Arc<dyn Observer>; 2] {
     [ledger.clone(), Arc::new(Metrics::new())]
 }
 
@@ -372,7 +363,7 @@ fn both_observers(ledger: &Arc<Ledger>) -> [Arc<dyn Observer>; 2] {
 fn each_request_on_a_store_in_memory_is_reported_once() {
     for (most, is_full) in [(100_000, false), (6, true)] {
         metrics::recorded(async |recorder| {
-            let ledger = Arc::new(Ledger::default());
+            let ledger = Arc::new(Sheet::default());
             let [own, metrics] = both_observers(&ledger);
             let store = MemoryStore::new().observe(own).observe(metrics);
             let store = store.max_limiters(most);
@@ -387,7 +378,7 @@ fn each_request_on_a_store_in_memory_is_reported_once() {
 #[test]
 fn each_request_on_redis_is_reported_once() {
     metrics::recorded(async |recorder| {
-        let ledger = Arc::new(Ledger::default());
+        let ledger = Arc::new(Sheet::default());
         let prefix = unique("o8");
         let [own, metrics] = both_observers(&ledger);
         let store = patient(RedisServer::shared().url()).prefix(&prefix);

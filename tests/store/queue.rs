@@ -3,14 +3,14 @@
 
 mod dropped;
 
-use crate::scene::*;
+use kit::scene::*;
 
 pub(crate) const CROWD: usize = 64;
 
 /// Returns a store that calls Redis each time, and whose decisions a busy machine does not turn
 /// into decisions by policy.
 fn patient(server: &RedisServer) -> RedisStoreBuilder {
-    let store = crate::scene::patient(server.url()).prefix(&unique("queue"));
+    let store = kit::scene::patient(server.url()).prefix(&unique("queue"));
     store.deny_cache(Duration::ZERO)
 }
 
@@ -45,7 +45,7 @@ pub(crate) async fn crowd<T: Send + 'static, F: Future<Output = T> + Send + 'sta
 async fn a_waiter_learns_within_a_deny_cache_what_another_process_has_changed() {
     let server = RedisServer::start();
     let [here, there] = [(); 2].map(|()| {
-        let store = crate::scene::patient(server.url()).deny_cache(millis(100));
+        let store = kit::scene::patient(server.url()).deny_cache(millis(100));
         store.build().unwrap()
     });
     for change in [

@@ -12,7 +12,7 @@
 mod limits;
 
 use crate::defects::world::{Keys, START, unused};
-use crate::{scene::*, support::permits_of};
+use kit::{permits_of, scene::*};
 
 const CLIENT: &str = "f81d4fae-7dec-11d0-a765-00a0c91e6bf6";
 

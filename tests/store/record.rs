@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashSet, VecDeque};
 
-use crate::{feed::Seen, ledger::Ledger, support::permits_of};
+use kit::{ledger::Ledger, monitor::Seen, permits_of};
 
 /// One call, for the permits that it asks of the first of its limiters.
 #[derive(Clone, Copy, Debug, PartialEq)]

@@ -2,8 +2,7 @@
 
 mod words;
 
-use crate::scene::*;
-use crate::support::{self, permissions, sentinel::wait_for_replica};
+use kit::{permissions, scene::*, sentinel::wait_for_replica};
 
 use tower_ratelimit::{Finding, FindingKind as Kind, Severity, Verification};
 
@@ -243,7 +242,7 @@ async fn a_server_that_cannot_be_asked_is_an_error() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn each_master_of_a_cluster_is_looked_at() {
-    let cluster = support::Cluster::start();
+    let cluster = kit::Cluster::start();
     let store = patient(RedisStore::cluster(cluster.urls()));
     let verification = store.verify().await.unwrap();
     assert_eq!(found(&verification), [], "{verification}");

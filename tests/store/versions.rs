@@ -5,13 +5,11 @@
 
 mod bans;
 
-use crate::{
+use kit::{
+    calendar_key,
+    random::{Random, seed},
     scene::*,
-    support::{
-        calendar_key,
-        random::{Random, seed},
-        state_key, windows,
-    },
+    state_key, windows,
 };
 use tower_ratelimit::Ban;
 

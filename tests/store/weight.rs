@@ -1,6 +1,6 @@
 //! Measures the memory of limiters in Redis: the table of `src/docs/capacity.md`.
 
-use crate::scene::*;
+use kit::scene::*;
 
 const PAGE: &str = include_str!("../../src/docs/capacity.md");
 /// So many limiters for each cell of the table, and the grants of each.

@@ -9,7 +9,8 @@ use jiff::Timestamp;
 use serde_json::{Value, json};
 
 use self::made::{Format, formats};
-use crate::{Ran, contains, file, run, support::random::Random};
+use crate::{Ran, contains, file, run};
+use kit::random::Random;
 
 const CALLERS: u64 = 200;
 /// In seconds since the epoch. All times are whole seconds, so that each format writes the same.

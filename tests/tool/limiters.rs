@@ -8,12 +8,8 @@ use tower_ratelimit::{
     key::{Key, KeyExtractor, NoKey},
 };
 
-use crate::{
-    assert_documented, contains,
-    scene::*,
-    support::{Cluster, RedisServer, cluster::MASTERS, unique},
-    tool, words,
-};
+use crate::{assert_documented, contains, tool, words};
+use kit::{Cluster, RedisServer, cluster::MASTERS, scene::*, unique};
 
 /// Runs the command against a server. Nothing is a terminal.
 fn on(server: &RedisServer, line: &str) -> Output {

@@ -14,10 +14,6 @@ mod formats;
 mod limiters;
 mod replay;
 mod rules;
-#[path = "../support/scene.rs"]
-mod scene;
-#[path = "../support/mod.rs"]
-mod support;
 
 use std::{
     fs,

@@ -201,7 +201,7 @@ fn clients_behind_proxies_are_distinguished_by_what_proxies_write() {
     }
 }
 
-/// `tests/browser.rs` opens it.
+/// `tests/browser` opens it.
 #[test]
 fn a_report_is_one_file_that_needs_no_network() {
     let log = r#"{"ts":1791640536.1,"user":"<img src=//x onerror=alert(1)>&\""}

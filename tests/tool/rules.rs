@@ -8,7 +8,8 @@ use std::{
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use crate::{Ran, assert_documented, check::FILES, contains, file, run, support::random::Random};
+use crate::{Ran, assert_documented, check::FILES, contains, file, run};
+use kit::random::Random;
 
 fn path_of(name: &str, text: &str) -> String {
     let path = file(name, text.as_bytes());

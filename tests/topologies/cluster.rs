@@ -4,9 +4,11 @@
 mod once;
 
 use super::cannot_be_read;
-use crate::scene::*;
-use crate::{
-    support::{Cluster, cluster::MASTERS, companion},
+use kit::{
+    Cluster,
+    cluster::MASTERS,
+    companion,
+    scene::*,
     traffic::{grants, is_free},
 };
 use tower_ratelimit::Error;

@@ -11,32 +11,22 @@
               `#[test]` functions only"
 )]
 
-#[path = "../support/certificates.rs"]
-mod certificates;
 mod cluster;
 mod refusing;
-#[path = "../support/scene.rs"]
-mod scene;
 mod sentinel;
-#[path = "../support/mod.rs"]
-mod support;
 mod tls;
-#[path = "../support/topologies.rs"]
-mod topologies;
-#[path = "../support/traffic.rs"]
-mod traffic;
 mod ways;
 
-fn patient(store: scene::RedisStoreBuilder) -> scene::RedisStore {
-    scene::patiently(store).build().unwrap()
+fn patient(store: kit::scene::RedisStoreBuilder) -> kit::scene::RedisStore {
+    kit::scene::patiently(store).build().unwrap()
 }
 
 /// An address is refused where the store is built, and none of its passwords is shown.
 #[track_caller]
-fn cannot_be_read(store: scene::RedisStoreBuilder) {
+fn cannot_be_read(store: kit::scene::RedisStoreBuilder) {
     let shown = format!("{store:?}");
     let error = store.build().unwrap_err();
-    assert_eq!(error.kind(), scene::ConfigErrorKind::Store, "{shown}");
+    assert_eq!(error.kind(), kit::scene::ConfigErrorKind::Store, "{shown}");
     let said = "the address of Redis cannot be read: ";
     assert!(error.to_string().starts_with(said), "{shown}: {error}");
     assert!(!error.to_string().contains("secret"), "{error}");

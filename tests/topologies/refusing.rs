@@ -7,14 +7,14 @@ use std::{
 };
 
 use super::patient;
-use crate::certificates::{Authority, HERE};
-use crate::scene::*;
-use crate::support::{
+use kit::{
     Cluster,
+    certificates::{Authority, HERE},
+    scene::*,
     scripted::ScriptedServer,
     sentinel::{MASTER_NAME, Watch, Watched},
+    topologies::connected,
 };
-use crate::topologies::{self, connected};
 
 const FULL: &str = "max number of clients";
 const DENIED: &str = "Redis is running in protected mode";
@@ -64,7 +64,7 @@ async fn a_server_at_maxclients_says_so_to_an_address_a_socket_and_a_user() {
         is_refused(&address, &store, FULL, RAISE).await;
     }
     // A pool hides the words.
-    let pool = RedisStore::pool(topologies::pool(&server));
+    let pool = RedisStore::pool(kit::topologies::pool(&server));
     refuses("a pool", &patient(pool), "", "may be at `maxclients`").await;
 }
 

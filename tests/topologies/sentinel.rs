@@ -1,9 +1,8 @@
 //! Addresses of sentinels. `tests/matrix/failover.rs` has real ones, and masters that fail.
 
-use crate::scene::*;
+use kit::{scene::*, sentinel::MASTER_NAME, server::free_port};
 
 use super::cannot_be_read;
-use crate::support::{redis_server::free_port, sentinel::MASTER_NAME};
 
 #[tokio::test]
 async fn without_a_sentinel_the_store_is_unavailable() {

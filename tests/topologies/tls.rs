@@ -5,13 +5,13 @@ mod faults;
 mod settings;
 
 use super::patient;
-use crate::certificates::{Authority, HERE};
-use crate::scene::*;
-use crate::support::{
+use kit::{
     Cluster,
-    redis_server::Tls,
+    certificates::{Authority, HERE},
+    scene::*,
     scripted::ScriptedServer,
     sentinel::{MASTER_NAME, Watch, Watched},
+    server::Tls,
 };
 
 fn url(server: &RedisServer) -> String {

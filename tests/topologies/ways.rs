@@ -4,15 +4,13 @@
 //! Decisions are the same on all of them: `cases` and `laws` run on each.
 
 use super::patient;
-use crate::scene::*;
-use crate::{
-    support::{
-        Cluster,
-        sentinel::{Watch, Watched, wait_for_replica},
-        wait_until,
-    },
-    topologies::{self, Topology, connected},
+use kit::{
+    Cluster,
+    scene::*,
+    sentinel::{Watch, Watched, wait_for_replica},
+    topologies::{Topology, connected},
     traffic::Traffic,
+    wait_until,
 };
 use tower_ratelimit::redis;
 
@@ -57,7 +55,7 @@ async fn finds_new_connections(servers: &[&RedisServer], store: RedisStoreBuilde
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_pool_and_a_connection_manager_survive_killed_connections() {
     let server = RedisServer::start();
-    let pool = topologies::pool(&server);
+    let pool = kit::topologies::pool(&server);
     // Others use the pool as well: what it has in stock is dead after the kill.
     drop(pool.get().await.unwrap());
     let client = redis::Client::open(server.url()).unwrap();
@@ -92,7 +90,7 @@ async fn a_connection_without_a_timeout_keeps_no_caller() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_cluster_pool_finds_new_connections() {
     let cluster = Cluster::start();
-    let pool = topologies::cluster_pool(&cluster);
+    let pool = kit::topologies::cluster_pool(&cluster);
     drop(pool.get().await.unwrap());
     let nodes: Vec<_> = cluster.nodes.iter().collect();
     finds_new_connections(&nodes, RedisStore::cluster_pool(pool)).await;
@@ -101,7 +99,7 @@ async fn a_cluster_pool_finds_new_connections() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_sentinel_pool_finds_new_connections() {
     let watched = Watched::start(&Watch::default());
-    let pool = topologies::sentinel_pool(&watched.sentinel);
+    let pool = kit::topologies::sentinel_pool(&watched.sentinel);
     drop(pool.get().await.unwrap());
     let store = RedisStore::sentinel_pool(pool);
     finds_new_connections(&[&watched.master], store).await;
@@ -111,7 +109,7 @@ async fn a_sentinel_pool_finds_new_connections() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_sentinel_pool_in_stock_of_a_demoted_master_is_left() {
     let watched = Watched::start(&Watch::default());
-    let pool = topologies::sentinel_pool(&watched.sentinel);
+    let pool = kit::topologies::sentinel_pool(&watched.sentinel);
     let store = patient(RedisStore::sentinel_pool(pool.clone()));
     let store = connected(store).await;
     let limiter = limited(&store, LIMIT).await;
@@ -172,7 +170,7 @@ async fn rejected(store: RedisStoreBuilder) {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_wrong_password_is_rejected_everywhere_and_a_user_who_may_not_ask_for_slots() {
     let server = RedisServer::start_with(&["--unixsocket", "socket"]);
-    topologies::admit(&server, "");
+    kit::topologies::admit(&server, "");
     let path = server.dir().join("socket");
     let socket = |password: &str| {
         let url = format!(
@@ -187,7 +185,7 @@ async fn a_wrong_password_is_rejected_everywhere_and_a_user_who_may_not_ask_for_
     let cluster = Cluster::start();
     let admit = |more: &str| {
         for node in &cluster.nodes {
-            topologies::admit(node, more);
+            kit::topologies::admit(node, more);
         }
     };
     let nodes = |password: &str| {

@@ -4,7 +4,7 @@
 #![cfg(all(feature = "axum", feature = "tonic"))]
 
 use crate::orders;
-use crate::scene::*;
+use kit::scene::*;
 use std::{convert, error::Error, net::Ipv4Addr};
 
 use crate::orders::OrdersServer;

@@ -13,7 +13,7 @@ mod with_axum;
 mod with_tonic;
 
 use crate::orders::{self, COUNT, OrdersClient, OrdersServer};
-use crate::scene::*;
+use kit::scene::*;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
 use axum::{Router, routing::get as on_get};

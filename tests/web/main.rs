@@ -15,9 +15,5 @@ mod beside;
 mod http;
 #[path = "../../examples/orders/mod.rs"]
 mod orders;
-#[path = "../support/scene.rs"]
-mod scene;
 mod service;
-#[path = "../support/mod.rs"]
-mod support;
 mod tower;

@@ -9,7 +9,7 @@
 #[path = "../../examples/service.rs"]
 mod example;
 
-use crate::scene::*;
+use kit::scene::*;
 use std::{fs, net::SocketAddr, path::PathBuf};
 
 use tonic::{Code, transport::Channel};

@@ -19,7 +19,7 @@ mod waiting;
 #[cfg(feature = "axum")]
 mod walks;
 
-use crate::scene::*;
+use kit::scene::*;
 use std::{collections::BTreeMap, future::poll_fn};
 
 use bytes::Bytes;

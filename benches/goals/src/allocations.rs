@@ -8,8 +8,6 @@ mod database;
 mod floors;
 #[allow(dead_code, reason = "shared with the goals, which use all of it")]
 mod requests;
-#[path = "../../../tests/support/mod.rs"]
-mod support;
 
 use std::{
     future::Future,

@@ -7,7 +7,7 @@ use tower_ratelimit::{
     redis::{self, aio::MultiplexedConnection},
 };
 
-use crate::support::{RedisServer, Reply};
+use kit::{RedisServer, Reply};
 
 /// Longer than anything takes that is measured here: nothing is to be decided by a policy.
 pub(crate) const TIME_LIMIT: Duration = Duration::from_secs(30);

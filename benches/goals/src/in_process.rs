@@ -22,8 +22,8 @@ use crate::{
     floors::{Count, Gcra, Hand, Lease, Left, Log, limited},
     governor::Direct,
     requests::{by_user, decide, nothing, one_thread, request, users},
-    support::RedisServer,
 };
+use kit::RedisServer;
 
 /// How many requests are counted.
 pub(crate) const REQUESTS: usize = 2000;

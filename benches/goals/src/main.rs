@@ -29,8 +29,6 @@ mod plots;
 mod requests;
 mod row;
 mod rows;
-#[path = "../../../tests/support/mod.rs"]
-mod support;
 mod table;
 
 use std::process::ExitCode;

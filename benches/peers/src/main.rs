@@ -11,8 +11,6 @@ mod figures;
 mod machine;
 mod measure;
 mod peers;
-#[path = "../../../tests/support/mod.rs"]
-mod support;
 mod table;
 mod work;
 

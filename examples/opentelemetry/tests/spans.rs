@@ -7,16 +7,13 @@
     reason = "a test fails by panicking"
 )]
 
-#[path = "../../../tests/support/mod.rs"]
-mod support;
-
 use axum::{Router, body::Body, http::Request};
+use kit::RedisServer;
 use opentelemetry::{
     Value,
     trace::{SpanId, SpanKind},
 };
 use opentelemetry_sdk::trace::{InMemorySpanExporter, SdkTracerProvider, SpanData};
-use support::RedisServer;
 use tower::ServiceExt;
 use tower_ratelimit::RedisStore;
 use tower_ratelimit_opentelemetry::{service, subscriber};

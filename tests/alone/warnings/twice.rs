@@ -1,6 +1,6 @@
 //! Two layers around each other with the same rule: one line.
 
-use crate::scene::*;
+use kit::scene::*;
 
 use super::Lines;
 

@@ -1,7 +1,7 @@
 //! Entries that match nothing: one line, after a thousand requests.
 
-use crate::scene::*;
 use axum::{Router, body::Body, routing::get};
+use kit::scene::*;
 use tower_ratelimit::RateLimitLayerBuilder;
 use tower_ratelimit::Rules;
 

@@ -6,12 +6,12 @@
 //! is wrong, or missing, costs the search some time and changes no verdict.
 
 use super::{
-    feed::{Seen, bytes_of},
     steps::Caller,
     ways::{Hint, Time},
     *,
 };
 use crate::store::redis::{redisson::sliding_log::VERBS, script::Script};
+use kit::monitor::{Seen, bytes_of};
 
 /// By how much what is shown of a call can lie before it, in ms: some servers show when they began
 /// to look for calls.

@@ -8,7 +8,6 @@ use redis::Connection;
 
 use super::{
     pair::{ask, assert_same, connect, run_script},
-    support::{label_and_used, unique},
     *,
 };
 use crate::{
@@ -24,6 +23,7 @@ use crate::{
     },
     values::limit::calendar::{LINGERS, Window},
 };
+use kit::{label_and_used, unique};
 
 type Model = LimiterState<Calendar>;
 

@@ -8,7 +8,6 @@ use redis::Connection;
 
 use super::{
     pair::{START, ask, connect, run_script},
-    support::unique,
     *,
 };
 use crate::{
@@ -30,6 +29,7 @@ use crate::{
     },
     values::{List, charge::Tat, limit::Ban},
 };
+use kit::unique;
 
 type Model = LimiterState<Gcra>;
 

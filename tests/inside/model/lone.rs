@@ -1,10 +1,8 @@
 //! Calls of one caller: entries that are not read, and short replies.
 
 use super::*;
-use crate::store::redis::{
-    inside::support::RedisServer,
-    redisson::{format::member, sliding_log::brief_answers},
-};
+use crate::store::redis::redisson::{format::member, sliding_log::brief_answers};
+use kit::RedisServer;
 
 /// 5 in 1000 ms, as the code says it.
 fn how(pair: &Pair, exact: bool) -> How {

@@ -18,8 +18,9 @@ use self::{
     stage::{Limits, Stage},
     steps::{Again, One, Question, Step, step},
 };
-use super::{support::unique, *};
+use super::*;
 use crate::algorithm::Count;
+use kit::unique;
 
 const LIMITERS: usize = 3;
 

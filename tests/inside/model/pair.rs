@@ -4,10 +4,7 @@ use std::time::Instant;
 
 use redis::{Connection, FromRedisValue, RedisError};
 
-use super::{
-    support::{RedisServer, unique},
-    *,
-};
+use super::*;
 use crate::{
     store::redis::{
         redisson::Scripts,
@@ -15,6 +12,7 @@ use crate::{
     },
     values::charge::Charge,
 };
+use kit::{RedisServer, unique};
 
 pub(crate) const CLIENT: &str = "7d9";
 /// Where the given clock begins: a number of milliseconds as long as today's.

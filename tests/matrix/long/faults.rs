@@ -3,32 +3,32 @@
 use std::time::Duration;
 
 use super::record::Record;
-use crate::{
-    lanes::Limiter,
+use crate::{lanes::Limiter, random::Random};
+use kit::{
+    RedisServer,
+    cluster::wait_until,
+    monitor::{Control, Watch},
     proxy::{Proxy, Spoil},
-    random::Random,
-    support::{RedisServer, cluster::wait_until},
-    watch::{Control, Watch},
 };
 
 /// What can go wrong: how it begins, lasts for a while, and ends.
 #[derive(Clone, Copy)]
 pub struct Fault {
     pub name: &'static str,
-    pub begin: fn(&mut World<'_>, &mut Random),
-    pub end: fn(&mut World<'_>),
+    pub begin: fn(&mut Afflicted<'_>, &mut Random),
+    pub end: fn(&mut Afflicted<'_>),
 }
 
 const fn fault(
     name: &'static str,
-    begin: fn(&mut World<'_>, &mut Random),
-    end: fn(&mut World<'_>),
+    begin: fn(&mut Afflicted<'_>, &mut Random),
+    end: fn(&mut Afflicted<'_>),
 ) -> Fault {
     Fault { name, begin, end }
 }
 
 /// For what is over by itself.
-fn nothing(_: &mut World<'_>) {}
+fn nothing(_: &mut Afflicted<'_>) {}
 
 const ON_THE_WAY: [Fault; 11] = [
     fault("silence", |world, _| world.proxy.freeze(), nothing),
@@ -145,7 +145,7 @@ impl Fault {
 }
 
 /// What faults befall.
-pub struct World<'a> {
+pub struct Afflicted<'a> {
     pub server: RedisServer,
     pub proxy: Proxy,
     pub watch: Watch,
@@ -154,7 +154,7 @@ pub struct World<'a> {
     busy: Option<Control>,
 }
 
-impl<'a> World<'a> {
+impl<'a> Afflicted<'a> {
     pub fn new(
         server: RedisServer,
         proxy: Proxy,

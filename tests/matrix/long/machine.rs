@@ -2,7 +2,7 @@
 
 use std::{fs, time::Duration};
 
-use crate::{proxy::Proxy, scene::until};
+use kit::{proxy::Proxy, scene::until};
 
 /// What may come on top in the course of a run, whatever its length: allocators keep what was once
 /// in use.
@@ -10,10 +10,10 @@ const GROWTH_KB: u64 = 12_000;
 
 /// What was seen of this process, again and again.
 #[derive(Debug, Default)]
-pub struct Machine(Vec<Seen>);
+pub struct Machine(Vec<Look>);
 
 #[derive(Clone, Copy, Debug)]
-struct Seen {
+struct Look {
     at: Duration,
     /// In kB; none where the system does not tell
     resident: Option<u64>,
@@ -22,7 +22,7 @@ struct Seen {
 
 impl Machine {
     pub fn look(&mut self, at: Duration, proxy: &Proxy) {
-        self.0.push(Seen {
+        self.0.push(Look {
             at,
             resident: resident(),
             connections: proxy.open_connections(),
@@ -81,7 +81,7 @@ mod tests {
     use super::*;
 
     fn grows_by(kilobytes: u64) -> Machine {
-        let look = |second| Seen {
+        let look = |second| Look {
             at: Duration::from_secs(second),
             resident: Some(10_000 + kilobytes * second),
             connections: 2,

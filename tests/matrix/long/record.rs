@@ -7,14 +7,12 @@ use std::{
     sync::{Arc, Mutex},
 };
 
-use crate::{
-    answer::Answer,
-    feed::Seen,
-    lanes::Limiter,
+use crate::{answer::Answer, lanes::Limiter, stage::kept_by};
+use kit::{
+    RedisServer, is_state_key,
     ledger::Ledger,
-    stage::kept_by,
-    support::{RedisServer, is_state_key, unique},
-    watch::Watch,
+    monitor::{Seen, Watch},
+    unique,
 };
 
 /// A folder of its own, removed when all went well.

@@ -4,7 +4,6 @@ use super::{
     MOST,
     call::{Call, Row},
 };
-use crate::support;
 
 /// The first number of a group that is no wait: refused by a ban, and no window holds now.
 const BANNED: i64 = -(MOST - 1);
@@ -122,9 +121,9 @@ impl Refusal {
 
 impl Reply {
     /// Returns the reply to a call as it is sent: a number, or an array of them and of nils.
-    pub fn sent(&self, call: &Call) -> support::Reply {
+    pub fn sent(&self, call: &Call) -> kit::Reply {
         let mut parts = Vec::new();
-        parts.extend(self.time.map(support::Reply::Int));
+        parts.extend(self.time.map(kit::Reply::Int));
         for (outcome, request) in self.requests.iter().zip(&call.requests) {
             let mut numbers = Vec::new();
             match outcome {
@@ -146,15 +145,15 @@ impl Reply {
                 _ => None,
             };
             if let Some(one) = one.filter(|one| call.is_lone && *one >= 0) {
-                return support::Reply::Int(one);
+                return kit::Reply::Int(one);
             }
             let is_foreign = *outcome == Outcome::Foreign;
             let length = numbers.len() + usize::from(is_foreign);
-            parts.extend(call.counts.then_some(support::Reply::Int(length as i64)));
-            parts.extend(numbers.into_iter().map(support::Reply::Int));
-            parts.extend(is_foreign.then_some(support::Reply::Nil));
+            parts.extend(call.counts.then_some(kit::Reply::Int(length as i64)));
+            parts.extend(numbers.into_iter().map(kit::Reply::Int));
+            parts.extend(is_foreign.then_some(kit::Reply::Nil));
         }
-        support::Reply::Array(parts)
+        kit::Reply::Array(parts)
     }
 }
 

@@ -4,7 +4,7 @@
 
 use std::ops::Range;
 
-use crate::scene::*;
+use kit::scene::*;
 
 use super::file;
 

@@ -1,11 +1,11 @@
 //! A full MemoryStore: names without a place are counted by an estimate, never too much.
 
-use crate::scene::*;
+use kit::scene::*;
 use std::{collections::HashMap, sync::Barrier};
 
 use proptest::prelude::*;
 
-use super::{Service, World, erased, now};
+use super::{FewPlaces, Service, erased, now};
 
 const INTERVAL: Duration = millis(800);
 const EIGHTH: Duration = millis(100);
@@ -78,7 +78,7 @@ proptest! {
         steps in steps(),
     ) {
         let way = Way::ALL[way];
-        let world = World::of(places);
+        let world = FewPlaces::of(places);
         let service = world.service(way.rule(rule("api", limit.into())));
         let (mut time, mut estimated) = (0, 0);
         let mut taken: HashMap<u8, Vec<(u64, u32)>> = HashMap::new();
@@ -127,7 +127,7 @@ proptest! {
         cost in 1..9_u32,
         way in 0..Way::ALL.len(),
     ) {
-        let world = World::occupied();
+        let world = FewPlaces::occupied();
         let service = world.service(Way::ALL[way].rule(rule("api", 8)));
         for (cost, pause) in taken {
             let decision = ask(&service, "ann", cost);
@@ -156,7 +156,7 @@ proptest! {
 fn a_flood_of_made_up_keys_locks_no_user_out() {
     let keys = std::env::var("TOWER_RATELIMIT_KEYS").map_or(30_000, |keys| keys.parse().unwrap());
     let (places, newcomers) = (keys / 10, (keys / 150).clamp(200, 1000));
-    let world = World::of(places);
+    let world = FewPlaces::of(places);
     let hourly = Limit::per_hour(100).by(FromHeader::new("user"));
     let service = world.service(hourly);
     let known = ["ann", "bob", "eve"];
@@ -190,7 +190,7 @@ fn a_flood_of_made_up_keys_locks_no_user_out() {
 /// Whatever it sends, and however full the sketch gets.
 #[test]
 fn a_spent_stranger_gains_nothing_by_a_flood() {
-    let world = World::of(100);
+    let world = FewPlaces::of(100);
     let service = world.service(rule("api", 5));
     fill(&service);
     assert_eq!(passed(&service, "eve", 50), 5);
@@ -216,7 +216,7 @@ fn a_spent_stranger_gains_nothing_by_a_flood() {
 #[test]
 fn a_stranger_that_gets_a_place_keeps_its_debt() {
     for way in Way::ALL {
-        let world = World::of(1);
+        let world = FewPlaces::of(1);
         let service = world.service(way.rule(rule("api", 5)));
         assert!(takes(&service, "other", 5));
         world.clock.advance(INTERVAL / 2);
@@ -242,7 +242,7 @@ fn names_that_move_while_threads_ask_keep_their_limit() {
     const PLACES: usize = 12;
     const THREADS: usize = 4;
     for round in 0..20 {
-        let world = World::of(PLACES);
+        let world = FewPlaces::of(PLACES);
         let daily = world.service(Limit::per_day(9).by(FromHeader::new("user")).named("place"));
         let occupant = |number| format!("occupant-{number}");
         (0..PLACES).for_each(|number| assert!(takes(&daily, &occupant(number), 1)));
@@ -282,7 +282,7 @@ fn names_that_move_while_threads_ask_keep_their_limit() {
 /// A verb takes a place, too.
 #[test]
 fn a_place_that_a_verb_takes_begins_with_the_debt() {
-    let world = World::of(1);
+    let world = FewPlaces::of(1);
     let service = world.service(rule("api", 5));
     assert!(takes(&service, "other", 1));
     world.clock.advance(INTERVAL / 2);
@@ -295,7 +295,7 @@ fn a_place_that_a_verb_takes_begins_with_the_debt() {
 
 #[test]
 fn verbs_answer_by_the_estimate() {
-    let world = World::of(1);
+    let world = FewPlaces::of(1);
     let service = world.service(rule("api", 5));
     fill(&service);
     let ann = world.limiter("ann", "api");
@@ -316,7 +316,7 @@ fn verbs_answer_by_the_estimate() {
 /// As it would be without a sketch: its limiter is not made.
 #[test]
 fn a_limit_that_no_sketch_can_count_finds_a_full_store() {
-    let world = World::of(1);
+    let world = FewPlaces::of(1);
     let large = |permits| {
         let limit = Limit::new(permits, INTERVAL).by(FromHeader::new("user"));
         world.service(limit.named(&format!("large-{permits}")))
@@ -346,7 +346,7 @@ fn a_limit_that_no_sketch_can_count_finds_a_full_store() {
 /// A list is granted whole or not at all, both tracked limiters and untracked names.
 #[test]
 fn a_list_that_is_refused_charges_neither() {
-    let world = World::of(1);
+    let world = FewPlaces::of(1);
     let kept = Limit::per_day(9).by(FromHeader::new("user")).named("kept");
     let both = world.service([kept, rule("strange", 3)]);
     for left in [8, 7, 6] {
@@ -358,13 +358,13 @@ fn a_list_that_is_refused_charges_neither() {
     assert!(!takes(&both, "ann", 1));
     assert_eq!(world.left("ann", "kept"), 6);
     // The other way round: what the own limiter refuses is not added to the estimate.
-    let world = World::of(1);
+    let world = FewPlaces::of(1);
     let kept = Limit::per_day(2).by(FromHeader::new("user")).named("kept");
     let both = world.service([kept, rule("strange", 3)]);
     assert_eq!(passed(&both, "ann", 20), 2);
     assert_eq!(world.left("ann", "strange"), 1);
     // Both are untracked.
-    let world = World::of(1);
+    let world = FewPlaces::of(1);
     fill(&world.service(rule("api", 5)));
     let both = world.service([rule("five", 5), rule("three", 3)]);
     assert_eq!(passed(&both, "ann", 20), 3);
@@ -372,7 +372,7 @@ fn a_list_that_is_refused_charges_neither() {
 }
 
 /// A service whose handlers settle at what the header says.
-fn settling(world: &World, rule: Rule) -> Service {
+fn settling(world: &FewPlaces, rule: Rule) -> Service {
     let inner = service_fn(async |request: Request<()>| {
         let used = request.headers()["used"].to_str().unwrap().parse().unwrap();
         assert!(request.extensions().get::<Grant>().unwrap().set(used));
@@ -384,7 +384,7 @@ fn settling(world: &World, rule: Rule) -> Service {
 #[test]
 fn a_stranger_is_charged_more_and_given_back_nothing() {
     for way in Way::ALL {
-        let world = World::of(1);
+        let world = FewPlaces::of(1);
         fill(&world.service(rule("api", 5)));
         let service = settling(&world, way.rule(rule("tokens", 10)));
         let left = |user: &str| world.left(user, "tokens");
@@ -414,7 +414,7 @@ fn a_stranger_is_charged_more_and_given_back_nothing() {
 #[test]
 fn a_strangers_debt_is_charged_to_its_place() {
     for way in Way::ALL {
-        let world = World::of(1);
+        let world = FewPlaces::of(1);
         let layer = RateLimitLayer::new(&world.store, way.rule(rule("api", 10)));
         let service = erased(layer.layer(service_fn(serve)));
         assert!(takes(&service, "other", 1));
@@ -434,7 +434,7 @@ fn a_strangers_debt_is_charged_to_its_place() {
 /// Permits count for an interval of the clock that goes on from there.
 #[test]
 fn a_clock_that_is_set_back_frees_no_stranger_and_keeps_none() {
-    let world = World::occupied();
+    let world = FewPlaces::occupied();
     let service = world.service(rule("api", 5));
     let start = Clock::now(&world.clock);
     assert_eq!(passed(&service, "ann", 3), 3);
@@ -451,7 +451,7 @@ fn a_clock_that_is_set_back_frees_no_stranger_and_keeps_none() {
 
 #[tokio::test]
 async fn a_stranger_that_waits_is_let_pass_when_its_parts_have_left() {
-    let world = World::occupied();
+    let world = FewPlaces::occupied();
     let long = rule("api", 2).wait(Duration::from_secs(60));
     let (service, long) = (world.service(rule("api", 2)), world.service(long));
     assert_eq!(passed(&service, "ann", 50), 2);

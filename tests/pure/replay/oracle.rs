@@ -4,7 +4,7 @@ use std::{collections::BTreeMap, fmt::Write, time::Duration};
 
 use tower_ratelimit::{Algorithm, Limit};
 
-use crate::support::random::Random;
+use kit::random::Random;
 
 /// In us: a midnight, and the first line some hours later.
 const MIDNIGHT: i64 = 1_767_225_600_000_000;

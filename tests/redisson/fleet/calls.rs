@@ -6,10 +6,10 @@ use std::{
     thread,
 };
 
-use crate::{
-    feed::{Feed, Seen},
-    ours::Ask,
-    support::{permits_of, windows},
+use crate::ours::Ask;
+use kit::{
+    monitor::{Feed, Seen},
+    permits_of, windows,
 };
 
 /// One call as the server executed it.
@@ -93,7 +93,7 @@ pub(super) fn watch(mut feed: Feed, name: &str) -> Receiver<Vec<Call>> {
         // does nothing.
         let mut current: Option<(Call, bool)> = None;
         loop {
-            let seen = feed.next();
+            let seen = feed.next_seen();
             if seen.by_script {
                 if let Some((call, ran)) = &mut current {
                     *ran = true;

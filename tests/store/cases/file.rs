@@ -2,7 +2,7 @@
 
 use serde::Deserialize;
 
-use crate::scene::*;
+use kit::scene::*;
 
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]

@@ -1,11 +1,13 @@
 //! The world of a case: stores, one for each client, and layers on the first of them.
 
-use crate::scene::*;
+use kit::{
+    guards::Guards,
+    scene::*,
+    topologies::{Topology, connected},
+};
 use std::collections::HashMap;
 
 use tower::{BoxError, util::BoxCloneService};
-
-use super::{guards::Guards, topologies::Topology, topologies::connected};
 
 type Service = BoxCloneService<Request<String>, Response<()>, BoxError>;
 /// By its exact name, of the first client or the other.

@@ -1,10 +1,10 @@
 //! Callers whose clock is wrong, and the server's clock.
 
 use super::{
-    monitor::Monitor, world::Answer, world::Keys, world::START, world::World, world::books,
+    monitor::Monitor, world::Answer, world::Keys, world::START, world::Specimen, world::books,
     world::limiter, world::store, world::take,
 };
-use crate::scene::*;
+use kit::scene::*;
 
 const HOUR: u64 = 3_600_000;
 
@@ -81,14 +81,14 @@ async fn grants_from_the_near_future_stay() {
 
 /// Two processes that count by clocks of their own, as Redisson's do.
 struct Two {
-    honest: World,
+    honest: Specimen,
     wrong: ManualClock,
     wrong_limiter: RateLimiter,
 }
 
 impl Two {
     async fn limited(rate: u64, interval: u64) -> Self {
-        let honest = World::limited(rate, interval).await;
+        let honest = Specimen::limited(rate, interval).await;
         let wrong = ManualClock::new();
         let store = store().client_clock(wrong.clone()).build().unwrap();
         Self {

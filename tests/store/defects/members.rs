@@ -1,10 +1,10 @@
 //! Members of every generation, strangers among them, and bursts of them.
 
 use super::{
-    monitor::Monitor, world::Answer, world::Keys, world::START, world::World, world::books,
+    monitor::Monitor, world::Answer, world::Keys, world::START, world::Specimen, world::books,
     world::member, world::member_with, world::redis,
 };
-use crate::{scene::*, support::permits_of};
+use kit::{permits_of, scene::*};
 
 /// One grant in the bytes of each generation.
 fn generations(permits: u32) -> [Vec<u8>; 4] {
@@ -26,7 +26,7 @@ fn generations(permits: u32) -> [Vec<u8>; 4] {
 async fn members_of_every_generation_are_counted() {
     let sizes = generations(1).map(|member| member.len());
     assert_eq!(sizes, [8, 20, 13, 21]);
-    let world = World::written_by_java("100", 1000);
+    let world = Specimen::written_by_java("100", 1000);
     for (place, member) in (0..).zip(generations(3)) {
         world.keys.plant_member(100 * place, &member);
     }
@@ -44,7 +44,7 @@ async fn members_of_every_generation_are_counted() {
 async fn members_of_every_generation_are_recounted() {
     for permits in [1, 5, 300] {
         for member in generations(permits) {
-            let world = World::written_by_java("1000", 1000);
+            let world = Specimen::written_by_java("1000", 1000);
             world.keys.plant_member(0, &member);
             world.at(1);
             let asked = 1001 - permits;
@@ -61,7 +61,7 @@ async fn members_of_every_generation_are_recounted() {
 #[tokio::test]
 async fn a_shrunken_member_keeps_its_generation() {
     for member in generations(3) {
-        let world = World::written_by_java("10", 1000);
+        let world = Specimen::written_by_java("10", 1000);
         world.keys.plant_value("7");
         world.keys.plant_member(0, &member);
         assert_eq!(world.limiter.release(1).await.unwrap(), 1);
@@ -83,7 +83,7 @@ async fn members_of_other_lengths_are_an_error_that_changes_nothing() {
         // If too little is left, it is found on the way to the wait; if the value is lost, when the
         // log is counted.
         for value in [Some("0"), None] {
-            let world = World::written_by_java("5", 1000);
+            let world = Specimen::written_by_java("5", 1000);
             if let Some(value) = value {
                 world.keys.plant_value(value);
             }
@@ -114,7 +114,7 @@ async fn members_of_other_lengths_are_an_error_that_changes_nothing() {
 #[tokio::test]
 async fn a_stranger_among_expired_entries_loses_no_permits() {
     for (before, credited) in [(80, 0), (100, 100)] {
-        let world = World::written_by_java("150", 1000);
+        let world = Specimen::written_by_java("150", 1000);
         for time in 0..before {
             world.keys.plant(time, 1);
         }
@@ -143,7 +143,7 @@ async fn a_stranger_among_expired_entries_loses_no_permits() {
 // error, so nothing may be taken for them either.
 #[tokio::test]
 async fn a_stranger_takes_nothing_from_callers_in_the_same_call() {
-    let world = World::written_by_java("5", 1000);
+    let world = Specimen::written_by_java("5", 1000);
     world.keys.plant_value("2");
     world.keys.plant_member(-10, b"stranger!");
     world.keys.plant(0, 3);
@@ -181,7 +181,7 @@ fn plant_many(keys: &Keys, count: i64) {
 // left, a page.
 #[tokio::test]
 async fn a_burst_of_expired_entries_is_swept_in_small_parts() {
-    let world = World::written_by_java("20000", 20_000);
+    let world = Specimen::written_by_java("20000", 20_000);
     plant_many(&world.keys, 10_000);
     // One that is still live: a log that has expired whole is dropped at once.
     world.keys.plant(15_000, 1);

@@ -1,6 +1,9 @@
 //! The commands that concern one limiter, as the shared server executes them.
 
-use crate::{feed::Feed, feed::Seen, scene::*};
+use kit::{
+    monitor::{Feed, Seen},
+    scene::*,
+};
 
 pub(crate) struct Monitor(Feed);
 

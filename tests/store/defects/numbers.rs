@@ -2,15 +2,15 @@
 
 use super::{
     monitor::Monitor,
-    world::{World, books},
+    world::{Specimen, books},
 };
-use crate::scene::*;
+use kit::scene::*;
 
 // Section 8.5 and 8.6: Redisson sends any number: 0 leaves a member that stays, a negative one adds
 // permits. Here negative numbers cannot be written, and zero is never sent.
 #[tokio::test]
 async fn zero_permits_are_refused_without_a_call() {
-    let world = World::limited(5, 1000).await;
+    let world = Specimen::limited(5, 1000).await;
     let mut monitor = Monitor::start();
     for error in [
         world.limiter.try_acquire_many(0).await.unwrap_err(),
@@ -27,7 +27,7 @@ async fn zero_permits_are_refused_without_a_call() {
 // Section 8.5: such members alone make an unbounded log in Redisson.
 #[tokio::test]
 async fn members_without_permits_expire_alone() {
-    let world = World::written_by_java("2", 1000);
+    let world = Specimen::written_by_java("2", 1000);
     world.keys.plant_value("2");
     for time in 0..300 {
         world.keys.plant(time, 0);

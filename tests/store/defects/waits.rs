@@ -2,15 +2,16 @@
 
 use super::{
     monitor::Monitor,
-    world::{Answer, World},
+    world::{Answer, Specimen},
 };
-use crate::{limiter::pending, scene::*};
+use crate::limiter::pending;
+use kit::scene::*;
 
 // Section 4.1: rate 100, singles every 50 ms, acquire(100) makes 101 round trips in Redisson, one
 // for each entry. Here it makes one a second, as other processes may make room, and the last.
 #[tokio::test]
 async fn a_waiter_for_many_permits_calls_once_a_second() {
-    let world = World::limited(100, 10_000).await;
+    let world = Specimen::limited(100, 10_000).await;
     for place in 0..100 {
         world.at(50 * place);
         assert_eq!(world.take(1).await, Answer::Granted);
@@ -34,7 +35,7 @@ async fn a_waiter_for_many_permits_calls_once_a_second() {
 // 10 a second make some 550 calls. Here a process makes one call for all of its waiters.
 #[tokio::test]
 async fn many_waiters_ask_once_an_interval() {
-    let world = World::limited(10, 1000).await;
+    let world = Specimen::limited(10, 1000).await;
     assert_eq!(world.take(10).await, Answer::Granted);
     let mut waiting: Vec<_> = (0..50).map(|_| Box::pin(world.limiter.acquire())).collect();
     let mut monitor = Monitor::start();

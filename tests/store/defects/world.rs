@@ -1,16 +1,13 @@
 //! A limiter by a clock that is moved, and its state in Redis, read and written by the description
 //! of the format.
 
-use crate::{
-    scene::*,
-    support::{companion, permits_of},
-};
+use kit::{companion, permits_of, scene::*};
 use std::sync::atomic::AtomicU32;
 
 /// When the clock begins, in ms since the epoch; all times in these tests count from here.
 pub(crate) const START: i64 = 1_704_153_600_000;
 
-pub(crate) struct World {
+pub(crate) struct Specimen {
     pub(crate) clock: ManualClock,
     pub(crate) limiter: RateLimiter,
     pub(crate) keys: Keys,
@@ -39,7 +36,7 @@ pub(crate) enum Answer {
     AboveRate,
 }
 
-impl World {
+impl Specimen {
     /// A limiter without a limit.
     fn empty() -> Self {
         let (name, clock) = (unique("defect"), ManualClock::new());

@@ -1,6 +1,6 @@
 //! Many requests on a spent key, and how few of them reach Redis.
 
-use crate::scene::*;
+use kit::scene::*;
 
 const CROWD: usize = 32;
 

@@ -1,10 +1,10 @@
 //! The limit of the address comes before that of the claimed identity: above the first, no caller
 //! can invent names.
 
-use crate::scene::*;
+use kit::{Cluster, scene::*};
 use tower::ServiceBuilder;
 
-use super::{keys, patient, request, support::Cluster};
+use super::{keys, patient, request};
 
 const PERMITS: u64 = 3;
 const FLOOD: usize = 60;
@@ -135,7 +135,7 @@ async fn in_one_call_a_refusal_makes_nothing_of_the_identitys() {
 #[tokio::test]
 async fn keys_of_others_are_not_removed() {
     let server = RedisServer::start();
-    let store = crate::scene::patient(server.url()).redisson();
+    let store = kit::scene::patient(server.url()).redisson();
     let store = store.build().unwrap();
     let layer = layer_of(&store, [by_identity(), by_address()]);
     flood(&layer).await;

@@ -2,7 +2,7 @@
 //! and `tests/faults/burst.rs` says what they cost others.
 
 use super::{keys, patient, request};
-use crate::scene::*;
+use kit::scene::*;
 
 fn by_id(limit: Limit) -> Rule {
     limit.by(FromHeader::new("x-id")).named("flooded")

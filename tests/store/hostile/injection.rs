@@ -1,7 +1,7 @@
 //! Names, headers, policy names and files: the contents of requests choose only the limiter, and
 //! appear nowhere.
 
-use crate::scene::*;
+use kit::scene::*;
 use std::cell::Cell;
 
 use http_body_util::BodyExt;

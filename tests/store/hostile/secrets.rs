@@ -1,6 +1,6 @@
 //! No public output shows a secret, a password or the identity in a key, however it is printed.
 
-use crate::scene::*;
+use kit::scene::*;
 use std::{collections::BTreeMap, fmt::Debug, fs};
 
 use http::HeaderValue;

@@ -2,7 +2,7 @@
 
 use std::net::IpAddr;
 
-use tower_ratelimit::observe::{Decided, DecidedRule, Observer};
+use kit::observed::Observed;
 
 use super::*;
 
@@ -79,25 +79,17 @@ fn what_is_shown_of_a_limiter_has_no_key() {
     assert!(!shown.contains("ann"), "{shown}");
 }
 
-/// What observers have seen: each rule, and whether there was a key.
-#[derive(Debug, Default)]
-struct Seen(Mutex<Vec<(Option<String>, bool)>>);
-
-impl Observer for Seen {
-    fn decided(&self, event: &Decided<'_>) {
-        let seen = |rule: &DecidedRule<'_>| (rule.rule.map(str::to_owned), rule.key().is_some());
-        self.0.lock().unwrap().extend(event.rules.iter().map(seen));
-    }
-}
-
 #[tokio::test]
 async fn observers_see_the_name_of_the_limit_and_no_key() {
-    let seen = Arc::new(Seen::default());
+    let seen = Observed::by(|decided| {
+        let rules = decided.rules.iter();
+        let shown = rules.map(|it| (it.rule.map(str::to_owned), it.key().is_some()));
+        shown.collect::<Vec<_>>()
+    });
     let store = MemoryStore::new().observe(seen.clone());
     let mails = Limit::per_hour(5).named("mails").keyed(&store).unwrap();
     take(&mails.of("ann"), 1).await;
-    let expected = [(Some("mails".to_owned()), false)];
-    assert_eq!(*seen.0.lock().unwrap(), expected);
+    assert_eq!(seen.take(), [[(Some("mails".to_owned()), false)]]);
 }
 
 #[test]

@@ -6,20 +6,20 @@ use super::*;
 /// semicolon are about a limit that a store has.
 macro_rules! of_every_kind {
     ($($law:ident),+; $($of_stored:ident),+ $(,)?) => {
-        of_every_kind!(@ log crate::scene::Way::Log, $($law,)+ $($of_stored),+);
-        of_every_kind!(@ slots crate::scene::Way::Slots(10), $($law,)+ $($of_stored),+);
-        of_every_kind!(@ own_log crate::scene::Way::OwnLog, $($law),+);
-        of_every_kind!(@ own_window crate::scene::Way::OwnWindow, $($law),+);
-        of_every_kind!(@ gcra crate::scene::Way::Gcra, $($law),+);
-        of_every_kind!(@ window crate::scene::Way::Window, $($law,)+ $($of_stored),+);
+        of_every_kind!(@ log kit::scene::Way::Log, $($law,)+ $($of_stored),+);
+        of_every_kind!(@ slots kit::scene::Way::Slots(10), $($law,)+ $($of_stored),+);
+        of_every_kind!(@ own_log kit::scene::Way::OwnLog, $($law),+);
+        of_every_kind!(@ own_window kit::scene::Way::OwnWindow, $($law),+);
+        of_every_kind!(@ gcra kit::scene::Way::Gcra, $($law),+);
+        of_every_kind!(@ window kit::scene::Way::Window, $($law,)+ $($of_stored),+);
     };
     (@ $module:ident $way:expr, $($law:ident),+) => {
         mod $module {
             mod in_memory {
                 $(#[tokio::test]
                 async fn $law() {
-                    let mut store = crate::scene::MemoryStore::new();
-                    if !crate::scene::Way::OWN.contains(&$way) {
+                    let mut store = kit::scene::MemoryStore::new();
+                    if !kit::scene::Way::OWN.contains(&$way) {
                         store = store.redisson();
                     }
                     crate::kinds::each::$law($way, store).await;
@@ -29,7 +29,7 @@ macro_rules! of_every_kind {
                 $(#[tokio::test]
                 async fn $law() {
                     let mut store = crate::kinds::redis_store();
-                    if !crate::scene::Way::OWN.contains(&$way) {
+                    if !kit::scene::Way::OWN.contains(&$way) {
                         store = store.redisson();
                     }
                     let store = store.build().unwrap();
@@ -205,26 +205,6 @@ async fn a_keep_alive_time_is_put_off_by_use(way: Way, store: impl Settles) {
     lives(&limiter, 3 * HOUR).await;
 }
 
-/// A clock that is set back costs an interval, and a tenth of it more for a log.
-async fn a_clock_that_is_set_back_costs_an_interval(way: Way) {
-    let ten = secs(10);
-    let clock = ManualClock::new();
-    let store = MemoryStore::new().clock(clock.clone());
-    let limiter = way.limited(&store, Limit::new(5, ten)).await;
-    take(&limiter, 5).await;
-    clock.set(clock.now() - HOUR);
-    let announced = wait(&limiter, 5).await.unwrap();
-    assert!(announced <= ten + ten / 10, "{announced:?}");
-    // Those who are refused meanwhile do not put it off.
-    for _ in 0..10 {
-        clock.advance(announced / 20);
-        assert!(wait(&limiter, 5).await.unwrap() <= announced);
-    }
-    clock.advance(announced - announced / 20 * 10);
-    assert_eq!(free(&limiter).await, 5);
-    assert_eq!(wait(&limiter, 5).await, None);
-}
-
 /// The server has lost its scripts: what did not run is sent again, with its text, and only that.
 async fn a_server_without_the_script_credits_once(way: Way, server: &RedisServer) {
     let store = patient(server.url()).build().unwrap();
@@ -269,14 +249,6 @@ async fn limits_per_client_have_a_value_each(way: Way) {
     assert_eq!(free(&way.limiter(other)).await, 5);
     assert!(state.limiter.delete().await.unwrap());
     assert!(!state.exists("value:7d9"));
-}
-
-#[tokio::test]
-async fn what_memory_does_by_its_clock_holds_of_each() {
-    for way in Way::ALL {
-        println!("{way:?}");
-        a_clock_that_is_set_back_costs_an_interval(way).await;
-    }
 }
 
 #[tokio::test]

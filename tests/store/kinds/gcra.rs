@@ -1,10 +1,9 @@
-//! GCRA limiters: the state in Redis, receipts, changed limits, and what is known by a name.
+//! GCRA limiters: texts that are no state, and what is known by a name.
 
-mod clocks;
 mod state;
 
 use super::*;
-use crate::scene::on_both_stores;
+use kit::scene::on_both_stores;
 
 on_both_stores!(
     a_rate_that_cannot_be_counted_is_refused,
@@ -102,38 +101,6 @@ async fn a_name_alone_has_no_limit(store: impl Settles) {
     }
 }
 
-/// Each version of a service counts by the limit of its code, with the permits in use.
-#[tokio::test]
-async fn the_limit_of_the_code_counts_in_each_call() {
-    let prefix = unique("plan");
-    let (first, second) = (
-        redis_store().prefix(&prefix).build().unwrap(),
-        redis_store().prefix(&prefix).build().unwrap(),
-    );
-    let layer = |store: &RedisStore, permits| {
-        let rule = Rule::new("plan", Limit::new(permits, HOUR), FromHeader::new("x-key"));
-        RateLimitLayer::new(store, rule.algorithm(Algorithm::Gcra))
-    };
-    let (ten, four) = (layer(&first, 10), layer(&second, 4));
-    let state = async |layer: &RateLimitLayer| {
-        let answer = send(layer, "a").await;
-        let limit = decision_of(&answer).limits().next().unwrap();
-        (
-            answer.status().is_success(),
-            limit.permits(),
-            limit.remaining(),
-        )
-    };
-    assert_eq!(state(&ten).await, (true, 10, Some(9)));
-    assert_eq!(state(&ten).await, (true, 10, Some(8)));
-    // Two are in use: by the lower limit, too.
-    assert_eq!(state(&four).await, (true, 4, Some(1)));
-    assert_eq!(state(&ten).await, (true, 10, Some(6)));
-    // All of the lower limit.
-    assert_eq!(state(&four).await, (false, 4, Some(0)));
-    assert_eq!(state(&ten).await, (true, 10, Some(5)));
-}
-
 /// The limiter of a rule, by the rule's limit.
 async fn a_rules_limiter_is_read_and_deleted(store: impl Store) {
     {
@@ -155,4 +122,18 @@ async fn a_rules_limiter_is_read_and_deleted(store: impl Store) {
         decision_of(&answer).assert_remaining(4);
         assert!(limiter.delete().await.unwrap());
     }
+}
+
+/// Zero means the server's clock to a script.
+#[tokio::test]
+async fn a_clock_that_begins_at_zero_counts() {
+    let clock = ManualClock::new();
+    clock.set(Duration::ZERO);
+    let store = redis_store().client_clock(clock.clone()).build().unwrap();
+    let limiter = Way::Gcra.limited(&store, Limit::new(1, 10 * SECOND)).await;
+    take(&limiter, 1).await;
+    clock.advance(millis(1));
+    assert!(wait(&limiter, 1).await.unwrap() <= 10 * SECOND);
+    clock.advance(10 * SECOND);
+    take(&limiter, 1).await;
 }

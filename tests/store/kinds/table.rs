@@ -20,7 +20,7 @@ macro_rules! table {
             $(#[tokio::test]
             async fn $store() {
                 let kinds = crate::kinds::table::Kinds::$store();
-                crate::scene::in_time(super::$check(kinds)).await;
+                kit::scene::in_time(super::$check(kinds)).await;
             })+
         })+)+
     };

@@ -1,6 +1,6 @@
 //! Leases of rules: through a layer, from a file.
 
-use crate::scene::*;
+use kit::scene::*;
 
 const LEASE: Duration = millis(100);
 

@@ -1,11 +1,16 @@
 //! A Redis Cluster: limits of one identity are one call, others one for each slot.
 
-use crate::scene::*;
+use kit::{
+    Cluster,
+    cluster::MASTERS,
+    random::{Random, seed},
+    scene::*,
+};
 use std::{io::BufReader, io::Write, net::TcpStream};
 
 use super::{
-    fleet::Fleet, support::Cluster, support::cluster::MASTERS, support::random::Random,
-    support::random::seed, world::ask, world::left, world::refused_by,
+    fleet::Fleet,
+    world::{ask, left, refused_by},
 };
 
 fn patient(cluster: &Cluster) -> RedisStoreBuilder {

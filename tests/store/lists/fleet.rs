@@ -2,12 +2,15 @@
 //! and one limit is reset.
 
 use crate::record::{Place, Record};
-use crate::scene::*;
+use kit::{
+    monitor::Feed,
+    proxy::Proxy,
+    random::{Random, seed},
+    scene::*,
+};
 use std::{collections::BTreeMap, collections::BTreeSet};
 
 use tower_ratelimit::AllOf;
-
-use super::{feed::Feed, proxy::Proxy, support::random::Random, support::random::seed};
 
 /// Permits, and the interval in ms.
 const LIMITS: [(i64, i64); 6] = [
@@ -159,7 +162,7 @@ async fn traffic(
     let callers: Vec<_> = (0..CALLERS)
         .map(|caller| {
             let limiters = limiters[caller as usize % limiters.len()].clone();
-            let random = Random(random.next());
+            let random = Random(random.draw());
             tokio::spawn(call(Arc::from(limiters), random, end))
         })
         .collect();

@@ -1,7 +1,7 @@
 //! Several rules on one request.
 
 use super::world::{ask, left_of, refused_by};
-use crate::scene::*;
+use kit::scene::*;
 
 on_both_by_a_clock!(
     per_address_and_per_user_and_per_route,

@@ -1,12 +1,14 @@
 //! Random lists from several threads at once, against what each limiter must have left.
 
-use crate::scene::*;
+use kit::{
+    random::{Random, seed},
+    scene::*,
+};
 use std::{collections::HashSet, sync::Barrier};
 
 use tokio::runtime::{Builder, Runtime};
 
 use super::fleet::list;
-use crate::support::random::{Random, seed};
 
 const LIMITERS: usize = 5;
 const THREADS: u64 = 4;
@@ -89,7 +91,7 @@ fn no_list_is_charged_in_part() {
             break;
         }
         let together = Barrier::new(THREADS as usize);
-        let seeds: Vec<_> = (0..THREADS).map(|_| random.next()).collect();
+        let seeds: Vec<_> = (0..THREADS).map(|_| random.draw()).collect();
         let kept: Vec<_> = thread::scope(|scope| {
             let workers: Vec<_> = (seeds.iter())
                 .map(|seed| {

@@ -1,6 +1,6 @@
 //! `RateLimiter::all`: several limiters of exact names, without HTTP.
 
-use crate::scene::*;
+use kit::scene::*;
 use tower_ratelimit::{AllOf, Error};
 
 use crate::limiter::pending;

@@ -1,6 +1,6 @@
 //! What is asked of several limits, and what is left of each.
 
-use crate::scene::*;
+use kit::scene::*;
 
 /// Sends a request with these headers.
 pub async fn ask(layer: &RateLimitLayer, headers: &[(&str, &str)]) -> (StatusCode, Decision) {

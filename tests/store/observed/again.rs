@@ -2,7 +2,7 @@
 
 use std::{cell::Cell, collections::BTreeMap, sync::OnceLock, sync::mpsc, thread};
 
-use crate::scene::*;
+use kit::scene::*;
 use tower_ratelimit::observe::{Decided, Observer, StateChange, StoreCall};
 
 /// Calls its store at each event.

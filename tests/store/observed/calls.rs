@@ -3,7 +3,8 @@
 use std::collections::BTreeSet;
 
 use super::{by_key, request_of};
-use crate::{log::Log, scene::*};
+use crate::log::Log;
+use kit::scene::*;
 use tower_ratelimit::observe::{Decided, Observer, StateChange, StoreCall};
 use tracing_subscriber::filter::LevelFilter;
 

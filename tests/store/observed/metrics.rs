@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::{by_key, request_of};
-use crate::{
+use kit::{
     listed::{Listed, listed, metric_of},
     scene::*,
 };

@@ -1,7 +1,8 @@
 //! Spans: that of each call to Redis, and the fields that a decision adds to its caller's own.
 
 use super::{by_key, request_of};
-use crate::{log::Log, scene::*};
+use crate::log::Log;
+use kit::scene::*;
 use tower_ratelimit::{Requests, Rules};
 use tracing::{Instrument, Span, field::Empty, info_span};
 

@@ -16,14 +16,14 @@ enum Kind {
 }
 
 /// Both stand in the same queue: they go by the stored limit of one name.
-struct World {
+struct OneQueue {
     server: RedisServer,
     store: RedisStore,
     limiter: RateLimiter,
     layer: RateLimitLayer,
 }
 
-impl World {
+impl OneQueue {
     async fn new() -> Self {
         let server = RedisServer::start();
         let store = patient(&server).build().unwrap();
@@ -69,7 +69,7 @@ impl World {
 
 #[tokio::test]
 async fn before_its_call_was_sent_it_is_not_charged() {
-    let mut world = World::new().await;
+    let mut world = OneQueue::new().await;
     for kind in [Kind::Request, Kind::Limiter] {
         world.start_over().await;
         world.server.stop_process();
@@ -87,7 +87,7 @@ async fn before_its_call_was_sent_it_is_not_charged() {
 
 #[tokio::test]
 async fn while_its_own_call_is_in_flight_a_request_stays_charged() {
-    let mut world = World::new().await;
+    let mut world = OneQueue::new().await;
     for (kind, charged) in [(Kind::Request, 1), (Kind::Limiter, 0)] {
         world.start_over().await;
         world.server.stop_process();

@@ -2,7 +2,7 @@
 //! with.
 
 use super::*;
-use crate::scene::*;
+use kit::scene::*;
 
 /// Within no time everything would be granted; the others are no whole milliseconds, or too many.
 const INTERVALS: [&str; 12] = [

@@ -1,12 +1,11 @@
 //! Unknown messages of a server, and a server without Lua: findings, and never silence.
 
-use crate::scene::*;
+use kit::{scene::*, scripted::ScriptedServer};
 use std::fmt::Write;
 
 use tower_ratelimit::{Finding, FindingKind as Kind, Severity};
 
 use super::{NO_INFO, check, found, open};
-use crate::support::scripted::ScriptedServer;
 
 const NO_LUA: (Kind, Severity, &str) = (Kind::NoLua, Severity::Error, "no Lua");
 

@@ -1,7 +1,6 @@
 //! A node that carries out a script and loses the connection before it answers.
 
-use crate::scene::*;
-use crate::support::scripted::ScriptedServer;
+use kit::{scene::*, scripted::ScriptedServer};
 use tower_ratelimit::{Error, deadpool_redis};
 
 /// One node with all slots.

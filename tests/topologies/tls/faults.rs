@@ -1,14 +1,15 @@
 //! TLS that breaks while requests come, and heals.
 
-use crate::scene::*;
-
-use super::{believing, lenient};
-use crate::{
+use kit::{
     certificates::{Authority, HERE},
-    patient,
-    support::{redis_server::Tls, scripted::ScriptedServer},
+    scene::*,
+    scripted::ScriptedServer,
+    server::Tls,
     traffic::{ALLOWED, DENIED, Traffic, ask, by_redis, deny_and_allow},
 };
+
+use super::{believing, lenient};
+use crate::patient;
 
 /// Puts other files in the place of a running server's, and cuts its connections.
 fn replace(server: &RedisServer, tls: &Tls) {

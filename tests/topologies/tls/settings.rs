@@ -1,9 +1,9 @@
 //! Invalid certificates are found before anything is sent, and errors contain none of their bytes.
 
-use crate::scene::*;
+use kit::{certificates::Authority, scene::*, sentinel::MASTER_NAME};
 use tower_ratelimit::deadpool_redis;
 
-use crate::{cannot_be_read, certificates::Authority, support::sentinel::MASTER_NAME};
+use crate::cannot_be_read;
 
 fn complaint(store: RedisStoreBuilder) -> String {
     let error = store.build().unwrap_err();

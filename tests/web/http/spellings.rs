@@ -341,7 +341,7 @@ async fn requests_without_a_path_meet_no_route() {
                 "" => request,
                 uri => request.uri(uri),
             };
-            let answer = crate::scene::send(&layer, request.body(()).unwrap()).await;
+            let answer = kit::scene::send(&layer, request.body(()).unwrap()).await;
             assert_eq!(answer.status(), 200, "{method} {uri}");
         }
     }
@@ -446,9 +446,9 @@ async fn a_spelling_is_denied_and_not_allowed() {
             .allow(Requests::on("/health"));
         let allow = RateLimitLayer::builder(&MemoryStore::new()).rules(rules);
         let request = || Request::builder().uri(path).body(()).unwrap();
-        let answer = crate::scene::send(&deny.build().unwrap(), request()).await;
+        let answer = kit::scene::send(&deny.build().unwrap(), request()).await;
         assert_eq!(answer.status() == 403, denied, "{path}");
-        let answer = crate::scene::send(&allow.build().unwrap(), request()).await;
+        let answer = kit::scene::send(&allow.build().unwrap(), request()).await;
         assert_eq!(!answer.headers().contains_key("ratelimit"), free, "{path}");
     }
 }

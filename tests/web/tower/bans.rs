@@ -3,10 +3,8 @@
 use std::time::SystemTime;
 
 use super::*;
-use tower_ratelimit::{
-    Ban,
-    observe::{Decided, Observer},
-};
+use kit::observed::Observed;
+use tower_ratelimit::Ban;
 
 on_all_by_a_clock!(
     the_last_refusal_bans,
@@ -338,20 +336,9 @@ async fn a_banned_request_is_answered_as_its_rule_says() {
     }
 }
 
-/// What became of the rules of each request.
-#[derive(Debug, Default)]
-struct Seen(Mutex<Vec<[&'static str; 2]>>);
-
-impl Observer for Seen {
-    fn decided(&self, event: &Decided<'_>) {
-        let result = event.rules[0].result.as_str();
-        self.0.lock().unwrap().push([event.result.as_str(), result]);
-    }
-}
-
 #[tokio::test]
 async fn observers_learn_of_bans() {
-    let seen = Arc::new(Seen::default());
+    let seen = Observed::by(|it| [it.result.as_str(), it.rules[0].result.as_str()]);
     let store = MemoryStore::new().observe(seen.clone());
     for rule in [rule().ban(ban(2)).shadow(), rule().ban(ban(2))] {
         let layer = layer_of(&store, rule);
@@ -367,7 +354,7 @@ async fn observers_learn_of_bans() {
         ["banned", "banned"],
         ["banned", "banned"],
     ];
-    assert_eq!(*seen.0.lock().unwrap(), expected);
+    assert_eq!(seen.take(), expected);
 }
 
 /// What is counted by an estimate may be others' refusals.

@@ -15,20 +15,20 @@ on_both_by_a_clock! {
     only_requests_without_room_are_queued,
 }
 
-struct Stage<S> {
+struct Queued<S> {
     store: S,
     clock: ManualClock,
     inner: Inner,
 }
 
-impl Stage<MemoryStore> {
+impl Queued<MemoryStore> {
     fn memory() -> Self {
         let (store, clock) = MemoryStore::manual();
         Self::new(store, clock)
     }
 }
 
-impl<S: Store> Stage<S> {
+impl<S: Store> Queued<S> {
     fn new(store: S, clock: ManualClock) -> Self {
         let inner = Inner::default();
         Self {
@@ -82,7 +82,7 @@ fn refusal(answer: &Answer) -> (RefusalKind, Option<Duration>) {
 }
 
 async fn requests_are_held_and_let_pass_in_order(store: impl Store, clock: ManualClock) {
-    let stage = Stage::new(store, clock);
+    let stage = Queued::new(store, clock);
     let layer = stage.layer(rule(1).wait(25 * SECOND));
     assert_eq!(stage.status(&layer, request("a")).await, 200);
     let second = stage.send(&layer, request("a"));
@@ -107,13 +107,13 @@ async fn requests_are_held_and_let_pass_in_order(store: impl Store, clock: Manua
 
 /// Whether they come one after the other or at once, and more than one call decides for.
 async fn a_queue_holds_no_more_than_it_may(store: impl Store, clock: ManualClock) {
-    let stage = Stage::new(store, clock);
+    let stage = Queued::new(store, clock);
     for (queue, at_once) in [(2, false), (2, true), (100, true)] {
         full(&stage, queue, at_once).await;
     }
 }
 
-async fn full(stage: &Stage<impl Store>, queue: usize, at_once: bool) {
+async fn full(stage: &Queued<impl Store>, queue: usize, at_once: bool) {
     let rule = rule(1).named(&unique("full"));
     let layer = stage.builder().otherwise(rule).wait(HOUR).queue(queue);
     let layer = layer.build().unwrap();
@@ -151,7 +151,7 @@ async fn full(stage: &Stage<impl Store>, queue: usize, at_once: bool) {
 
 /// That many come at once is no reason to refuse, while there is room.
 async fn only_requests_without_room_are_queued(store: impl Store, clock: ManualClock) {
-    let stage = Stage::new(store, clock);
+    let stage = Queued::new(store, clock);
     let layer = stage.layer(rule(200).wait(SECOND).queue(1));
     let sent: Vec<_> = (0..200).map(|_| stage.send(&layer, request("a"))).collect();
     for answer in sent {
@@ -173,7 +173,7 @@ async fn the_rule_that_waits_least_of_several_counts() {
         (vec![spent(), rule(1).named("b").shadow()], true),
         (vec![spent().enforce_share(0)], false),
     ] {
-        let stage = Stage::memory();
+        let stage = Queued::memory();
         let layer = stage.builder().otherwise(rules.clone()).build().unwrap();
         assert_eq!(stage.status(&layer, request("a")).await, 200);
         let service = layer.layer(stage.inner.clone());
@@ -184,7 +184,7 @@ async fn the_rule_that_waits_least_of_several_counts() {
 
 #[tokio::test]
 async fn a_rule_goes_before_its_layer() {
-    let stage = Stage::memory();
+    let stage = Queued::memory();
     let impatient = rule(1).wait(Duration::ZERO);
     let layer = stage.builder().otherwise(impatient).wait(60 * SECOND);
     let layer = layer.build().unwrap();
@@ -195,7 +195,7 @@ async fn a_rule_goes_before_its_layer() {
 
 #[tokio::test]
 async fn a_window_is_waited_for_too() {
-    let stage = Stage::memory();
+    let stage = Queued::memory();
     let rule = rule(1).algorithm(Algorithm::FixedWindow).wait(15 * SECOND);
     let layer = stage.layer(rule);
     assert_eq!(stage.status(&layer, request("a")).await, 200);
@@ -211,7 +211,7 @@ async fn a_window_is_waited_for_too() {
 #[tokio::test]
 async fn a_request_that_waits_holds_its_place_unless_it_is_decided_on_first() {
     for decide_first in [false, true] {
-        let stage = Stage::memory();
+        let stage = Queued::memory();
         let layer = stage.builder().otherwise(rule(1).wait(60 * SECOND));
         let layer = layer.decide_first(decide_first).build().unwrap();
         let (limited, places) = limited(stage.inner.clone());

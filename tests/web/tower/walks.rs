@@ -2,7 +2,7 @@
 //! that it was not charged for.
 
 use super::*;
-use tower_ratelimit::observe::{Decided, Observer};
+use kit::observed::Observed;
 
 use axum::{
     Extension, Router,
@@ -118,29 +118,20 @@ async fn a_key_that_changed_is_another_limiter_and_one_that_is_gone_is_not_misse
     }
 }
 
-/// The decisions that an observer sees, by the rules in each.
-#[derive(Debug, Default)]
-struct Seen(Mutex<Vec<Vec<String>>>);
-
-impl Observer for Seen {
-    fn decided(&self, decided: &Decided<'_>) {
-        let rules = decided
-            .rules
-            .iter()
-            .map(|rule| rule.rule.unwrap().to_owned());
-        self.0.lock().unwrap().push(rules.collect());
-    }
-}
-
 #[tokio::test]
 async fn what_was_decided_is_not_decided_again() {
-    let seen = Arc::new(Seen::default());
+    let seen = Observed::by(|decided| {
+        let rules = decided.rules.iter();
+        rules
+            .map(|rule| rule.rule.unwrap().to_owned())
+            .collect::<Vec<_>>()
+    });
     // The shadow rule has no room from the second request on.
     let [all, tried] = [by_key(9).named("all"), by_key(1).named("tried").shadow()];
     let rules = Rules::new().on("/b", [by_key(9).named("b"), all.clone(), tried.clone()]);
     let rules = rules.on("/c", Vec::<Rule>::new()).otherwise([all, tried]);
     let layer = RateLimitLayer::builder(&MemoryStore::new()).rules(rules);
-    let layer = layer.observe(Arc::<Seen>::clone(&seen)).build().unwrap();
+    let layer = layer.observe(seen.clone()).build().unwrap();
     let hello = || on_any(async || "hello");
     let routes = Router::new().route("/a", hello());
     let router = stripping(layer, routes.route("/b", hello()).route("/c", hello()));
@@ -156,11 +147,7 @@ async fn what_was_decided_is_not_decided_again() {
         let policies = answer.headers().get_all("ratelimit-policy").iter();
         let shown = decided.iter().filter(|rules| !rules.is_empty()).count();
         assert_eq!(policies.count(), shown, "{line}");
-        assert_eq!(
-            std::mem::take(&mut *seen.0.lock().unwrap()),
-            decided,
-            "{line}"
-        );
+        assert_eq!(seen.take(), decided, "{line}");
     }
 }
 

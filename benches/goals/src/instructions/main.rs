@@ -19,8 +19,6 @@ mod in_process;
 #[path = "../requests.rs"]
 #[allow(dead_code, reason = "shared with the goals, which use all of it")]
 mod requests;
-#[path = "../../../../tests/support/mod.rs"]
-mod support;
 
 use std::{
     env, fs,

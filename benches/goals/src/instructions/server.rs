@@ -22,8 +22,8 @@ use crate::{
         REFUSED_GCRA, RUN,
     },
     requests::{by_user, one_thread, passes, users},
-    support::redis_server::{command, free_port},
 };
+use kit::server::{command, free_port};
 
 /// In the order of the table.
 pub(crate) const ROWS: [&str; 18] = [

@@ -17,8 +17,8 @@ use crate::{
     database::Database,
     requests::{by_user, in_turns, passes, users},
     row::{Contest, Goal, Rounds, Row, figure},
-    support::Reply,
 };
+use kit::Reply;
 
 const KEYS: usize = 100;
 const TIMES: usize = 10;

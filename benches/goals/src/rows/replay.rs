@@ -16,8 +16,8 @@ use crate::{
     database,
     limits::{self, Replay},
     row::{Contest, Goal::AtMost, Rounds, Row, figure},
-    support::random::Random,
 };
+use kit::random::Random;
 
 const LINES: u64 = 1_000_000;
 const CALLERS: u64 = 50_000;

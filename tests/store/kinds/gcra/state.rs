@@ -1,65 +1,7 @@
-//! The state in Redis, by `lua/README.md` and not by this crate's code.
+//! What a text that is no state is, and what a diagnosis says of one that is.
 
 use super::*;
-use crate::support::number_of;
 use tower_ratelimit::{Finding, FindingKind};
-
-impl State {
-    fn numbers(&self) -> [u64; 5] {
-        numbers(&state_key(self.limiter.name()))
-    }
-}
-
-/// Returns the TAT, the key's end and the released permits, all in us, and the rate and interval
-/// before them.
-fn numbers(key: &str) -> [u64; 5] {
-    let Reply::Bulk(bytes) = RedisServer::shared().command(&["GET", key]) else {
-        panic!("no value");
-    };
-    assert_eq!((bytes.len(), &bytes[74..]), (76, &[18, 183][..]));
-    let [interval, rate, ends, given, tat] =
-        [0..6, 6..13, 13..20, 20..27, 27..34].map(|range| number_of(&bytes[range]));
-    [tat, ends, given, rate, interval]
-}
-
-/// By the server's clock, in us.
-fn now() -> u64 {
-    RedisServer::shared().micros().cast_unsigned()
-}
-
-const HOUR_US: u64 = 3_600_000_000;
-
-#[tokio::test]
-async fn one_small_value() {
-    let state = State::new(Way::Gcra, 4).await;
-    assert_eq!(free(&state.limiter).await, 4);
-    assert!(!state.exists("~"), "counting makes none");
-    let before = now();
-    take(&state.limiter, 3).await;
-    let [tat, ends, given, rate, interval] = state.numbers();
-    let began = tat - HOUR_US / 4 * 3;
-    assert!((before..=now()).contains(&began), "{tat}");
-    assert_eq!((given, rate, interval), (0, 4, 3_600_000));
-    assert_eq!(ends, tat + HOUR_US);
-    for other in ["", "value", "permits"] {
-        assert!(!state.exists(other), "{other}");
-    }
-    let left = state.left("~").cast_unsigned() * 1000;
-    assert!(left.abs_diff(ends - now()) < 60_000_000, "{left}");
-
-    // The end of the key is left alone while it is late enough.
-    let grant = take(&state.limiter, 1).await;
-    assert_eq!(
-        state.numbers(),
-        [tat + HOUR_US / 4, ends, 0, rate, interval]
-    );
-    state.limiter.give_back(&grant);
-    state.store.close().await;
-    assert_eq!(state.numbers(), [tat, ends, HOUR_US / 4, rate, interval]);
-    // A refusal writes nothing.
-    let _ = state.limiter.try_acquire_many(4).await.unwrap();
-    assert_eq!(state.numbers(), [tat, ends, HOUR_US / 4, rate, interval]);
-}
 
 /// Whatever a policy says: a later version wrote it, or a hand.
 #[tokio::test]

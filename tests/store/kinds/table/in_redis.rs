@@ -97,7 +97,7 @@ pub async fn repair_of_what_is_lost(kinds: Kinds<RedisStore>) {
     let exact = kinds.of_exact(nine).await;
     for limiter in [exact, kinds.of_redisson(nine)].concat() {
         take(&limiter, 2).await;
-        let value = crate::support::companion(limiter.name(), "value");
+        let value = kit::companion(limiter.name(), "value");
         kinds.cli(&["SET", &value, "3"]);
         assert_eq!(limiter.repair().await.unwrap(), 4, "{}", limiter.name());
         assert_eq!(free(&limiter).await, 7, "{}", limiter.name());
@@ -112,7 +112,7 @@ pub async fn keys_of_settings(kinds: Kinds<RedisStore>) {
         for _ in 0..3 {
             send(&layer, "ann").await;
         }
-        let log = crate::support::companion(&name_of(&layer), "permits");
+        let log = kit::companion(&name_of(&layer), "permits");
         assert_eq!(kinds.cli(&["ZCARD", &log]), "1");
     }
     let kept = hour.keep_alive(9 * HOUR).unwrap();

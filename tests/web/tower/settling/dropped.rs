@@ -51,7 +51,7 @@ struct Play {
 
 /// The observed course.
 #[derive(Default)]
-struct Seen {
+struct Course {
     charge: Option<Grant>,
     said: Option<u32>,
     answered: bool,
@@ -62,7 +62,7 @@ struct Seen {
 /// A body that pauses before each frame.
 struct Stream {
     play: Play,
-    seen: Arc<Mutex<Seen>>,
+    seen: Arc<Mutex<Course>>,
     place: usize,
     paused: bool,
 }
@@ -107,13 +107,13 @@ impl Body for Stream {
 }
 
 /// Sends one request, disconnects if the play says so, and returns the course and the charge.
-fn perform(play: &Play) -> (Seen, u64) {
+fn perform(play: &Play) -> (Course, u64) {
     let store = MemoryStore::new();
     let mut limited = rule("play").cost(play.taken);
     if play.counts_failures {
         limited = limited.charge_if(|outcome| !outcome.is_success());
     }
-    let seen = Arc::new(Mutex::new(Seen::default()));
+    let seen = Arc::new(Mutex::new(Course::default()));
     let (recorded, acted) = (Arc::clone(&seen), play.clone());
     let inner = service_fn(move |request: Request<String>| {
         let (play, seen) = (acted.clone(), Arc::clone(&recorded));
@@ -228,9 +228,9 @@ async fn a_body_says_of_itself_what_the_inner_one_says() {
         ..Play::default()
     };
     let with = |charge| {
-        let seen = Seen {
+        let seen = Course {
             charge,
-            ..Seen::default()
+            ..Course::default()
         };
         Arc::new(Mutex::new(seen))
     };
@@ -268,7 +268,7 @@ async fn a_body_says_of_itself_what_the_inner_one_says() {
     }
 }
 
-fn stream(play: Play, seen: Arc<Mutex<Seen>>) -> Stream {
+fn stream(play: Play, seen: Arc<Mutex<Course>>) -> Stream {
     Stream {
         play,
         seen,

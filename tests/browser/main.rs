@@ -3,7 +3,6 @@
 //! A plain `cargo test` leaves it out, and `tests/run.sh` installs what is missing of it.
 
 #![allow(
-    dead_code,
     unreachable_pub,
     clippy::expect_used,
     clippy::panic,
@@ -13,17 +12,12 @@
               functions only"
 )]
 
-#[path = "browser/chromium.rs"]
 mod chromium;
-#[path = "examples/running.rs"]
-mod running;
-mod support;
 
 use std::{
     fs,
     io::{Read, Write},
     net::TcpStream,
-    path::PathBuf,
     process::Command,
     sync::{
         Arc,
@@ -36,8 +30,10 @@ use std::{
 use serde_json::json;
 
 use chromium::Chromium;
-use running::{Running, command};
-use support::RedisServer;
+use kit::{
+    RedisServer,
+    running::{Running, command},
+};
 
 /// Longer than anything here takes, on the busiest machine.
 const TIME_LIMIT: Duration = Duration::from_secs(60);
@@ -47,10 +43,6 @@ const HOSTILE: [&str; 2] = [
     "\"><img src=x onerror=document.title='owned'>",
     "a\u{202e}nna\u{200f}",
 ];
-
-fn root() -> PathBuf {
-    PathBuf::from(env!("CARGO_MANIFEST_DIR"))
-}
 
 fn open_page(server: &Running) -> Chromium {
     let mut browser = Chromium::start();
@@ -207,7 +199,7 @@ fn it_shows_a_redis_that_is_away_and_its_return() {
 
 #[test]
 fn what_comes_from_outside_is_text() {
-    let limits = std::env::temp_dir().join(support::unique("hostile"));
+    let limits = std::env::temp_dir().join(kit::unique("hostile"));
     let rules = "[rules.who]\nrate = \"1/1h\"\nby = \"header:x-who\"\nobserve-keys = true\n\
                  [[on]]\nroute = \"/\"\nrules = [\"who\"]\n";
     fs::write(&limits, rules).unwrap();
@@ -230,7 +222,7 @@ fn what_comes_from_outside_is_text() {
 #[test]
 fn a_report_of_a_replay_is_seen_in_light_and_dark() {
     let path = std::env::temp_dir()
-        .join(support::unique("report"))
+        .join(kit::unique("report"))
         .with_extension("html");
     let replay = Command::new(env!("CARGO_BIN_EXE_ratelimit"))
         .args(["replay", "--demo", "--html"])
@@ -303,7 +295,7 @@ fn it_is_dark_where_the_system_is() {
 
 #[test]
 fn it_fits_a_phone_and_a_keyboard() {
-    let limits = std::env::temp_dir().join(support::unique("phone"));
+    let limits = std::env::temp_dir().join(kit::unique("phone"));
     let name = "n".repeat(64);
     let rules = format!(
         "[rules.{name}]\nrate = \"1/1h\"\nby = \"header:x-who\"\nobserve-keys = true\n\
@@ -458,7 +450,11 @@ fn screenshots() {
         thread::sleep(Duration::from_millis(500));
         let picture = browser.call("Page.captureScreenshot", json!({ "format": "png" }));
         let picture = decode_base64(picture["data"].as_str().unwrap());
-        fs::write(root().join(format!("examples/limits-{name}.png")), picture).unwrap();
+        fs::write(
+            kit::root().join(format!("examples/limits-{name}.png")),
+            picture,
+        )
+        .unwrap();
     }
     redis.kill();
 }

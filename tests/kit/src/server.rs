@@ -11,11 +11,11 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-pub use super::ports::free_port;
-use super::ports::{address, free_cluster_port};
-use super::resp::Reply;
-pub use super::resp::command;
 use super::wait_until;
+pub use crate::ports::free_port;
+use crate::ports::{address, free_cluster_port};
+use crate::resp::Reply;
+pub use crate::resp::command;
 
 /// A server process on a free loopback port, empty and without persistence
 ///

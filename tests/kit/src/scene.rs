@@ -1,15 +1,5 @@
 //! What most tests are written with: the names they use, and the steps they take.
 
-#![allow(
-    dead_code,
-    unused_imports,
-    unreachable_pub,
-    clippy::expect_used,
-    clippy::panic,
-    clippy::unwrap_used,
-    reason = "each test binary uses part of it"
-)]
-
 pub use std::{
     convert::Infallible,
     pin::{Pin, pin},
@@ -35,20 +25,20 @@ pub use tower::{Layer, ServiceExt, service_fn};
 #[cfg(feature = "test-util")]
 pub use tower_ratelimit::ManualClock;
 pub use tower_ratelimit::{
-    Algorithm, BreakerState, Clock, ConfigError, ConfigErrorKind, Decision, ErrorKind, ExpireWhen,
-    FailurePolicy, Grant, Limit, MemoryStore, RateLimitBody, RateLimitLayer, RateLimiter, Refusal,
-    RefusalKind, Rule, Source, Store, SystemClock, Tiers, TimeToLive,
+    Algorithm, Clock, ConfigError, ConfigErrorKind, Decision, ErrorKind, ExpireWhen, FailurePolicy,
+    Grant, Limit, MemoryStore, RateLimitBody, RateLimitLayer, RateLimiter, Refusal, RefusalKind,
+    Rule, Source, Store, SystemClock, Tiers, TimeToLive,
     key::{
         ClientIp, Constant, FromExtension, FromHeader, KeyExtractor, PeerAddr, PeerIp, Route,
         Secret,
     },
     limit_by,
 };
-use tower_ratelimit::{Error, IntoRules};
 #[cfg(feature = "redis")]
-pub use tower_ratelimit::{RedisStore, RedisStoreBuilder};
+pub use tower_ratelimit::{BreakerState, RedisStore, RedisStoreBuilder};
+use tower_ratelimit::{Error, IntoRules};
 
-pub use crate::support::{RedisServer, Reply, unique};
+pub use crate::{RedisServer, Reply, unique};
 
 /// A second, and so long that nothing comes free on its own while a test runs.
 pub const SECOND: Duration = Duration::from_secs(1);
@@ -119,7 +109,7 @@ pub fn zone_by_day() -> &'static str {
 
 /// A store, and the end of what it does in the background.
 pub trait Settles: Store + Clone {
-    async fn settled(&self);
+    fn settled(&self) -> impl Future<Output = ()>;
 }
 
 impl Settles for MemoryStore {

@@ -5,9 +5,9 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-use super::redis_server::{Tls, binary, free_port};
-use super::resp::{command, command_with_password};
 use super::{RedisServer, Reply, wait_until};
+use crate::resp::{command, command_with_password};
+use crate::server::{Tls, binary, free_port};
 
 /// The name under which it knows the master
 pub const MASTER_NAME: &str = "orders-master";

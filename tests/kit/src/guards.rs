@@ -7,7 +7,7 @@ use tower_ratelimit::{RedisStore, RedisStoreBuilder};
 /// How the guards are set. Another guard is one more field here, and one more loop in
 /// [`all`](Self::all).
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Guards {
+pub struct Guards {
     /// Off, as by default, and as long as it can be
     deny_cache: Duration,
     /// Where a busy machine does not meet it, and off
@@ -18,7 +18,7 @@ pub(crate) struct Guards {
 
 impl Guards {
     /// Every combination; the first has them all off, or as if.
-    pub(crate) fn all() -> Vec<Self> {
+    pub fn all() -> Vec<Self> {
         let mut all = Vec::new();
         for deny_cache in [0, 1, 60] {
             for deadline in [Duration::from_secs(20), Duration::MAX] {
@@ -35,7 +35,7 @@ impl Guards {
     }
 
     /// A new store with them.
-    pub(crate) fn put_on(self, store: RedisStoreBuilder) -> RedisStore {
+    pub fn put_on(self, store: RedisStoreBuilder) -> RedisStore {
         store
             .response_timeout(Duration::from_secs(20))
             .deadline(self.deadline)

@@ -1,14 +1,12 @@
 //! Reads the MONITOR of a server, line by line.
 
-#![allow(dead_code, reason = "not each binary looks at all of it")]
-
 use std::{
     io::{BufRead, BufReader, Write},
     net::TcpStream,
     time::Duration,
 };
 
-use super::support::{RedisServer, unique};
+use crate::{RedisServer, unique};
 
 /// A connection in MONITOR mode.
 #[derive(Debug)]
@@ -53,7 +51,7 @@ impl Feed {
     pub fn until(&mut self, mark: &str) -> Vec<Seen> {
         let mut seen = Vec::new();
         loop {
-            let next = self.next();
+            let next = self.next_seen();
             if next.words == ["ECHO", mark] {
                 return seen;
             }
@@ -61,7 +59,7 @@ impl Feed {
         }
     }
 
-    pub fn next(&mut self) -> Seen {
+    pub fn next_seen(&mut self) -> Seen {
         let mut line = String::new();
         self.read(&mut line).expect("MONITOR goes on")
     }

@@ -6,7 +6,7 @@ use rcgen::{
 };
 use tower_ratelimit::RedisStoreBuilder;
 
-use super::support::redis_server::Tls;
+use crate::server::Tls;
 
 /// Who the tests' servers are: what stands in their addresses
 pub const HERE: &[&str] = &["127.0.0.1", "localhost"];

@@ -1,7 +1,5 @@
 //! Steady concurrent traffic, and who answered it.
 
-#![allow(dead_code, reason = "each test binary uses part of it")]
-
 use std::collections::BTreeSet;
 
 use tower::util::BoxCloneSyncService;

@@ -5,7 +5,7 @@
 pub struct Random(pub u64);
 
 impl Random {
-    pub fn next(&mut self) -> u64 {
+    pub fn draw(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut mixed = self.0;
         mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -14,12 +14,12 @@ impl Random {
     }
 
     pub fn below(&mut self, end: u64) -> u64 {
-        self.next() % end
+        self.draw() % end
     }
 
     /// A place among so many.
     pub fn place(&mut self, among: usize) -> usize {
-        (self.next() % among as u64) as usize
+        (self.draw() % among as u64) as usize
     }
 
     pub fn one_in(&mut self, of: u64) -> bool {
@@ -41,7 +41,6 @@ impl Random {
 
 /// The seed of a random run: of the environment, or one that no run had before. It is printed where
 /// a test fails.
-#[allow(clippy::print_stdout, reason = "to play the same again")]
 pub fn seed() -> u64 {
     let now = std::time::SystemTime::UNIX_EPOCH.elapsed().unwrap();
     let seed = setting("TOWER_RATELIMIT_SEED", now.as_nanos() as u64);

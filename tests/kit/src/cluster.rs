@@ -1,7 +1,7 @@
 //! A real Redis Cluster of three masters, with or without replicas, owned by a test.
 
 pub use super::wait_until;
-use super::{RedisServer, Reply, redis_server::Tls, sentinel::wait_for_replica, unique};
+use super::{RedisServer, Reply, sentinel::wait_for_replica, server::Tls, unique};
 
 const SLOTS: usize = 16_384;
 pub const MASTERS: usize = 3;

@@ -5,7 +5,6 @@
 //! they did is read from the server's side: how often each came, and that it never came too early.
 
 #![allow(
-    dead_code,
     unreachable_pub,
     clippy::expect_used,
     clippy::panic,
@@ -13,25 +12,14 @@
     reason = "a test fails by panicking; clippy.toml reaches `#[test]` fns only"
 )]
 
-#[path = "support/listed.rs"]
-mod listed;
-#[path = "../examples/orders/mod.rs"]
+#[path = "../../examples/orders/mod.rs"]
 mod orders;
-#[path = "clients/promtool.rs"]
 mod promtool;
-#[path = "examples/running.rs"]
-mod running;
-#[path = "support/scene.rs"]
-mod scene;
-#[path = "clients/scrape.rs"]
 mod scrape;
-mod support;
-#[path = "clients/with_grpcio.rs"]
 mod with_grpcio;
 
 use std::{
     net::{Ipv4Addr, SocketAddr},
-    path::Path,
     process::Stdio,
     sync::{Arc, Mutex},
     time::{Duration, Instant},
@@ -47,7 +35,7 @@ use axum::{
 use tokio::{net::TcpListener, process::Command};
 use tower_ratelimit::{Decision, HeaderStyle, Limit, RateLimitLayer, Store, key::PeerIp};
 
-use support::RedisServer;
+use kit::on_both_stores;
 
 /// Longer than what a client waits that goes by its own head: curl begins with one second, urllib3
 /// with none.
@@ -58,7 +46,7 @@ const TIME_LIMIT: Duration = Duration::from_secs(120);
 
 /// One request, as the server saw it.
 #[derive(Clone, Copy, Debug)]
-struct Seen {
+struct Visit {
     came: Instant,
     answered: Instant,
     status: u16,
@@ -66,7 +54,7 @@ struct Seen {
     wait: Option<Duration>,
 }
 
-type Log = Arc<Mutex<Vec<Seen>>>;
+type Log = Arc<Mutex<Vec<Visit>>>;
 
 async fn note(State(log): State<Log>, request: Request, next: Next) -> Response {
     let came = Instant::now();
@@ -75,7 +63,7 @@ async fn note(State(log): State<Log>, request: Request, next: Next) -> Response 
         Some(Decision::Deny(refusal)) => refusal.retry_after(),
         _ => None,
     };
-    log.lock().unwrap().push(Seen {
+    log.lock().unwrap().push(Visit {
         came,
         answered: Instant::now(),
         status: answer.status().as_u16(),
@@ -102,10 +90,6 @@ async fn serve(store: &impl Store) -> (SocketAddr, Log) {
     let app = app.into_make_service_with_connect_info::<SocketAddr>();
     tokio::spawn(axum::serve(listener, app).into_future());
     (address, log)
-}
-
-fn root() -> &'static Path {
-    Path::new(env!("CARGO_MANIFEST_DIR"))
 }
 
 async fn listen() -> (TcpListener, SocketAddr) {
@@ -143,7 +127,7 @@ async fn run(install: &str, program: &str, arguments: &[&str]) -> String {
 /// came no earlier than announced.
 fn backed_off(log: &Log, times: usize) -> bool {
     let log = log.lock().unwrap();
-    let refused = |seen: &Seen| seen.status == 429;
+    let refused = |seen: &Visit| seen.status == 429;
     assert!(!refused(log.last().unwrap()), "gave up: {log:#?}");
     for pair in log.windows(2) {
         let [before, after] = pair else { continue };

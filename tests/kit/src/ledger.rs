@@ -1,11 +1,9 @@
 //! The grants of servers, by their own clocks: every entry that a script has written to a log.
 
-#![allow(dead_code, reason = "each test binary asks for part of it")]
-
 use std::collections::BTreeMap;
 
-use super::feed::{Seen, bytes_of};
-use crate::support::{
+use crate::monitor::{Seen, bytes_of};
+use crate::{
     OwnLog, is_state_key, label_and_used, number_of, own_log::Record, permits_of, windows,
 };
 
@@ -253,9 +251,10 @@ impl Ledger {
 }
 
 /// The checks themselves can fail.
+#[cfg(test)]
 mod tests {
     use super::*;
-    use crate::feed::escaped;
+    use crate::monitor::escaped;
 
     fn member(id: u8, permits: u8) -> String {
         let mut member = String::from("\\x10");

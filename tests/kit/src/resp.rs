@@ -5,7 +5,7 @@ use std::io::{self, BufRead, BufReader, Write};
 use std::net::TcpStream;
 use std::time::Duration;
 
-use super::ports::address;
+use crate::ports::address;
 
 /// A reply in the second version of the protocol
 #[derive(Clone, Debug, PartialEq, Eq)]

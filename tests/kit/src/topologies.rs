@@ -1,12 +1,6 @@
 //! Every kind of Redis that a store can be on, started when it is first asked for, once in a test
 //! binary.
 
-#![allow(dead_code, reason = "each test binary uses part of it")]
-#![allow(
-    clippy::print_stdout,
-    reason = "which of them a test was on is printed; test files may allow it as a whole"
-)]
-
 use std::{
     io::{self, Write},
     sync::OnceLock,
@@ -14,11 +8,11 @@ use std::{
 
 use tower_ratelimit::{RedisStore, RedisStoreBuilder, deadpool_redis, redis};
 
-use super::certificates::{Authority, HERE};
-use super::scene::{LONG, patiently, until};
-use super::support::redis_server::{Tls, binary};
-use super::support::sentinel::{MASTER_NAME, Watch, Watched};
-use super::support::{Cluster, RedisServer, Sentinel, permissions};
+use crate::certificates::{Authority, HERE};
+use crate::scene::{LONG, patiently, until};
+use crate::sentinel::{MASTER_NAME, Watch, Watched};
+use crate::server::{Tls, binary};
+use crate::{Cluster, RedisServer, Sentinel, permissions};
 
 /// The password of the user of the secured ones, and that of their sentinel
 const PASSWORD: &str = "secret";

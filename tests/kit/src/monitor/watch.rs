@@ -1,12 +1,19 @@
 //! Follows the commands that a server executes, while it runs.
 
-#![allow(dead_code, reason = "each test binary uses part of it")]
+use std::{
+    collections::BTreeSet,
+    io::{BufReader, Write},
+    net::{SocketAddr, TcpStream},
+    sync::{Arc, Mutex},
+    thread,
+    time::{Duration, Instant},
+};
 
-use crate::scene::*;
-use std::{collections::BTreeSet, io::BufReader, io::Write, net::SocketAddr, net::TcpStream};
+use super::{Feed, Seen};
+use crate::{RedisServer, Reply, ledger::Ledger, resp::packed, server::command, unique};
 
-use super::{feed::Feed, feed::Seen, ledger::Ledger};
-use crate::support::{redis_server::command, resp::packed};
+/// Longer than a busy machine keeps a server from answering.
+const LONG: Duration = Duration::from_secs(120);
 
 /// A connection in MONITOR mode, and the thread that reads it into a ledger. Ends with the server.
 #[derive(Debug)]

@@ -1,7 +1,5 @@
 //! A TCP proxy between a store and its server that does what networks do.
 
-#![allow(dead_code, reason = "each test target breaks what it needs to")]
-
 use std::{
     io::{self, Read, Write},
     net::{Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream},
@@ -16,7 +14,7 @@ use std::{
 
 use tower_ratelimit::redis::io::tcp::socket2::SockRef;
 
-use crate::support::{RedisServer, wait_until};
+use crate::{RedisServer, wait_until};
 
 /// Forwards until a fault is set. Its threads end with their connections.
 #[derive(Debug)]

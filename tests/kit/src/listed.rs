@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-pub const PAGE: &str = include_str!("../../src/docs/operations.md");
+pub const PAGE: &str = include_str!("../../../src/docs/operations.md");
 
 /// The kind of each metric, and its labels.
 pub type Listed = BTreeMap<String, (String, BTreeSet<String>)>;

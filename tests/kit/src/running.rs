@@ -9,20 +9,24 @@ use std::{
         mpsc::{self, Receiver},
     },
     thread,
+    time::Duration,
 };
 
-use super::{TIME_LIMIT, root, support::RedisServer};
+use crate::{RedisServer, root};
+
+/// Longer than an example takes to say anything, on the busiest machine.
+const TIME_LIMIT: Duration = Duration::from_secs(120);
 
 /// An example that runs until this is dropped.
-pub(crate) struct Running {
-    pub(crate) child: Child,
+pub struct Running {
+    pub child: Child,
     lines: Receiver<String>,
     first: Option<String>,
     port: u16,
 }
 
 impl Running {
-    pub(crate) fn start(name: &str, redis: Option<&RedisServer>) -> Self {
+    pub fn start(name: &str, redis: Option<&RedisServer>) -> Self {
         let mut command = command(name);
         if let Some(redis) = redis {
             command.env("REDIS_URL", redis.url());
@@ -31,7 +35,7 @@ impl Running {
     }
 
     /// A server: waits until it says where it listens.
-    pub(crate) fn spawn(command: &mut Command) -> Self {
+    pub fn spawn(command: &mut Command) -> Self {
         let mut running = Self::launch(command);
         let first = running.line().expect("the address it listens on");
         let (_, address) = first.split_once("http://127.0.0.1:").expect("an address");
@@ -40,7 +44,7 @@ impl Running {
         running
     }
 
-    pub(crate) fn launch(command: &mut Command) -> Self {
+    pub fn launch(command: &mut Command) -> Self {
         let mut child = command
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
@@ -64,7 +68,7 @@ impl Running {
     }
 
     /// The next line that it prints; `None` when it has ended.
-    pub(crate) fn line(&mut self) -> Option<String> {
+    pub fn line(&mut self) -> Option<String> {
         if let Some(first) = self.first.take() {
             return Some(first);
         }
@@ -76,12 +80,12 @@ impl Running {
     }
 
     /// Interrupts it, and waits until it has ended well.
-    pub(crate) fn stops_when_interrupted(&mut self) {
+    pub fn stops_when_interrupted(&mut self) {
         self.stops_when_told("-INT");
     }
 
     /// Sends it a signal, and waits until it has ended well.
-    pub(crate) fn stops_when_told(&mut self, signal: &str) {
+    pub fn stops_when_told(&mut self, signal: &str) {
         let pid = self.child.id().to_string();
         // The `kill` of the shell: not every container has the program.
         let killed = Command::new("sh")
@@ -93,7 +97,7 @@ impl Running {
         assert!(self.child.wait().unwrap().success());
     }
 
-    pub(crate) fn port(&self) -> u16 {
+    pub fn port(&self) -> u16 {
         self.port
     }
 }
@@ -107,7 +111,7 @@ impl Drop for Running {
 }
 
 /// An example's program, in an environment that chooses nothing for it.
-pub(crate) fn command(name: &str) -> Command {
+pub fn command(name: &str) -> Command {
     let mut command = Command::new(built(name));
     for choice in ["CERTIFICATES", "LIMITS", "PORT", "REDIS_URL", "STATE"] {
         command.env_remove(choice);

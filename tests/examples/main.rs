@@ -1,7 +1,6 @@
 //! Runs every example as `examples/README.md` says, and compares with what is written there.
 
 #![allow(
-    dead_code,
     unreachable_pub,
     clippy::expect_used,
     clippy::panic,
@@ -10,24 +9,19 @@
 )]
 
 #[cfg(all(feature = "cluster", feature = "sentinel", feature = "tls"))]
-#[path = "support/certificates.rs"]
-mod certificates;
-#[cfg(all(feature = "cluster", feature = "sentinel", feature = "tls"))]
-#[path = "examples/connect.rs"]
 mod connect;
-#[path = "examples/running.rs"]
-mod running;
-mod support;
 
-use std::{collections::BTreeSet, fs, path::PathBuf, process::Command, time::Duration};
+use std::{collections::BTreeSet, fs, process::Command, time::Duration};
 
 use http::{Request, Response};
 use hyper::body::Incoming;
 use hyper_util::rt::TokioIo;
 use tokio::net::TcpStream;
 
-use running::{Running, command};
-use support::RedisServer;
+use kit::{
+    RedisServer,
+    running::{Running, command},
+};
 
 /// Longer than anything here takes, on the busiest machine.
 const TIME_LIMIT: Duration = Duration::from_secs(60);
@@ -42,7 +36,7 @@ fn servers_in_memory() {
 /// A number of the file that is changed while the server runs counts.
 #[tokio::test(flavor = "multi_thread")]
 async fn the_server_takes_other_limits_while_it_runs() {
-    let limits = std::env::temp_dir().join(support::unique("limits"));
+    let limits = std::env::temp_dir().join(kit::unique("limits"));
     let text = read("examples/limits.toml");
     fs::write(&limits, &text).unwrap();
     let server = Running::spawn(command("server").env("LIMITS", &limits));
@@ -310,7 +304,7 @@ fn every_example_is_documented_with_the_features_it_needs() {
             );
         }
     }
-    let files = fs::read_dir(root().join("examples"))
+    let files = fs::read_dir(kit::root().join("examples"))
         .unwrap()
         .map(|entry| entry.unwrap().path());
     let found: BTreeSet<String> = files
@@ -444,10 +438,6 @@ fn field<'a>(answer: &'a Response<Incoming>, name: &str) -> &'a str {
     answer.headers()[name].to_str().unwrap()
 }
 
-fn root() -> PathBuf {
-    PathBuf::from(env!("CARGO_MANIFEST_DIR"))
-}
-
 fn read(path: &str) -> String {
-    fs::read_to_string(root().join(path)).unwrap_or_else(|error| panic!("{path}: {error}"))
+    fs::read_to_string(kit::root().join(path)).unwrap_or_else(|error| panic!("{path}: {error}"))
 }

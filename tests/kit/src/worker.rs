@@ -31,7 +31,6 @@ impl Worker {
     }
 
     /// Ends the work with this number.
-    #[allow(clippy::print_stdout, reason = "by which the two processes speak")]
     pub fn report(result: i64) {
         println!("{RESULT}{result}");
     }
