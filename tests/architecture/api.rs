@@ -271,9 +271,10 @@ fn public_fields(fields: &Fields) -> String {
             name.chain([text(&field.ty)]).collect::<String>()
         })
         .collect();
-    match public.is_empty() {
-        true => String::new(),
-        false => format!(" {{ {} }}", public.join(", ")),
+    if public.is_empty() {
+        String::new()
+    } else {
+        format!(" {{ {} }}", public.join(", "))
     }
 }
 

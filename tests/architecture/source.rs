@@ -153,9 +153,12 @@ pub(crate) fn attributes(item: &Item) -> &[Attribute] {
 
 /// The paths of a `use`, each with the name that it gives, if it gives one.
 pub(crate) fn paths(tree: &UseTree, before: &[String]) -> Vec<(Names, Option<String>)> {
-    let with = |name: &syn::Ident| match name == "self" {
-        true => before.to_vec(),
-        false => [before, &[name.to_string()]].concat(),
+    let with = |name: &syn::Ident| {
+        if name == "self" {
+            before.to_vec()
+        } else {
+            [before, &[name.to_string()]].concat()
+        }
     };
     match tree {
         UseTree::Path(path) => {

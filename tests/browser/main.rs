@@ -172,24 +172,27 @@ fn it_shows_a_redis_that_is_away_and_its_return() {
         browser.wait_for("#calls", row);
     }
     for is_killed in [true, false] {
-        match is_killed {
-            true => redis.kill(),
-            false => redis.stop_process(),
+        if is_killed {
+            redis.kill()
+        } else {
+            redis.stop_process()
         }
         let began = Instant::now();
         browser.wait_for("#alarm", "Redis does not answer");
         println!("seen after {:?}, killed: {is_killed}", began.elapsed());
         // A breaker is for a server that can be reached and does not answer.
-        let state = match is_killed {
-            true => "no connection since",
-            false => "breaker open since",
+        let state = if is_killed {
+            "no connection since"
+        } else {
+            "breaker open since"
         };
         browser.wait_for("#nodes", state);
         browser.wait_for("#calls", "failed: ");
         browser.wait_for("#sources", "as Redis did not answer");
-        match is_killed {
-            true => redis.restart(),
-            false => redis.resume(),
+        if is_killed {
+            redis.restart()
+        } else {
+            redis.resume()
         }
         browser.wait_until("document.getElementById('alarm').hidden");
         browser.wait_for("#nodes", "connected since");

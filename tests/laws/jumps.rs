@@ -236,15 +236,14 @@ fn by_the_clock_of_a_server_for_rules() {
             let mark = unique("jumps");
             let store = patient(RedisServer::shared().url()).prefix(&mark);
             let store = store.deny_cache(Duration::ZERO).build().unwrap();
-            let layer = match listed {
-                true => list_of(&store, input.0, remaining),
-                false => {
-                    let layer = RateLimitLayer::builder(&store).count_remaining(remaining);
-                    layer
-                        .otherwise(input.0.by(Constant("all")))
-                        .build()
-                        .unwrap()
-                }
+            let layer = if listed {
+                list_of(&store, input.0, remaining)
+            } else {
+                let layer = RateLimitLayer::builder(&store).count_remaining(remaining);
+                layer
+                    .otherwise(input.0.by(Constant("all")))
+                    .build()
+                    .unwrap()
             };
             let pass = move_server(&mark);
             runtime.block_on(law(&layer, Way::Log, &pass, input));

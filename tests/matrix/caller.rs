@@ -116,9 +116,10 @@ pub fn service(store: &RedisStore, lane: &'static Lane, counts: &Arc<Counts>) ->
     let mut rules = Vec::new();
     for (place, allowed) in lane.limits().enumerate() {
         let (limit, name) = (allowed.limit(), rule(lane, place).unwrap());
-        let rule = match allowed.by_user {
-            true => Rule::new(&name, limit, FromHeader::new("x-user")),
-            false => Rule::new(&name, limit, Constant("all")),
+        let rule = if allowed.by_user {
+            Rule::new(&name, limit, FromHeader::new("x-user"))
+        } else {
+            Rule::new(&name, limit, Constant("all"))
         };
         let rule = match lane.policy() {
             Some(policy) => rule.on_failure(policy),

@@ -88,13 +88,19 @@ async fn leave(scene: &Scene, limiter: &RateLimiter, is_own: bool) -> u64 {
     let observed = scene.load.observed.clone();
     // O8: also for each that left, except the three that were never polled.
     let report = |left: usize, decisions: &[Result<Decision, Error>]| {
-        (3..left).for_each(|_| match is_own {
-            true => observed.less_left_of_crowd(),
-            false => observed.less_left(),
+        (3..left).for_each(|_| {
+            if is_own {
+                observed.less_left_of_crowd();
+            } else {
+                observed.less_left();
+            }
         });
-        decisions.iter().for_each(|decision| match is_own {
-            true => observed.less_of_crowd(decision),
-            false => observed.less(decision),
+        decisions.iter().for_each(|decision| {
+            if is_own {
+                observed.less_of_crowd(decision);
+            } else {
+                observed.less(decision);
+            }
         });
         let allowed = decisions.iter().flatten().filter(|it| it.is_allowed());
         allowed.count()

@@ -22,8 +22,9 @@ pub const MAX_WAIT: Duration = Duration::from_millis(120);
 /// rule.
 pub fn guarded(store: RedisStoreBuilder, budget: Duration) -> RedisStoreBuilder {
     let store = store.deadline(budget).deny_cache(Duration::from_secs(1));
-    match budget > BUDGET {
-        true => store.response_timeout(budget).connect_timeout(budget),
-        false => store,
+    if budget > BUDGET {
+        store.response_timeout(budget).connect_timeout(budget)
+    } else {
+        store
     }
 }

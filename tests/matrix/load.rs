@@ -111,17 +111,16 @@ impl Load {
     fn spawn(&mut self, handle: usize, index: usize, prefix: &str, seed: u64) {
         let lane = &LANES[index];
         let store = &self.handles[handle];
-        let asking = match lane.is_http() {
-            true => Asking::Http(service(store, lane, &self.counts)),
-            false => {
-                let name = format!("{prefix}-{}", lane.name);
-                Asking::Limiter(match (lane.how, lane.limits().next()) {
-                    (How::Calendar, Some(allowed)) => {
-                        allowed.daily().named(lane.name).single(store).unwrap()
-                    }
-                    _ => RateLimiter::new(store, &name).unwrap(),
-                })
-            }
+        let asking = if lane.is_http() {
+            Asking::Http(service(store, lane, &self.counts))
+        } else {
+            let name = format!("{prefix}-{}", lane.name);
+            Asking::Limiter(match (lane.how, lane.limits().next()) {
+                (How::Calendar, Some(allowed)) => {
+                    allowed.daily().named(lane.name).single(store).unwrap()
+                }
+                _ => RateLimiter::new(store, &name).unwrap(),
+            })
         };
         for task in 0..TASKS_PER_LANE {
             let random = Random(seed ^ (((handle * 128 + index * 8 + task) as u64) << 32));

@@ -118,22 +118,19 @@ impl<'a> History<'a> {
                 outage.filter(|(_, last)| answer.sent < *last + self.interval + WHOLE_MILLISECOND);
             let (began, last) = goes_on.unwrap_or((answer.sent, answer.end));
             outage = Some((began, last.max(answer.end)));
-            match answer.is_granted {
-                true => {
-                    let used = self.surely_used(answer, began);
-                    assert!(
-                        used <= share,
-                        "O3: {used} permits where a share has {share}, in an outage since {began:?}: {limiter:?}, {answer:?}"
-                    );
-                    granted += answer.permits.unsigned_abs();
-                }
-                false => {
-                    let used = self.perhaps_used(answer);
-                    assert!(
-                        used + answer.permits > share,
-                        "O3: refused after {used} permits, and a share has {share}: {limiter:?}, {answer:?}"
-                    );
-                }
+            if answer.is_granted {
+                let used = self.surely_used(answer, began);
+                assert!(
+                    used <= share,
+                    "O3: {used} permits where a share has {share}, in an outage since {began:?}: {limiter:?}, {answer:?}"
+                );
+                granted += answer.permits.unsigned_abs();
+            } else {
+                let used = self.perhaps_used(answer);
+                assert!(
+                    used + answer.permits > share,
+                    "O3: refused after {used} permits, and a share has {share}: {limiter:?}, {answer:?}"
+                );
             }
         }
         granted
@@ -145,9 +142,12 @@ impl<'a> History<'a> {
     fn surely_used(&self, answer: &Received, began: Duration) -> i64 {
         let from = (answer.end + WHOLE_MILLISECOND).saturating_sub(self.interval);
         let within = self.asked_between(from, answer.end);
-        let surely = within.filter(|other| match other.is_local {
-            true => other.end <= answer.end,
-            false => other.end <= began,
+        let surely = within.filter(|other| {
+            if other.is_local {
+                other.end <= answer.end
+            } else {
+                other.end <= began
+            }
         });
         surely.map(|other| other.permits).sum()
     }

@@ -53,9 +53,10 @@ async fn is_asked_for_all_the_time(scene: &Scene, hot: RateLimiter) {
                 for _ in 0..50 {
                     asked += 1;
                     let answer = hot.try_acquire().await;
-                    match is_own {
-                        true => observed.less_of_crowd(&answer),
-                        false => observed.less(&answer),
+                    if is_own {
+                        observed.less_of_crowd(&answer);
+                    } else {
+                        observed.less(&answer);
                     }
                     match answer {
                         Ok(decision) => granted += u64::from(decision.is_allowed()),

@@ -207,9 +207,12 @@ impl Stage {
             if expected.all_seen {
                 // A calendar that was evicted shows nowhere.
                 // Of a grant that is there twice, a settlement leaves its permits in either place.
-                let shows = |it: &&Limiter| match it.is_own_log() {
-                    true => !expected.twice,
-                    false => expected.exact || !it.is_calendar(),
+                let shows = |it: &&Limiter| {
+                    if it.is_own_log() {
+                        !expected.twice
+                    } else {
+                        expected.exact || !it.is_calendar()
+                    }
                 };
                 tally.check_received(&ledger, ended.limiters.iter().filter(shows));
             }
@@ -300,13 +303,12 @@ impl Scene {
                 watch.catch_up();
             }
             let mut ledger = self.stage.ledger.lock().unwrap();
-            match with_data {
-                true => {
-                    for kept in kept_by(&self.server, &self.stage.load.limiters) {
-                        ledger.read(&kept);
-                    }
+            if with_data {
+                for kept in kept_by(&self.server, &self.stage.load.limiters) {
+                    ledger.read(&kept);
                 }
-                false => ledger.data_lost(),
+            } else {
+                ledger.data_lost();
             }
             drop(ledger);
             let watch = Watch::open(&self.server, &self.stage.ledger);

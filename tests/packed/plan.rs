@@ -251,9 +251,10 @@ impl Maker {
         let row = &rows[usize::from(request.charges[0].row) - 1];
         let has_log = matches!(row, Sketch::Row(Row::Log(_)));
         for caller in 0..i64::from(if asks { 0 } else { request.callers }) {
-            let fresh = match has_log {
-                true => call.id(place + caller),
-                false => call.id(place).plus(caller),
+            let fresh = if has_log {
+                call.id(place + caller)
+            } else {
+                call.id(place).plus(caller)
             };
             let id = request.resent.unwrap_or(fresh);
             self.sent.push((id, request.clone()));

@@ -221,21 +221,23 @@ impl World {
         };
         let call = &call;
         let played = match lone {
-            Some(argument) => match self.is_usual(call, &names[0]) {
-                true => self.run(true, &argument, &names)?,
-                false => {
+            Some(argument) => {
+                if self.is_usual(call, &names[0]) {
+                    self.run(true, &argument, &names)?
+                } else {
                     self.leave(&argument, &names)?;
                     self.run(false, &call.build(), &names)?
                 }
-            },
+            }
             None => self.run(false, &call.build(), &names)?,
         };
         let before = self.keys.clone();
         let reply = decide(call, &names, &mut self.keys, self.us);
         let met = self.damage_met(call, &names);
-        let compared = match met.is_empty() {
-            true => self.compare(&reply, call, &played, &names, &before),
-            false => compare_foreign(&reply, &played),
+        let compared = if met.is_empty() {
+            self.compare(&reply, call, &played, &names, &before)
+        } else {
+            compare_foreign(&reply, &played)
         };
         compared.map_err(|difference| {
             let states = |keys: &Keys| {
@@ -310,9 +312,10 @@ impl World {
             return Ok(());
         }
         let played = self.run(true, argument, names)?;
-        match played.sent == kit::Reply::Nil && played.writes[0].is_empty() {
-            true => Ok(()),
-            false => Err(format!("not left to the other script: {:?}", played.sent)),
+        if played.sent == kit::Reply::Nil && played.writes[0].is_empty() {
+            Ok(())
+        } else {
+            Err(format!("not left to the other script: {:?}", played.sent))
         }
     }
 

@@ -156,9 +156,10 @@ pub fn compare(model: &mut State, mut real: State) -> Result<(), String> {
         runs(&mut found.log_ttl, foreseen.log_ttl);
         learn(foreseen, found);
     }
-    match *model == real {
-        true => Ok(()),
-        false => Err(format!("foreseen {model:?}, found {real:?}")),
+    if *model == real {
+        Ok(())
+    } else {
+        Err(format!("foreseen {model:?}, found {real:?}"))
     }
 }
 

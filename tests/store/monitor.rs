@@ -121,9 +121,10 @@ async fn metrics_make_redis_do_no_more() {
         let clock = ManualClock::new();
         let store = patient(server.url()).deny_cache(Duration::ZERO);
         let store = store.client_clock(clock.clone());
-        let store = match observed {
-            true => store.observe(Arc::new(Metrics::new())),
-            false => store.summary(None),
+        let store = if observed {
+            store.observe(Arc::new(Metrics::new()))
+        } else {
+            store.summary(None)
         };
         let in_redisson = store.clone().redisson().build().unwrap();
         let store = store.build().unwrap();

@@ -228,13 +228,15 @@ async fn each_is_reported_once<S: Settles>(
     let mut waiting = Vec::new();
     for _ in 0..requests {
         if random.one_in(10) {
-            let decision = match random.one_in(3) {
-                true => both.try_acquire().await.unwrap(),
-                false => direct.try_acquire().await.unwrap(),
+            let decision = if random.one_in(3) {
+                both.try_acquire().await.unwrap()
+            } else {
+                direct.try_acquire().await.unwrap()
             };
-            let result = match decision.is_allowed() {
-                true => "allow",
-                false => "deny",
+            let result = if decision.is_allowed() {
+                "allow"
+            } else {
+                "deny"
             };
             count(&mut own, result, decision.source().as_str());
             continue;

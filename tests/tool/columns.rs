@@ -45,9 +45,10 @@ fn a_column_that_is_something_else_is_an_error_that_says_what_stands_where() {
     // Names in place of addresses, as Apache looks them up.
     let named = |percent: u64| {
         lines(200, |number, time| {
-            let ip = match is_other(number, percent) {
-                true => format!("crawl-{number}.example"),
-                false => format!("192.0.2.{number}"),
+            let ip = if is_other(number, percent) {
+                format!("crawl-{number}.example")
+            } else {
+                format!("192.0.2.{number}")
             };
             format!("{ip} - - [{time}] \"GET / HTTP/1.1\" 200 5")
         })

@@ -81,9 +81,10 @@ fn traffic() -> Vec<Sent> {
                 100.. => format!("198.51.100.{}", caller - 99),
                 _ => format!("203.0.113.{}", caller + 1),
             };
-            let (method, path) = match is_login {
-                true => ("POST", "/login"),
-                false => ("GET", "/orders?id=7&q=a,b"),
+            let (method, path) = if is_login {
+                ("POST", "/login")
+            } else {
+                ("GET", "/orders?id=7&q=a,b")
             };
             sent.push(Sent {
                 time,
@@ -110,9 +111,10 @@ fn refused<'s>(sent: impl Iterator<Item = &'s Sent>, (most, within): (usize, i64
     for it in sent {
         let grants = grants.entry(it.caller).or_default();
         let live = grants.iter().filter(|grant| **grant + within > it.time);
-        match live.count() < most {
-            true => grants.push(it.time),
-            false => *refused.entry(it.caller).or_default() += 1,
+        if live.count() < most {
+            grants.push(it.time);
+        } else {
+            *refused.entry(it.caller).or_default() += 1;
         }
     }
     [refused.len() as u64, refused.values().sum()]

@@ -61,9 +61,12 @@ fn ratelimit(arguments: &[&str], input: &[u8]) -> Ran {
 /// Splits a line into arguments, as a shell does: at blanks outside single quotes.
 fn words(line: &str) -> Vec<&str> {
     let parts = line.split('\'').zip([false, true].into_iter().cycle());
-    let words = parts.flat_map(|(part, quoted)| match quoted {
-        true => vec![part],
-        false => part.split_whitespace().collect(),
+    let words = parts.flat_map(|(part, quoted)| {
+        if quoted {
+            vec![part]
+        } else {
+            part.split_whitespace().collect()
+        }
     });
     words.collect()
 }

@@ -43,9 +43,10 @@ impl Running {
     /// A user's request, or one from an address that the proxy names.
     async fn ask(&self, method: &str, path: &str, who: &str, body: &str) -> Reply {
         let token = format!("Bearer token-of-{who}");
-        let who = match who.contains('.') {
-            true => ("x-forwarded-for", who),
-            false => ("authorization", &*token),
+        let who = if who.contains('.') {
+            ("x-forwarded-for", who)
+        } else {
+            ("authorization", &*token)
         };
         let request = with(method, path, &[who]).map(|_| body.to_owned());
         send(self.address, request).await

@@ -387,10 +387,11 @@ impl CompiledRules {
             all.include(&further);
         }
         let Some(first) = all.charges.first() else {
-            return match again {
-                // It was decided and reported when it passed before.
-                true => Plan::Pass,
-                false => self.passes(RequestResult::NoRule),
+            // Again: it was decided and reported when it passed before.
+            return if again {
+                Plan::Pass
+            } else {
+                self.passes(RequestResult::NoRule)
             };
         };
         // If all rules are shadow rules, nothing refuses, so there is nothing to wait for.

@@ -216,9 +216,10 @@ impl Recording {
     fn comes_at_once(&self) -> Came {
         let health = self.store.health();
         let mut nodes = health.nodes.iter();
-        match nodes.all(|node| node.breaker == BreakerState::Closed) {
-            true => Came::AtOnce,
-            false => Came::LeftAlone,
+        if nodes.all(|node| node.breaker == BreakerState::Closed) {
+            Came::AtOnce
+        } else {
+            Came::LeftAlone
         }
     }
 

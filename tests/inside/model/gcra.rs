@@ -404,14 +404,16 @@ impl Stage {
                 let (answers, is_line) = (expected, question.waits && run.len() > 1);
                 for (place, (said, expected)) in said.iter().zip(answers).enumerate() {
                     // Where nothing is taken, the mark says nothing.
-                    let taken = match demand.decision(answers).is_allowed() {
-                        true => said.taken,
-                        false => expected.taken,
+                    let taken = if demand.decision(answers).is_allowed() {
+                        said.taken
+                    } else {
+                        expected.taken
                     };
                     // Of what is in use by another limit, the script says no wait in a line.
-                    let wait = match is_line && by_other[place] {
-                        true => said.wait.max(expected.wait),
-                        false => said.wait,
+                    let wait = if is_line && by_other[place] {
+                        said.wait.max(expected.wait)
+                    } else {
+                        said.wait
                     };
                     assert_eq!(
                         Answer {

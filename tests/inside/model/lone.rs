@@ -42,9 +42,10 @@ fn the_usual_reply_is_one_number_or_two() {
         let (reply, answer) = replied(&mut pair, sent, how);
         // The first of all was 10 ms before the second, and the others followed 100 ms apart.
         let next = if exact { 990 - 100 * (3 - left) } else { 0 };
-        let brief = match exact {
-            true => Value::BulkString(format!("{left} {next}").into_bytes()),
-            false => Value::Int(left),
+        let brief = if exact {
+            Value::BulkString(format!("{left} {next}").into_bytes())
+        } else {
+            Value::Int(left)
         };
         assert_eq!(reply, brief);
         assert_eq!((answer.remaining, answer.reset), (left, 1000));

@@ -47,13 +47,15 @@ struct Way {
 impl Way {
     fn all_of(steps: &str) -> Vec<Self> {
         let by_each = steps.contains("by each");
-        let sources: &[&'static str] = match by_each {
-            true => &["stored", "init", "code"],
-            false => &["stored"],
+        let sources: &[&'static str] = if by_each {
+            &["stored", "init", "code"]
+        } else {
+            &["stored"]
         };
-        let exact: &[bool] = match by_each || steps.contains("by either") {
-            true => &[false, true],
-            false => &[false],
+        let exact: &[bool] = if by_each || steps.contains("by either") {
+            &[false, true]
+        } else {
+            &[false]
         };
         let of_source = |source| exact.iter().map(move |&exact| Self { source, exact });
         sources.iter().copied().flat_map(of_source).collect()

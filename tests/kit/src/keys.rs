@@ -2,17 +2,19 @@
 
 /// Returns the name of a key beside a limiter's hash, as Redisson spells it.
 pub fn companion(name: &str, suffix: &str) -> String {
-    match name.contains('{') {
-        true => format!("{name}:{suffix}"),
-        false => format!("{{{name}}}:{suffix}"),
+    if name.contains('{') {
+        format!("{name}:{suffix}")
+    } else {
+        format!("{{{name}}}:{suffix}")
     }
 }
 
 /// Returns the key of a limiter that is one string, in our own format.
 pub fn state_key(name: &str) -> String {
-    match name.contains('{') {
-        true => format!("{name}~"),
-        false => format!("{{{name}}}~"),
+    if name.contains('{') {
+        format!("{name}~")
+    } else {
+        format!("{{{name}}}~")
     }
 }
 

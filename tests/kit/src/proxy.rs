@@ -286,9 +286,10 @@ impl Shared {
     }
 
     fn forward_requests(&self, pair: &Pair) -> io::Result<()> {
-        let mut shadow = match self.doubling.load(Ordering::SeqCst) {
-            true => Some(shadow(pair)?),
-            false => None,
+        let mut shadow = if self.doubling.load(Ordering::SeqCst) {
+            Some(shadow(pair)?)
+        } else {
+            None
         };
         let refusing_mixed = self.refusing_mixed.load(Ordering::SeqCst);
         let mut half = Vec::new();
@@ -446,10 +447,7 @@ impl Pair {
         if self.frozen.load(Ordering::SeqCst) || self.resetting.load(Ordering::SeqCst) {
             return;
         }
-        match broken {
-            true => self.reset(),
-            false => self.cut(),
-        }
+        if broken { self.reset() } else { self.cut() }
     }
 }
 

@@ -72,9 +72,10 @@ impl RedisServer {
     fn try_start(tls: Option<&Tls>, args: &[&str]) -> Result<Self, StartError> {
         let dir = TempDir::new();
         let mut last = None;
-        let port = match args.contains(&"--cluster-enabled") {
-            true => free_cluster_port,
-            false => free_port,
+        let port = if args.contains(&"--cluster-enabled") {
+            free_cluster_port
+        } else {
+            free_port
         };
         for _ in 0..5 {
             let mut args: Vec<String> = args.iter().map(|&arg| String::from(arg)).collect();

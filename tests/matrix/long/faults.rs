@@ -197,9 +197,10 @@ impl<'a> Afflicted<'a> {
     fn loses_keys(&mut self, random: &mut Random) {
         let first = random.place(self.limiters.len());
         for limiter in self.limiters.iter().cycle().skip(first).step_by(2).take(5) {
-            let key = match limiter.is_own() {
-                true => limiter.log(),
-                false => random.of(&[limiter.name.clone(), limiter.value(), limiter.log()]),
+            let key = if limiter.is_own() {
+                limiter.log()
+            } else {
+                random.of(&[limiter.name.clone(), limiter.value(), limiter.log()])
             };
             self.server.cli(&["DEL", &key]);
         }

@@ -156,9 +156,10 @@ impl Ban {
     /// Returns the ms until the ban in force ends, those until it is worth asking again, and how
     /// many refusals count.
     pub fn standing(&self, now: i64) -> [i64; 3] {
-        let [until, room] = match self.is_in_force(now) {
-            true => [self.until - now, (self.room - now).max(0)],
-            false => [0, 0],
+        let [until, room] = if self.is_in_force(now) {
+            [self.until - now, (self.room - now).max(0)]
+        } else {
+            [0, 0]
         };
         [until, room, self.sum()]
     }

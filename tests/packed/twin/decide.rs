@@ -421,9 +421,10 @@ impl Deciding<'_> {
         } else {
             0
         };
-        match banning.age < self.ban(&banning)?.1.within {
-            true => self.strike(request, &banning, strike, wait),
-            false => Ok(()),
+        if banning.age < self.ban(&banning)?.1.within {
+            self.strike(request, &banning, strike, wait)
+        } else {
+            Ok(())
         }
     }
 

@@ -120,9 +120,10 @@ impl Gcra {
     /// made what is.
     pub fn in_use(&self, clock: Clock) -> i64 {
         let backlog = self.backlog(clock.us);
-        self.pace.permits(match clock.is_own {
-            true => backlog.min(self.pace.whole),
-            false => backlog,
+        self.pace.permits(if clock.is_own {
+            backlog.min(self.pace.whole)
+        } else {
+            backlog
         })
     }
 

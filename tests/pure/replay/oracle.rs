@@ -211,9 +211,10 @@ fn refused(times: &[i64], algorithm: Algorithm, limit: Limit) -> u64 {
             }
             _ => panic!("a new algorithm needs an oracle"),
         };
-        match granted {
-            true => grants.push(*time),
-            false => refused += 1,
+        if granted {
+            grants.push(*time);
+        } else {
+            refused += 1;
         }
     }
     refused

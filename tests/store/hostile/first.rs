@@ -25,9 +25,10 @@ async fn flood(layer: &RateLimitLayer) {
     for number in 0..FLOOD as u64 {
         let id = format!("made-up-{number}");
         let answer = send(layer, request("192.0.2.1", "x-id", id.as_bytes())).await;
-        let expected = match number < PERMITS {
-            true => StatusCode::OK,
-            false => StatusCode::TOO_MANY_REQUESTS,
+        let expected = if number < PERMITS {
+            StatusCode::OK
+        } else {
+            StatusCode::TOO_MANY_REQUESTS
         };
         assert_eq!(answer.status(), expected, "{number}");
     }

@@ -144,9 +144,10 @@ fn each_metric_is_described_with_its_unit() {
     );
     for (name, (kind, unit)) in described {
         assert_eq!(kind, listed[&name].0, "{name}");
-        let expected = match name.ends_with("_seconds") {
-            true => Unit::Seconds,
-            false => Unit::Count,
+        let expected = if name.ends_with("_seconds") {
+            Unit::Seconds
+        } else {
+            Unit::Count
         };
         assert_eq!(unit, Some(expected), "{name}");
     }

@@ -39,9 +39,10 @@ async fn compression_breaks_no_body_on_either_side() {
         assert_eq!(refused.status, 429, "{what}");
         let encoded = refused.headers.contains_key("content-encoding");
         assert_eq!(encoded, refusal_encoded, "{what}");
-        let text = match encoded {
-            true => unzipped(&body).await,
-            false => String::from_utf8(body).unwrap(),
+        let text = if encoded {
+            unzipped(&body).await
+        } else {
+            String::from_utf8(body).unwrap()
         };
         let problem: serde_json::Value = serde_json::from_str(&text).expect(what);
         assert_eq!(problem["violated-policies"][0], "default");

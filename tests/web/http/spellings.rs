@@ -68,9 +68,10 @@ fn named(name: impl AsRef<str>) -> Response<Body> {
 
 /// Returns what a service may make of a path.
 fn resolved(path: &str, decodes: bool, merges: bool, resolves: bool) -> String {
-    let path = match decodes {
-        true => percent_decode_str(path).decode_utf8_lossy().into_owned(),
-        false => path.to_owned(),
+    let path = if decodes {
+        percent_decode_str(path).decode_utf8_lossy().into_owned()
+    } else {
+        path.to_owned()
     };
     let mut segments = Vec::new();
     for segment in path.split('/').skip(1) {

@@ -210,19 +210,22 @@ const NAMES: [&str; 5] = ["r0", "r1", "r2", "r3", "r4"];
 
 impl Drawn {
     fn rule(self, name: &str) -> Rule {
-        let rule = match self.shared {
-            true => Rule::shared("walk").or_init(Limit::per_hour(ENOUGH)),
-            false => Limit::per_hour(ENOUGH).by(Constant("all")),
+        let rule = if self.shared {
+            Rule::shared("walk").or_init(Limit::per_hour(ENOUGH))
+        } else {
+            Limit::per_hour(ENOUGH).by(Constant("all"))
         };
-        let rule = match self.by_request {
-            true => rule.cost_by(move |_| self.cost),
-            false => rule.cost(self.cost),
+        let rule = if self.by_request {
+            rule.cost_by(move |_| self.cost)
+        } else {
+            rule.cost(self.cost)
         };
         // Where enforced rules count, a shadow rule adds nothing.
         let rule = rule.named(name);
-        match self.shadow && !self.shared {
-            true => rule.shadow(),
-            false => rule,
+        if self.shadow && !self.shared {
+            rule.shadow()
+        } else {
+            rule
         }
     }
 }
