@@ -26,7 +26,7 @@ pub mod command;
 #[cfg(any(doc, doctest))]
 pub mod docs;
 #[cfg(feature = "inspect")]
-mod inspect;
+pub mod inspect;
 mod limiter;
 mod macros;
 pub mod observe;
@@ -40,12 +40,6 @@ mod web;
 
 #[cfg(feature = "redis")]
 pub use deadpool_redis;
-#[cfg(feature = "inspect")]
-pub use inspect::{
-    Finding, FindingKind, Severity,
-    diagnose::{Diagnosis, OtherClient, RedissonReleases},
-    verify::{Verification, VerifiedServer},
-};
 #[cfg(feature = "redis")]
 pub use redis;
 #[cfg(feature = "unstable-store")]
