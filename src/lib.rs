@@ -34,7 +34,7 @@ mod sinks;
 mod store;
 mod sync;
 #[cfg(any(test, feature = "test-util"))]
-mod test_util;
+pub mod testing;
 mod values;
 mod web;
 
@@ -48,8 +48,6 @@ pub use store::backend;
 pub use store::redis::{
     BreakerState, ConnectionState, Health, NodeHealth, RedisStore, RedisStoreBuilder,
 };
-#[cfg(any(test, feature = "test-util"))]
-pub use values::clock::ManualClock;
 #[cfg(feature = "calendar")]
 pub use values::limit::StartingOn;
 
@@ -78,7 +76,7 @@ pub use crate::{
         all_of::AllOf,
         keyed::{Keyed, LimiterKey, RateLimiterBuilder},
     },
-    store::{ExpireWhen, MemoryStore, Store, TimeToLive},
+    store::{ExpireWhen, MemoryStore, MemoryStoreBuilder, Store, TimeToLive},
     values::{
         clock::{Clock, SystemClock},
         decision::{Decision, Grant, LimitState, Missing, Refusal, RefusalKind, Source},

@@ -5,8 +5,9 @@ use std::sync::Arc;
 
 use redb::{Database, Durability, ReadableDatabase, ReadableTable, TableDefinition};
 use tower_ratelimit::{
-    Error, ErrorKind, ManualClock,
+    Error, ErrorKind,
     backend::{Backend, BackendStore, Settings, Swap, failure, laws},
+    testing::ManualClock,
 };
 
 const LIMITS: TableDefinition<&str, &[u8]> = TableDefinition::new("limits");

@@ -225,8 +225,8 @@ impl Diagnosis {
         } else if ["rate", "interval"].iter().any(is_invalid)
             || !matches!(self.field("type"), Some("0" | "1"))
         {
-            add!(found, Error "limit_unreadable": "the stored limit is invalid: call `set_rate`, and \
-                find out who wrote it");
+            add!(found, Error "limit_unreadable": "the stored limit is invalid: call `set_rate`, \
+                and find out who wrote it");
         }
     }
 
@@ -238,9 +238,9 @@ impl Diagnosis {
             }
             None | Some(0) => {}
             Some(lost @ 1..) if self.entries == 0 => {
-                add!(found, Warning "log_missing": "{lost} permits are in use, but their grants are \
-                    missing, and a Java peer throws when it has to refuse: call `repair` to free \
-                    them now; otherwise the next call from here frees them after an interval");
+                add!(found, Warning "log_missing": "{lost} permits are in use, but their grants \
+                    are missing, and a Java peer throws when it has to refuse: call `repair` to \
+                    free them now; otherwise the next call from here frees them after an interval");
             }
             Some(lost @ 1..) => {
                 add!(found, Warning "drift": "{lost} permits are lost, as by Redisson's resent \
@@ -261,9 +261,9 @@ impl Diagnosis {
         }
         let old = self.entries_of(|size| matches!(size, 8 | 20));
         if old > 0 {
-            add!(found, Warning "old_entries": "{old} entries were written by Redisson before 3.17.0: \
-                stop those processes, because they cannot read newer entries, nor newer Redisson \
-                theirs");
+            add!(found, Warning "old_entries": "{old} entries were written by Redisson before \
+                3.17.0: stop those processes, because they cannot read newer entries, nor newer \
+                Redisson theirs");
         }
         if self.entries_ahead > 0 {
             add!(found, Warning "scores_ahead": "{} entries are ahead of the server's clock, up to \
@@ -289,8 +289,8 @@ impl Diagnosis {
                     `setRate` leaves an old time to live in place");
             }
             if counted.contains(&TimeToLive::Lasting) {
-                add!(found, Note "count_outlives": "the limit expires but its counts do not, as after \
-                    Redisson's `availablePermits`: the next acquire corrects it, or call \
+                add!(found, Note "count_outlives": "the limit expires but its counts do not, as \
+                    after Redisson's `availablePermits`: the next acquire corrects it, or call \
                     `clear_expire`");
             }
         }
@@ -303,23 +303,23 @@ impl Diagnosis {
     fn look_at_the_neighbours(&self, found: &mut Vec<Finding>) {
         let mut releases = self.redisson.iter().flatten();
         if releases.any(|releases| !releases.reads_our_entries) {
-            add!(found, Warning "old_redisson": "a Redisson before 3.17.0 has used this server: stop \
-                it if it shares limits, because it cannot read newer entries");
+            add!(found, Warning "old_redisson": "a Redisson before 3.17.0 has used this server: \
+                stop it if it shares limits, because it cannot read newer entries");
         }
         let clients = self.other_clients.iter().flatten();
         let left_behind = clients.filter(|client| client.is_left_behind()).count();
         if left_behind > 0 {
-            add!(found, Note "left_behind": "{left_behind} other clients have keys without a time to \
-                live and nothing in use: remove the keys of those that have ended with UNLINK, \
+            add!(found, Note "left_behind": "{left_behind} other clients have keys without a time \
+                to live and nothing in use: remove the keys of those that have ended with UNLINK, \
                 and give the limit a keep-alive time");
         }
         if self.other_clients.is_some() && !self.scanned_all {
-            add!(found, Note "scan_incomplete": "not all keys were searched for other clients: there \
-                may be more of them");
+            add!(found, Note "scan_incomplete": "not all keys were searched for other clients: \
+                there may be more of them");
         }
         if self.other_clients.is_none() || self.redisson.is_none() {
-            add!(found, Note "not_permitted": "other clients or Redisson's releases are unknown: the \
-                user may not call SCAN, ZCOUNT or SCRIPT EXISTS");
+            add!(found, Note "not_permitted": "other clients or Redisson's releases are unknown: \
+                the user may not call SCAN, ZCOUNT or SCRIPT EXISTS");
         }
     }
 
@@ -417,7 +417,8 @@ impl fmt::Display for Diagnosis {
             }
             Algorithm::Gcra => f.write_str("  counted by GCRA")?,
             Algorithm::Calendar => f.write_str(
-                "  counted by the calendar: the date on which the window began, and the permits used",
+                "  counted by the calendar: the date on which the window began, and the permits \
+                    used",
             )?,
         }
         if !self.banned_for.is_zero() {

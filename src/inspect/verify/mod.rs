@@ -114,8 +114,8 @@ impl RedisStore {
             };
             // The other masters are still reported.
             if let Err(error) = look.server(Some(master), &mut seen).await {
-                add!(seen.findings, Error "unasked": "it could not be queried, {error}: see whether \
-                    it runs");
+                add!(seen.findings, Error "unasked": "it could not be queried, {error}: see \
+                    whether it runs");
             }
             verification.servers.push(seen);
         }
@@ -204,8 +204,8 @@ impl Look<'_> {
         };
         if apart.saturating_sub(round_trip / 2) > slack {
             let direction = if ahead { "ahead of" } else { "behind" };
-            add!(seen.findings, (severity) "clocks_apart": "its clock is {apart:.1?} {direction} the \
-                one of this process, and {then}");
+            add!(seen.findings, (severity) "clocks_apart": "its clock is {apart:.1?} {direction} \
+                the one of this process, and {then}");
         }
         Ok(())
     }

@@ -148,8 +148,8 @@ impl VerifiedServer {
                 Some(_) => (Severity::Warning, "evicts keys"),
             };
             let policy = policy.escape_debug();
-            add!(self.findings, (severity) "evicts": "it {when} when its memory is used up, by {policy}, \
-                and limits start over: use a server with `maxmemory-policy noeviction` for the \
+            add!(self.findings, (severity) "evicts": "it {when} when its memory is used up, by \
+                {policy}, and limits start over: use a server with `maxmemory-policy noeviction` for the \
                 limiters");
         }
     }
@@ -179,15 +179,15 @@ fn look_at_version(product: &str, version: &str) -> Vec<Finding> {
     if version < [6, 2, 0] {
         add!(found, Error "too_old": "{full} is too old: use Redis 6.2 or newer, or Valkey");
     } else if version < [7, 0, 0] {
-        add!(found, Note "old": "{full} works, but Redis 7 or newer reports the errors of scripts in \
-            more detail");
+        add!(found, Note "old": "{full} works, but Redis 7 or newer reports the errors of scripts \
+            in more detail");
     }
     let fixed = || FIXED.iter().filter(|(of, _)| *of == product);
     let by_its_line = fixed().any(|(_, it)| it[..2] == version[..2] && version >= *it);
     // A later line started with the fix; one between two others never had it.
     if !by_its_line && !fixed().all(|(_, it)| version > *it) {
-        add!(found, Warning "holes": "{full} by its number has security holes in Lua, CVE-2025-49844 \
-            among them, for every user who may call scripts: use Redis 6.2.20, 7.2.11, 7.4.6, \
+        add!(found, Warning "holes": "{full} by its number has security holes in Lua, \
+            CVE-2025-49844 among them, for every user who may call scripts: use Redis 6.2.20, 7.2.11, 7.4.6, \
             8.0.4, 8.2.2, Valkey 7.2.11, 8.0.6, 8.1.4 or newer ones of these lines, unless a \
             distribution has fixed it under the old number");
     }

@@ -105,7 +105,7 @@ mod tests {
     /// read is written as it was.
     #[test]
     fn bytes_that_are_changed_with_their_check_are_read_or_refused() {
-        let store = MemoryStore::new().clock(ManualClock::new());
+        let store = MemoryStore::builder().clock(ManualClock::new()).build();
         let good = |algorithm| {
             let keyed = Limit::per_hour(9).named("k").algorithm(algorithm);
             let limiter = keyed.keyed(&store).unwrap().of("a");

@@ -108,6 +108,7 @@ fn settings(shown: &mut Shown, store: &RedisStore) {
     shown.show("FailurePolicy", &FailurePolicy::local(0.5));
     shown.show("Local", &FailurePolicy::local(0.5));
     shown.show("MemoryStore", &MemoryStore::new());
+    shown.show("MemoryStoreBuilder", &MemoryStore::builder());
     shown.show("RedisStore", store);
     shown.show("ManualClock", &ManualClock::new());
     shown.show("SystemClock", &SystemClock);

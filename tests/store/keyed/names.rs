@@ -93,7 +93,7 @@ impl Observer for Seen {
 #[tokio::test]
 async fn observers_see_the_name_of_the_limit_and_no_key() {
     let seen = Arc::new(Seen::default());
-    let store = MemoryStore::new().observe(seen.clone());
+    let store = MemoryStore::builder().observe(seen.clone()).build();
     let mails = Limit::per_hour(5).named("mails").keyed(&store).unwrap();
     take(&mails.of("ann"), 1).await;
     let expected = [(Some("mails".to_owned()), false)];

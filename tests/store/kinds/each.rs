@@ -18,10 +18,11 @@ macro_rules! of_every_kind {
             mod in_memory {
                 $(#[tokio::test]
                 async fn $law() {
-                    let mut store = crate::scene::MemoryStore::new();
+                    let mut store = crate::scene::MemoryStore::builder();
                     if !crate::scene::Way::OWN.contains(&$way) {
                         store = store.redisson();
                     }
+                    let store = store.build();
                     crate::kinds::each::$law($way, store).await;
                 })+
             }
@@ -209,7 +210,7 @@ async fn a_keep_alive_time_is_put_off_by_use(way: Way, store: impl Settles) {
 async fn a_clock_that_is_set_back_costs_an_interval(way: Way) {
     let ten = secs(10);
     let clock = ManualClock::new();
-    let store = MemoryStore::new().clock(clock.clone());
+    let store = MemoryStore::builder().clock(clock.clone()).build();
     let limiter = way.limited(&store, Limit::new(5, ten)).await;
     take(&limiter, 5).await;
     clock.set(clock.now() - HOUR);

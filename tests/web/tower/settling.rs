@@ -127,7 +127,7 @@ async fn the_grant_of_a_rule_is_a_part_of_the_whole() {
 /// The ban of a shadow rule refuses nothing, so what fits its limit is taken, and can be corrected.
 #[tokio::test]
 async fn what_a_shadow_rule_took_while_it_would_ban_is_given_back() {
-    let (store, clock) = MemoryStore::manual();
+    let (store, clock) = MemoryStore::builder().build_manual();
     let ban = Ban::after(1).within(secs(3600)).lasting(secs(3600));
     let rule = Rule::shared("shade").or_init(Limit::per_minute(1));
     let rule = rule.named("shade").ban(ban).shadow();
@@ -229,8 +229,7 @@ async fn debt_brings_back(way: Way) {
     let rule = |limit: Limit| way.rule(limit.by(FromHeader::new("x-key")));
     // As long as so many permits take.
     let seconds = if way == Way::Gcra { 2 } else { 1 };
-    let (memory, clock) = MemoryStore::manual();
-    let memory = memory.max_limiters(1);
+    let (memory, clock) = MemoryStore::builder().max_limiters(1).build_manual();
     let layer = RateLimitLayer::new(&memory, rule(Limit::per_second(10)));
     let answers = Answers::default();
     let service = layer.layer(answers.service());

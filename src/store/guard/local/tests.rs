@@ -31,7 +31,7 @@ impl World {
     fn new(policy: FailurePolicy) -> Self {
         let clock = ManualClock::new();
         let server = Scripted {
-            decided_by: Some(MemoryStore::new().clock(clock.clone())),
+            decided_by: Some(MemoryStore::builder().clock(clock.clone()).build()),
             ..Scripted::default()
         };
         Self {
@@ -51,8 +51,8 @@ impl World {
     /// Returns one with no place left for what is decided here.
     fn full(policy: FailurePolicy) -> Self {
         let mut world = Self::new(policy);
-        let store = MemoryStore::new().clock(world.clock.clone());
-        world.guard.fallback.locals.store = store.max_limiters(1).shared;
+        let store = MemoryStore::builder().clock(world.clock.clone());
+        world.guard.fallback.locals.store = store.max_limiters(1).build().shared;
         world.fail(true);
         let daily = LimitSource::Code(Limit::per_day(90));
         assert!(world.takes([charge("other", 1, daily)]));
