@@ -149,8 +149,8 @@ impl VerifiedServer {
             };
             let policy = policy.escape_debug();
             add!(self.findings, (severity) "evicts": "it {when} when its memory is used up, by \
-                {policy}, and limits start over: use a server with `maxmemory-policy noeviction` for the \
-                limiters");
+                {policy}, and limits start over: use a server with `maxmemory-policy noeviction` \
+                for the limiters");
         }
     }
 }
@@ -187,9 +187,9 @@ fn look_at_version(product: &str, version: &str) -> Vec<Finding> {
     // A later line started with the fix; one between two others never had it.
     if !by_its_line && !fixed().all(|(_, it)| version > *it) {
         add!(found, Warning "holes": "{full} by its number has security holes in Lua, \
-            CVE-2025-49844 among them, for every user who may call scripts: use Redis 6.2.20, 7.2.11, 7.4.6, \
-            8.0.4, 8.2.2, Valkey 7.2.11, 8.0.6, 8.1.4 or newer ones of these lines, unless a \
-            distribution has fixed it under the old number");
+            CVE-2025-49844 among them, for every user who may call scripts: use Redis 6.2.20, \
+            7.2.11, 7.4.6, 8.0.4, 8.2.2, Valkey 7.2.11, 8.0.6, 8.1.4 or newer ones of these lines, \
+            unless a distribution has fixed it under the old number");
     }
     found
 }

@@ -105,8 +105,8 @@ fn settings(shown: &mut Shown, store: &RedisStore) {
     let layer = RateLimitLayer::new(store, rule());
     shown.show("RateLimitLayer", &layer);
     shown.show("Watch", &layer.watch(file, "/etc/shop/rules.toml"));
-    shown.show("FailurePolicy", &FailurePolicy::local(0.5));
-    shown.show("Local", &FailurePolicy::local(0.5));
+    shown.show("FailurePolicy", &FailurePolicy::Local(0.5));
+    shown.show("Local", &FailurePolicy::Local(0.5));
     shown.show("MemoryStore", &MemoryStore::new());
     shown.show("MemoryStoreBuilder", &MemoryStore::builder());
     shown.show("RedisStore", store);

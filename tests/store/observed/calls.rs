@@ -109,7 +109,7 @@ async fn an_outage_is_reported_with_what_decided_instead() {
     let layers = [
         layer("open", FailurePolicy::Allow),
         layer("shut", FailurePolicy::Deny),
-        layer("half", FailurePolicy::local(1.0)),
+        layer("half", FailurePolicy::Local(1.0)),
     ];
     let request = || request_of("a");
     for layer in &layers {

@@ -66,7 +66,7 @@ fn every_mistake_of_a_rule_is_named() {
     let secret = Secret::new("k1", "0123456789abcdef0123456789abcdef").unwrap();
     let digest = hour.by(FromHeader::new("x-key").digest(&secret));
     let cookie = hour.by((PeerIp, FromHeader::new("cookie").plain()));
-    let in_all = FailurePolicy::local(1.5);
+    let in_all = FailurePolicy::Local(1.5);
     let shared = Rule::shared;
     let (users, orders) = (shared("user:<key>").named("users"), shared("orders"));
     let (mine, set) = (by_key(1).named("mine"), shared("api").or_init(hour));

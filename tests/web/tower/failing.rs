@@ -23,7 +23,7 @@ fn policies() -> impl Strategy<Value = FailurePolicy> {
     prop_oneof![
         Just(FailurePolicy::Allow),
         Just(FailurePolicy::Deny),
-        (1..=4u32).prop_map(|parts| FailurePolicy::local(1.0 / f64::from(parts))),
+        (1..=4u32).prop_map(|parts| FailurePolicy::Local(1.0 / f64::from(parts))),
     ]
 }
 
