@@ -10,8 +10,9 @@ use std::{
 };
 
 use tower_ratelimit::{
-    Error, ManualClock,
+    Error,
     backend::{Backend, BackendStore, Settings, Swap, laws},
+    testing::ManualClock,
 };
 
 /// The values of limiters, in this process.

@@ -245,9 +245,10 @@ async fn main() -> Result<(), Box<dyn Error>> {
     let metrics = Arc::new(Metrics::new());
     let activity = Arc::new(Activity::new());
     let state = env::var_os("STATE").map(PathBuf::from);
-    let memory = MemoryStore::new()
+    let memory = MemoryStore::builder()
         .observe(metrics.clone())
-        .observe(activity.clone());
+        .observe(activity.clone())
+        .build();
     let (limits, redis) = match env::var("REDIS_URL") {
         Ok(url) => {
             // Not the 50 ms of a service: while a compiler runs, they are over before Redis gets

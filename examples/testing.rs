@@ -60,7 +60,7 @@ async fn attempt(
 
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> Result<(), Box<dyn Error>> {
-    let (store, clock) = MemoryStore::manual();
+    let (store, clock) = MemoryStore::builder().build_manual();
     let app = app(&store)?;
     for number in 1..=7 {
         if number == 7 {
@@ -86,7 +86,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
 #[cfg(test)]
 mod tests {
     use axum::http::header;
-    use tower_ratelimit::{ErrorKind, ManualClock, RefusalKind};
+    use tower_ratelimit::{ErrorKind, RefusalKind, testing::ManualClock};
 
     use super::*;
 
@@ -96,7 +96,7 @@ mod tests {
     const MILLISECOND: Duration = Duration::from_millis(1);
 
     fn start() -> (Router, ManualClock) {
-        let (store, clock) = MemoryStore::manual();
+        let (store, clock) = MemoryStore::builder().build_manual();
         (app(&store).unwrap(), clock)
     }
 
@@ -159,7 +159,7 @@ mod tests {
     /// A guesser is not to profit from an outage of Redis, and other routes are not to notice.
     #[tokio::test]
     async fn while_the_store_fails_no_login_is_possible() {
-        let app = app(&MemoryStore::failing(ErrorKind::Timeout)).unwrap();
+        let app = app(&MemoryStore::builder().failing(ErrorKind::Timeout).build()).unwrap();
         let response = attempt(&app, ANN, "correct horse battery staple").await;
         let response = response.unwrap();
         Decision::of(&response).assert_refused_as(RefusalKind::Unavailable);

@@ -26,7 +26,7 @@ pub mod command;
 #[cfg(any(doc, doctest))]
 pub mod docs;
 #[cfg(feature = "inspect")]
-mod inspect;
+pub mod inspect;
 mod limiter;
 mod macros;
 pub mod observe;
@@ -34,18 +34,12 @@ mod sinks;
 mod store;
 mod sync;
 #[cfg(any(test, feature = "test-util"))]
-mod test_util;
+pub mod testing;
 mod values;
 mod web;
 
 #[cfg(feature = "redis")]
 pub use deadpool_redis;
-#[cfg(feature = "inspect")]
-pub use inspect::{
-    Finding, FindingKind, Severity,
-    diagnose::{Diagnosis, OtherClient, RedissonReleases},
-    verify::{Verification, VerifiedServer},
-};
 #[cfg(feature = "redis")]
 pub use redis;
 #[cfg(feature = "unstable-store")]
@@ -54,8 +48,6 @@ pub use store::backend;
 pub use store::redis::{
     BreakerState, ConnectionState, Health, NodeHealth, RedisStore, RedisStoreBuilder,
 };
-#[cfg(any(test, feature = "test-util"))]
-pub use values::clock::ManualClock;
 #[cfg(feature = "calendar")]
 pub use values::limit::StartingOn;
 
@@ -84,7 +76,7 @@ pub use crate::{
         all_of::AllOf,
         keyed::{Keyed, LimiterKey, RateLimiterBuilder},
     },
-    store::{ExpireWhen, MemoryStore, Store, TimeToLive},
+    store::{ExpireWhen, MemoryStore, MemoryStoreBuilder, Store, TimeToLive},
     values::{
         clock::{Clock, SystemClock},
         decision::{Decision, Grant, LimitState, Missing, Refusal, RefusalKind, Source},

@@ -34,8 +34,9 @@ macro_rules! number {
 
 number!(u8, u32, u64, u128);
 
-/// The greatest number that states have, but for the end of time: twice as much fits.
-const MOST: i64 = 1 << 60;
+/// The greatest number that states have, but for the end of time: twice as much fits. An expiry may
+/// be 2^52 ms from now.
+const MOST: i64 = 4_600_000_000_000_000_000;
 
 impl Bytes for i64 {
     fn write(&self, to: &mut Vec<u8>) {
@@ -197,6 +198,6 @@ impl Bytes for StoredLimit {
         };
         // Only Java stores others, and no store has these bytes from Java.
         let is_valid = read.limit().is_some_and(|limit| limit.stored() == read);
-        (is_valid && read.keep_alive <= MOST.unsigned_abs() / 1_000_000).then_some(read)
+        (is_valid && read.keep_alive <= MOST.unsigned_abs() / 1000).then_some(read)
     }
 }

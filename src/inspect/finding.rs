@@ -3,17 +3,23 @@
 use std::fmt;
 
 /// A problem with a server or with a limiter. `Display` has the remedy.
+///
+/// With the feature `serde` it is serialized as a map of `kind`, its [`code`](Self::code),
+/// `severity` and `text`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Finding {
-    pub(super) kind: FindingKind,
+    pub(super) code: &'static str,
     pub(super) severity: Severity,
     pub(super) text: String,
 }
 
 impl Finding {
-    /// Returns its kind.
-    pub fn kind(&self) -> FindingKind {
-        self.kind
+    /// Returns what is found as a word that stays the same, for alerts and scripts: [a table] has
+    /// all of them. The text is for people, and may change.
+    ///
+    /// [a table]: https://docs.rs/tower-ratelimit/latest/tower_ratelimit/docs/operations#findings
+    pub fn code(&self) -> &'static str {
+        self.code
     }
 
     /// Returns how severe it is.
@@ -22,15 +28,15 @@ impl Finding {
     }
 }
 
-/// Makes a [`Finding`]: `finding!(Error NoLua: "it runs no Lua")`, or with a variable in
-/// parentheses, `finding!((severity) Evicts: "it evicts keys")`.
+/// Makes a [`Finding`]: `finding!(Error "no_lua": "it runs no Lua")`, or with a variable in
+/// parentheses, `finding!((severity) "evicts": "it evicts keys")`.
 macro_rules! finding {
-    ($severity:ident $kind:ident: $($text:tt)*) => {
-        $crate::inspect::finding::finding!(($crate::inspect::Severity::$severity) $kind: $($text)*)
+    ($severity:ident $code:literal: $($text:tt)*) => {
+        $crate::inspect::finding::finding!(($crate::inspect::Severity::$severity) $code: $($text)*)
     };
-    (($severity:expr) $kind:ident: $($text:tt)*) => {
+    (($severity:expr) $code:literal: $($text:tt)*) => {
         $crate::inspect::Finding {
-            kind: $crate::inspect::FindingKind::$kind,
+            code: $code,
             severity: $severity,
             text: format!($($text)*),
         }
@@ -38,7 +44,7 @@ macro_rules! finding {
 }
 pub(super) use finding;
 
-/// Adds a [`Finding`] to others: `add!(found, Error NoLua: "it runs no Lua")`.
+/// Adds a [`Finding`] to others: `add!(found, Error "no_lua": "it runs no Lua")`.
 macro_rules! add {
     ($found:expr, $($finding:tt)*) => {
         $found.push($crate::inspect::finding::finding!($($finding)*))
@@ -49,6 +55,19 @@ pub(super) use add;
 impl fmt::Display for Finding {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.text)
+    }
+}
+
+#[cfg(feature = "serde")]
+impl serde::Serialize for Finding {
+    fn serialize<S: serde::Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        let severity = self.severity.to_string();
+        let members = [
+            ("kind", self.code),
+            ("severity", &severity),
+            ("text", &self.text),
+        ];
+        to.collect_map(members)
     }
 }
 
@@ -76,79 +95,31 @@ impl fmt::Display for Severity {
     }
 }
 
-/// The kinds of [`Finding`]: first those of [`RedisStore::verify`](crate::RedisStore::verify), then
-/// those of [`diagnose`](crate::RedisStore::diagnose). The numbers are in the
-/// [`Diagnosis`](crate::Diagnosis).
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[non_exhaustive]
-pub enum FindingKind {
-    /// A version on which scripts cannot work
-    TooOld,
-    /// A version that works but is not the best
-    Old,
-    /// A version whose scripts have known security holes
-    Holes,
-    /// A command that the user may not call, or that the server lacks
-    CommandRefused,
-    /// A reply to a command that this version does not know
-    NotUnderstood,
-    /// The server runs no scripts: its Lua is a module, which is not loaded
-    NoLua,
-    /// The user may not access the keys under the prefix
-    KeysForbidden,
-    /// The keys of one limiter are in several hash slots
-    KeysInSeveralSlots,
-    /// A script that the server cannot compile
-    ScriptUnreadable,
-    /// The server cannot write
-    CannotWrite,
-    /// It evicts keys when its memory is used up, or would if it had a `maxmemory`
-    Evicts,
-    /// It is a replica
-    Replica,
-    /// It is a node of a Cluster, but the store is built for a single server
-    NodeOfCluster,
-    /// Hash slots of the Cluster have no master
-    SlotsWithoutMaster,
-    /// All hash slots are refused when one has no master
-    WantsFullCoverage,
-    /// Its clock and this process's differ: see [`VerifiedServer::clock`](crate::VerifiedServer)
-    ClocksApart,
-    /// A master of a Cluster could not be queried
-    Unasked,
-    /// A part was not checked: the user may not call the commands for it
-    NotPermitted,
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
 
-    /// No limit is stored under the name, and nothing is counted
-    NotInitialized,
-    /// The limit or a part of it is missing, but permits are counted
-    LimitMissing,
-    /// The stored limit is invalid: not a number, or out of range
-    LimitUnreadable,
-    /// Permits are lost or, if [`Diagnosis::drift`](crate::Diagnosis) is below zero, counted twice
-    Drift,
-    /// There are grants, but the number of permits left is missing
-    ValueMissing,
-    /// Permits are in use, but their grants are missing
-    LogMissing,
-    /// Entries were written by no Redisson
-    ForeignEntries,
-    /// Entries were written by releases before 3.17.0
-    OldEntries,
-    /// Entries have scores ahead of the server's clock
-    ScoresAhead,
-    /// The limit expires though it has no keep-alive time
-    LimitVanishes,
-    /// The limit expires, but not the counts
-    CountOutlives,
-    /// There are keys of the other rate type
-    OtherRateType,
-    /// Other clients seem to have left keys behind
-    LeftBehind,
-    /// A Redisson before 3.17.0 has used this server
-    OldRedisson,
-    /// The limiter moved while it was read
-    Moved,
-    /// The search for other clients was not complete
-    ScanIncomplete,
+    #[test]
+    fn each_code_stands_in_the_table() {
+        let sources = [
+            include_str!("diagnose/report.rs"),
+            include_str!("verify/mod.rs"),
+            include_str!("verify/report.rs"),
+        ];
+        let severities = ["Error \"", "Warning \"", "Note \"", "(severity) \""];
+        let mut given = BTreeSet::new();
+        for (source, severity) in sources.iter().flat_map(|it| severities.map(|by| (it, by))) {
+            let after = source.split(severity).skip(1);
+            let codes = after.filter_map(|rest| rest.split_once("\": \"").map(|(code, _)| code));
+            given.extend(codes);
+        }
+        let page = include_str!("../docs/operations.md");
+        let (_, section) = page.split_once("\n## Findings\n").unwrap();
+        let section = section.split("\n## ").next().unwrap();
+        let rows = section.lines().filter_map(|line| line.strip_prefix("| `"));
+        let listed: Vec<_> = rows.map(|row| row.split('`').next().unwrap()).collect();
+        let known: BTreeSet<_> = listed.iter().copied().collect();
+        assert_eq!(given, known);
+        assert_eq!(listed.len(), known.len(), "a code stands there twice");
+    }
 }

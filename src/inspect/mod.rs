@@ -1,12 +1,41 @@
 //! Checks of servers and limiters in Redis, for an operator and never for a request.
+//!
+//! [`RedisStore::verify`](crate::RedisStore::verify) checks a server before the first request, and
+//! [`RedisStore::diagnose`](crate::RedisStore::diagnose) one limiter. Each report is a list of
+//! [`Finding`]s, a page for an operator by `Display`, and all of its figures by
+//! `serde::Serialize`, with the feature `serde`.
+//!
+//! # Example
+//!
+//! ```no_run
+//! # #[tokio::main(flavor = "current_thread")]
+//! # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! use tower_ratelimit::{RedisStore, inspect::Severity};
+//!
+//! let store = RedisStore::open("redis://127.0.0.1/")?;
+//! let report = store.verify().await?;
+//! for finding in report.findings() {
+//!     println!("{}: {finding}", finding.code());
+//! }
+//! assert_ne!(report.worst(), Some(Severity::Error));
+//! # Ok(())
+//! # }
+//! ```
 
 pub(crate) mod diagnose;
 mod finding;
 pub(crate) mod verify;
 
+#[cfg(feature = "serde")]
+use std::time::Duration;
+
 use redis::{Cmd, RedisError, RedisResult, Value};
 
-pub use self::finding::{Finding, FindingKind, Severity};
+pub use self::{
+    diagnose::Diagnosis,
+    finding::{Finding, Severity},
+    verify::Verification,
+};
 
 use crate::{
     store::redis::{
@@ -39,6 +68,12 @@ impl Look<'_> {
     fn connection(&self) -> &Connection {
         &self.0.server().connection
     }
+}
+
+/// Returns a time in milliseconds, as reports are serialized.
+#[cfg(feature = "serde")]
+fn millis(time: Duration) -> i64 {
+    i64::try_from(time.as_millis()).unwrap_or(i64::MAX)
 }
 
 fn exact(name: &str) -> Result<Name, Error> {

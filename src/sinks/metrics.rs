@@ -46,7 +46,7 @@ const MOST_NODES: usize = 32;
 ///
 /// use tower_ratelimit::{Limit, MemoryStore, RateLimitLayer, key::PeerIp, observe::Metrics};
 ///
-/// let store = MemoryStore::new().observe(Arc::new(Metrics::new()));
+/// let store = MemoryStore::builder().observe(Arc::new(Metrics::new())).build();
 /// let layer = RateLimitLayer::new(&store, Limit::per_second(5).by(PeerIp));
 /// ```
 #[derive(Default)]

@@ -81,7 +81,7 @@ use std::{
     time::Duration,
 };
 
-pub use self::memory::MemoryStore;
+pub use self::memory::{MemoryStore, MemoryStoreBuilder};
 use self::rule_names::RuleNames;
 use crate::values::{
     List,

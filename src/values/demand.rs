@@ -95,15 +95,6 @@ impl Demand {
         self.charges().map(|charge| charge.made(made)).collect()
     }
 
-    /// Returns the same demand as one that may have come before.
-    pub(crate) fn asked_again(&self) -> Self {
-        let charges = self.charges().map(|charge| charge.made(self.asked_at));
-        Self {
-            charges: charges.collect(),
-            ..self.clone()
-        }
-    }
-
     /// Gives it an id that no other acquire has: one for all limiters, as each has its own state.
     pub(crate) fn identify(&mut self, id: PermitId) {
         self.charges.iter_mut().for_each(|charge| charge.id = id);

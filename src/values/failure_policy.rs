@@ -5,33 +5,19 @@ use crate::values::error::{ConfigError, bail};
 /// Decides requests while the store cannot.
 ///
 /// It is a security decision: a login should not become unlimited because Redis is slow. Default:
-/// [`local(1.0)`](Self::local), by which each process keeps the limit by itself.
+/// [`Local(1.0)`](Self::Local), by which each process keeps the limit by itself.
 #[derive(Clone, Copy, Debug, PartialEq)]
 #[non_exhaustive]
 pub enum FailurePolicy {
     /// Lets it pass: the limiter causes no outage, and nothing is limited while the store fails.
     /// [Four errors](crate::docs::failure) refuse all the same
     Allow,
-    /// Decides in this process, by this share of the limit: see [`local`](Self::local). The default
-    /// is all of it
-    Local(f64),
-    /// Refuses it as unavailable: 503, or UNAVAILABLE in gRPC
-    Deny,
-}
-
-impl Default for FailurePolicy {
-    fn default() -> Self {
-        Self::local(1.0)
-    }
-}
-
-impl FailurePolicy {
     /// Decides in this process, by this share of the limit: all of it, or one divided by the number
     /// of instances.
     ///
-    /// With `local(1.0)`, the default, N processes grant N limits while the store fails, and at the
+    /// With `Local(1.0)`, the default, N processes grant N limits while the store fails, and at the
     /// end of the outage once more what the store grants: N + 1. Callers within the limit are not
-    /// refused. With `local(1.0 / N)` the processes together grant one limit, and at the end two;
+    /// refused. With `Local(1.0 / N)` the processes together grant one limit, and at the end two;
     /// but if all requests of a caller reach one process, it is refused beyond its share, and N has
     /// to be known.
     ///
@@ -60,14 +46,21 @@ impl FailurePolicy {
     /// use tower_ratelimit::{FailurePolicy, Limit, key::PeerIp};
     ///
     /// // Four instances share the limit.
-    /// let policy = FailurePolicy::local(0.25);
+    /// let policy = FailurePolicy::Local(0.25);
     /// let login = Limit::per_minute(20).by(PeerIp).named("login").on_failure(policy);
     /// ```
-    #[must_use]
-    pub fn local(share: f64) -> Self {
-        Self::Local(share)
-    }
+    Local(f64),
+    /// Refuses it as unavailable: 503, or UNAVAILABLE in gRPC
+    Deny,
+}
 
+impl Default for FailurePolicy {
+    fn default() -> Self {
+        Self::Local(1.0)
+    }
+}
+
+impl FailurePolicy {
     /// Returns the stricter of two policies.
     pub(crate) fn stricter(self, other: Self) -> Self {
         match (self, other) {
@@ -85,7 +78,7 @@ impl FailurePolicy {
     pub(crate) fn check(self, rule: &str) -> Result<(), ConfigError> {
         match self {
             Self::Local(share) if !(share > 0.0 && share <= 1.0) => {
-                bail!(Rule: "rule {rule:?}: `FailurePolicy::local` needs a share above 0 and at most \
+                bail!(Rule: "rule {rule:?}: `FailurePolicy::Local` needs a share above 0 and at most \
                     1, not {share}: one divided by the number of instances")
             }
             _ => Ok(()),
@@ -112,7 +105,7 @@ mod tests {
 
     fn policies() -> impl Strategy<Value = FailurePolicy> {
         let local =
-            (1..=100_u32).prop_map(|percent| FailurePolicy::local(f64::from(percent) / 100.0));
+            (1..=100_u32).prop_map(|percent| FailurePolicy::Local(f64::from(percent) / 100.0));
         prop_oneof![
             1 => Just(FailurePolicy::Allow),
             1 => Just(FailurePolicy::Deny),
@@ -160,7 +153,7 @@ mod tests {
 
     #[test]
     fn by_default_each_process_keeps_the_limit() {
-        assert_eq!(FailurePolicy::default(), FailurePolicy::local(1.0));
+        assert_eq!(FailurePolicy::default(), FailurePolicy::Local(1.0));
     }
 
     #[test]
@@ -176,11 +169,11 @@ mod tests {
             (1.0 / 49.0, 98, 2),
         ] {
             assert_eq!(part(share, permits), expected, "{share}");
-            let policy = FailurePolicy::local(share);
+            let policy = FailurePolicy::Local(share);
             assert_eq!(policy.check("login"), Ok(()), "{share}");
         }
         for share in [0.0, -0.5, 1.01, f64::NAN, f64::INFINITY] {
-            let policy = FailurePolicy::local(share);
+            let policy = FailurePolicy::Local(share);
             assert!(policy.check("login").is_err(), "{share}");
         }
     }

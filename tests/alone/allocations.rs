@@ -271,7 +271,7 @@ fn a_flood_of_made_up_keys_takes_bounded_memory() {
         let stats = ALLOCATOR.stats();
         stats.bytes_allocated - stats.bytes_deallocated
     };
-    let store = MemoryStore::new().max_limiters(PLACES);
+    let store = MemoryStore::builder().max_limiters(PLACES).build();
     let layer = RateLimitLayer::new(&store, Limit::per_hour(100).by(FromHeader::new("x-user")));
     let ask = |number: usize| {
         let request = Request::builder().header("x-user", number);

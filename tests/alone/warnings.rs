@@ -299,8 +299,7 @@ async fn a_rule_that_is_tried_out_and_cannot_count_is_warned_about_once() {
 #[tokio::test]
 async fn a_full_store_warns_once_a_minute() {
     let log = Lines::alone().await;
-    let (store, clock) = MemoryStore::manual();
-    let store = store.max_limiters(1);
+    let (store, clock) = MemoryStore::builder().max_limiters(1).build_manual();
     let layer = RateLimitLayer::new(&store, Limit::per_day(9).by(FromHeader::new("x-key")));
     for minute in 0..3 {
         for user in ["place", "ann", "bob", "ann"] {

@@ -34,7 +34,7 @@ fn outside(file: &File, crates: impl Fn(&str) -> bool) -> Vec<String> {
 fn only_web_knows_requests() {
     let broken = broken(|module, file| {
         // What users write tests with knows responses.
-        if is_in(module, &["web", "test_util"]) {
+        if is_in(module, &["web", "testing"]) {
             return Vec::new();
         }
         let mut named = outside(file, |name| {

@@ -173,9 +173,9 @@ fn it_shows_a_redis_that_is_away_and_its_return() {
     }
     for is_killed in [true, false] {
         if is_killed {
-            redis.kill()
+            redis.kill();
         } else {
-            redis.stop_process()
+            redis.stop_process();
         }
         let began = Instant::now();
         browser.wait_for("#alarm", "Redis does not answer");
@@ -190,9 +190,9 @@ fn it_shows_a_redis_that_is_away_and_its_return() {
         browser.wait_for("#calls", "failed: ");
         browser.wait_for("#sources", "as Redis did not answer");
         if is_killed {
-            redis.restart()
+            redis.restart();
         } else {
-            redis.resume()
+            redis.resume();
         }
         browser.wait_until("document.getElementById('alarm').hidden");
         browser.wait_for("#nodes", "connected since");

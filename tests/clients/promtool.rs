@@ -39,9 +39,9 @@ async fn prometheus_reads_what_the_dashboard_and_the_page_ask_for() {
     let lines = lines.flat_map(|block| block.trim_start_matches("text").lines());
     for line in lines.filter(|line| !line.is_empty()) {
         if line.starts_with(' ') {
-            asked.last_mut().unwrap().push_str(line)
+            asked.last_mut().unwrap().push_str(line);
         } else {
-            asked.push(line.to_owned())
+            asked.push(line.to_owned());
         }
     }
     // Each as a recording rule.

@@ -113,7 +113,7 @@ async fn the_server_listens_at_its_address_and_ends_when_it_is_interrupted() {
 /// none is an error that names it.
 #[tokio::test]
 async fn the_server_goes_on_with_what_the_one_before_has_counted() {
-    let folder = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("the-server-goes-on");
+    let folder = std::path::PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("the-server-goes-on");
     fs::create_dir_all(&folder).unwrap();
     let state = folder.join("limits.state");
     let _ = fs::remove_file(&state);

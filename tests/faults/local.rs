@@ -11,7 +11,7 @@ const HOURLY: Limit = Limit::per_hour(20);
 /// A service with that limit for each user. In an outage this process has a quarter of it.
 fn quarter(store: &RedisStore, rule: &str) -> Http {
     let rule = HOURLY.by(FromHeader::new("x-user")).named(rule);
-    service_with(store, rule.on_failure(FailurePolicy::local(0.25)))
+    service_with(store, rule.on_failure(FailurePolicy::Local(0.25)))
 }
 
 /// Returns how many of these requests are admitted, and the last answer.

@@ -223,7 +223,7 @@ fn redis_is_not_asked_without_a_timer() {
             assert_eq!(status, StatusCode::SERVICE_UNAVAILABLE);
             says_so(refused(decision).error().unwrap());
             let local = rule(wait).named("local");
-            let local = behind(&store, local.on_failure(FailurePolicy::local(1.0)));
+            let local = behind(&store, local.on_failure(FailurePolicy::Local(1.0)));
             let _ = ask_as(&local, 1).await;
             let (status, decision) = ask_as(&local, 1).await;
             assert_eq!(status, StatusCode::TOO_MANY_REQUESTS);

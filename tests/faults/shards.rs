@@ -2,7 +2,7 @@
 //! with keys of several hash slots.
 
 use kit::{proxy::Proxy, scene::*};
-use tower_ratelimit::{FindingKind, Severity};
+use tower_ratelimit::inspect::Severity;
 
 const ROOM: u64 = 5;
 
@@ -84,10 +84,8 @@ async fn verify_says_it_beforehand() {
         proxy.refuse_mixed_from_now(shards);
         let store = patient(proxy.url()).build().unwrap();
         let verified = store.verify().await.unwrap();
-        let found = verified.servers[0].findings.iter();
-        let found: Vec<_> = found
-            .filter(|it| it.kind() == FindingKind::KeysInSeveralSlots)
-            .collect();
+        let mut found = verified.findings();
+        found.retain(|it| it.code() == "keys_in_several_slots");
         assert_eq!(found.len(), usize::from(shards), "{verified}");
         for finding in found {
             assert_eq!(finding.severity(), Severity::Note);

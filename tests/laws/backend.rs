@@ -509,7 +509,7 @@ async fn a_backend_that_is_gone_is_answered_by_policy_and_left_alone() {
         let policies = [
             (FailurePolicy::Allow, 200),
             (FailurePolicy::Deny, 503),
-            (FailurePolicy::local(1.0), 200),
+            (FailurePolicy::Local(1.0), 200),
         ];
         for (number, (policy, status)) in policies.into_iter().enumerate() {
             let rule = Limit::per_hour(5)

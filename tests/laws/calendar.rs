@@ -53,7 +53,7 @@ fn in_memory_by_a_clock_that_moves_to_and_fro() {
         let begun = ManualClock::new().now() + secs(DAY) / 2;
         let clock = ManualClock::new();
         clock.set(begun);
-        let store = MemoryStore::new().clock(clock.clone());
+        let store = MemoryStore::builder().clock(clock.clone()).build();
         let (limiter, mut ledger, mut newest) = (quota(&store, "quota"), Used::default(), 0);
         for (hours, _, permits) in steps {
             clock.set(moved(begun, hours));

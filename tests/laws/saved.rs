@@ -42,7 +42,7 @@ struct Side {
 
 impl Side {
     async fn new(clock: &ManualClock, way: Way, limit: Limit) -> Self {
-        let store = MemoryStore::new().clock(clock.clone());
+        let store = MemoryStore::builder().clock(clock.clone()).build();
         let limiter = way.of(&store, "law", limit).await;
         Self {
             store,
@@ -55,7 +55,7 @@ impl Side {
     async fn restart(&mut self, clock: &ManualClock, way: Way, limit: Limit) {
         let mut file = Vec::new();
         self.store.save(&mut file).unwrap();
-        self.store = MemoryStore::new().clock(clock.clone());
+        self.store = MemoryStore::builder().clock(clock.clone()).build();
         self.store.load(&file[..]).unwrap();
         self.limiter = match way {
             _ if Way::OWN.contains(&way) => way.of(&self.store, "law", limit).await,
@@ -119,7 +119,7 @@ fn a_store_that_was_loaded_decides_as_the_one_that_was_saved() {
 
 /// Returns a store with limiters by rules and by hand, and a caller that is banned.
 async fn a_store(clock: &ManualClock) -> MemoryStore {
-    let store = MemoryStore::new().clock(clock.clone());
+    let store = MemoryStore::builder().clock(clock.clone()).build();
     let ban = tower_ratelimit::Ban::after(1).lasting(secs(600));
     let keyed = Limit::per_hour(1)
         .named("k")
@@ -162,7 +162,7 @@ async fn bans_and_limits_that_were_set_are_in_it_and_what_is_over_is_not() {
     let ban = tower_ratelimit::Ban::after(1).lasting(secs(600));
     // By another version of the service, which has another limit.
     let load = |file: &[u8]| {
-        let store = MemoryStore::new().clock(clock.clone());
+        let store = MemoryStore::builder().clock(clock.clone()).build();
         let loaded = store.load(file).unwrap();
         let keyed = Limit::per_hour(2)
             .named("k")
@@ -186,7 +186,7 @@ async fn bans_and_limits_that_were_set_are_in_it_and_what_is_over_is_not() {
     let monthly = Limit::monthly(3).named("monthly").keyed(&after).unwrap();
     assert!(!monthly.of("m").try_acquire().await.unwrap().is_allowed());
     // What the store has counted itself by now stays.
-    let busy = MemoryStore::new().clock(clock.clone());
+    let busy = MemoryStore::builder().clock(clock.clone()).build();
     let again = Limit::per_hour(1).named("k").keyed(&busy).unwrap();
     again
         .of("new")
@@ -204,7 +204,10 @@ async fn bans_and_limits_that_were_set_are_in_it_and_what_is_over_is_not() {
     store.save(&mut rest).unwrap();
     assert_eq!(load(&rest).1, 2);
     // A smaller store takes what it has room for.
-    let small = MemoryStore::new().clock(clock.clone()).max_limiters(1);
+    let small = MemoryStore::builder()
+        .clock(clock.clone())
+        .max_limiters(1)
+        .build();
     assert_eq!(small.load(&file[..]).unwrap(), 1);
 }
 
@@ -214,7 +217,7 @@ async fn a_file_that_is_not_whole_is_refused_whole_and_named() {
     let (mut file, store) = (Vec::new(), a_store(&clock).await);
     store.save(&mut file).unwrap();
     let refuse = |file: &[u8], said: &str| {
-        let store = MemoryStore::new().clock(clock.clone());
+        let store = MemoryStore::builder().clock(clock.clone()).build();
         let error = store.load(file).unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::InvalidData);
         assert!(error.to_string().contains(said), "{error}");

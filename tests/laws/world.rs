@@ -26,7 +26,7 @@ pub(crate) struct World<S> {
 
 impl World<MemoryStore> {
     pub(crate) fn memory(unit: u64) -> Self {
-        let store = async |clock| MemoryStore::new().clock(clock);
+        let store = async |clock| MemoryStore::builder().clock(clock).build();
         Self::new(Topology::Tcp, unit, store)
     }
 }

@@ -126,7 +126,7 @@ impl Lane {
     pub fn policy(&self) -> Option<FailurePolicy> {
         match self.how {
             How::Layer(policy) | How::Leased(policy) | How::Banning(policy) => Some(policy),
-            How::Local => Some(FailurePolicy::local(SHARE)),
+            How::Local => Some(FailurePolicy::Local(SHARE)),
             How::Limiter | How::Calendar | How::Waiter => None,
         }
     }

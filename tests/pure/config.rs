@@ -40,7 +40,7 @@ fn file() -> RulesFile {
 }
 
 fn layer(rules: Rules) -> RateLimitLayer {
-    let store = MemoryStore::new().redisson();
+    let store = MemoryStore::builder().redisson().build();
     let builder = RateLimitLayer::builder(&store).rules(rules);
     builder.build().unwrap()
 }
@@ -98,9 +98,8 @@ fn one(name: &str, permits: u64, left: u64) -> Vec<(String, u64, u64)> {
 async fn slots_are_those_of_the_file() {
     let rules =
         "[rules.feed]\nrate = \"5/1s\"\nby = \"peer\"\nslots = 10\n[otherwise]\nrules = [\"feed\"]";
-    let (store, clock) = MemoryStore::manual();
+    let (store, clock) = MemoryStore::builder().redisson().build_manual();
     clock.set(Duration::from_millis(1_704_153_600_001));
-    let store = store.redisson();
     let builder = RateLimitLayer::builder(&store).rules(RulesFile::new().parse(rules).unwrap());
     let answer = send(&builder.build().unwrap(), request("GET", "/", &[])).await;
     let decision = answer.extensions().get::<Decision>().unwrap();
@@ -155,7 +154,7 @@ async fn every_field_does_what_it_says() {
 /// them.
 #[tokio::test]
 async fn a_file_counts_where_code_counts() {
-    let store = MemoryStore::new().redisson();
+    let store = MemoryStore::builder().redisson().build();
     let secret = Secret::new("k1", [7; 32]).unwrap();
     let user = FromExtension::by(|user: &User| user.0);
     let token = FromHeader::new("x-api-key").digest(&secret);

@@ -18,7 +18,7 @@ struct Limiters {
 impl Limiters {
     fn new(limit: Limit) -> Self {
         let clock = ManualClock::new();
-        let store = MemoryStore::new().clock(clock.clone());
+        let store = MemoryStore::builder().clock(clock.clone()).build();
         let of = |name: &str| RateLimiter::new(&store, name).unwrap();
         let counted = vec![
             of("log"),
@@ -103,7 +103,7 @@ proptest! {
 /// Not even when they expire.
 #[test]
 fn a_list_that_is_an_error_changes_nothing() {
-    let store = MemoryStore::new().clock(ManualClock::new());
+    let store = MemoryStore::builder().clock(ManualClock::new()).build();
     let of = |name| RateLimiter::new(&store, name).unwrap();
     let (kept, unset) = (of("kept"), of("unset"));
     let limit = Limit::per_second(5).keep_alive(Duration::from_secs(60));

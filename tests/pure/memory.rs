@@ -40,8 +40,8 @@ impl FewPlaces {
     fn of(places: usize) -> Self {
         let clock = ManualClock::new();
         // So that rules count in each way.
-        let store = MemoryStore::new().redisson();
-        let store = store.clock(clock.clone()).max_limiters(places);
+        let store = MemoryStore::builder().redisson().clock(clock.clone());
+        let store = store.max_limiters(places).build();
         Self { store, clock }
     }
 
@@ -337,7 +337,7 @@ fn a_waiter_that_leaves_while_it_is_asked_for_loses_nothing() {
 /// An expired limiter does not exist, for any verb that looks for it first.
 #[tokio::test]
 async fn an_expired_limiter_does_not_exist() {
-    let (store, clock) = MemoryStore::manual();
+    let (store, clock) = MemoryStore::builder().build_manual();
     for asks in [false, true] {
         let limiter = RateLimiter::new(&store, "orders").unwrap();
         assert!(limiter.try_set_rate(Limit::per_hour(1)).await.unwrap());

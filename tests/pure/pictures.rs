@@ -68,13 +68,13 @@ fn requests() -> impl Iterator<Item = u64> {
 
 /// Returns the seconds whose request is granted.
 fn granted(name: &str, algorithm: Algorithm, slots: Option<u32>) -> Vec<u64> {
-    let (store, clock) = MemoryStore::manual();
+    let (store, clock) = MemoryStore::builder().redisson().build_manual();
     let limit = Limit::new(LIMIT as u64, Duration::from_secs(INTERVAL));
     let mut rule = Rule::from(limit).named(name).algorithm(algorithm);
     if let Some(slots) = slots {
         rule = rule.slots(slots);
     }
-    let limiter = RateLimitLayer::new(&store.redisson(), rule).limiter(name, ["all"]);
+    let limiter = RateLimitLayer::new(&store, rule).limiter(name, ["all"]);
     let limiter = limiter.unwrap();
     let runtime = tokio::runtime::Builder::new_current_thread().build();
     runtime.unwrap().block_on(async {

@@ -5,8 +5,8 @@ use std::{collections::HashMap, time::Duration};
 use redis::{RedisError, Value};
 use tokio::runtime::Runtime;
 use tower_ratelimit::{
-    Decision, Error, ErrorKind, ExpireWhen, Grant, Limit, LimitState, ManualClock, RateLimiter,
-    RedisStore, RefusalKind, TimeToLive,
+    Decision, Error, ErrorKind, ExpireWhen, Grant, Limit, LimitState, RateLimiter, RedisStore,
+    RefusalKind, TimeToLive, testing::ManualClock,
 };
 
 use super::{

@@ -11,7 +11,7 @@ use proptest::{
     test_runner::{Config, RngAlgorithm, TestRng, TestRunner},
 };
 use tokio::runtime::Runtime;
-use tower_ratelimit::{Decision, ManualClock, RateLimiter, RedisStore};
+use tower_ratelimit::{Decision, RateLimiter, RedisStore, testing::ManualClock};
 
 use super::oracle::{self, JavaClock, Oracle, Request};
 use kit::{

@@ -81,7 +81,7 @@ fn the_command_looks_after_limiters_of_redisson() {
         let value = format!("{{{}}}:value", made.name);
         made.server.cli(&["SET", &value, "3"]);
         let found = object(&made.server, &["diagnose", &made.name], 1);
-        assert_eq!(found["findings"][0]["kind"], "Drift");
+        assert_eq!(found["findings"][0]["kind"], "drift");
         assert_eq!(made.java("available", &[]), "3");
         assert_eq!(made.tool("repair", &["--yes"])["lost"], 3);
         assert_eq!(made.java("available", &[]), "6");

@@ -2,10 +2,11 @@
 
 use crate::defects::world::{Keys, START, member_with, redis};
 use kit::scene::*;
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 
 use serde::Deserialize;
-use tower_ratelimit::{Diagnosis, FindingKind as Kind};
+use serde_json::{Value, json};
+use tower_ratelimit::inspect::Diagnosis;
 
 const CLIENT: &str = "f81d4fae-7dec-11d0-a765-00a0c91e6bf6";
 const OTHER: &str = "0e8d1f3a-2222-4444-8888-0123456789ab";
@@ -43,30 +44,31 @@ impl Spoilt {
         RateLimiter::new(&self.store, &self.name).unwrap()
     }
 
-    /// Diagnoses, and holds it against the promise to change nothing.
-    async fn diagnose(&self) -> Diagnosis {
+    /// Diagnoses, and holds it against the promise to change nothing. Returns the report also as
+    /// data.
+    async fn diagnose(&self) -> (Diagnosis, Value) {
         let before = self.raw();
         let diagnosis = self.store.diagnose(&self.name).await.unwrap();
         assert_eq!(before, self.raw(), "diagnose has changed something");
-        let page = diagnosis.to_string();
+        let (page, data) = (diagnosis.to_string(), json!(diagnosis));
         for finding in diagnosis.findings() {
             let line = format!("\n- {}: {finding}", finding.severity());
             assert!(page.contains(&line), "{page}");
-            if let (Kind::LimitVanishes, TimeToLive::Left(left)) =
-                (finding.kind(), diagnosis.time_to_live[0])
-            {
+            if finding.code() == "limit_vanishes" {
+                let left = data["pttl"][0].as_u64().unwrap();
                 let said = finding.to_string();
-                assert!(said.contains(&format!("expires in {left:?}")), "{said}");
+                let expires = format!("expires in {:?}", millis(left));
+                assert!(said.contains(&expires), "{said}");
             }
         }
         let debug = format!("{diagnosis:?}");
         assert!(!debug.contains(&self.name), "{debug}");
-        diagnosis
+        (diagnosis, data)
     }
 
-    /// Diagnoses, and compares the kinds of what it finds, and how their texts begin.
-    async fn finds(&self, expected: &[(Kind, &str)]) {
-        check(&self.diagnose().await, expected);
+    /// Diagnoses, and compares the codes of what it finds, and how their texts begin.
+    async fn finds(&self, expected: &[(&str, &str)]) {
+        check(&self.diagnose().await.0, expected);
     }
 
     /// The keys as the server dumps them, and whether they vanish.
@@ -100,11 +102,11 @@ fn plant(keys: &Keys, size: usize, permits: u32, age: i64) {
 }
 
 #[track_caller]
-fn check(diagnosis: &Diagnosis, expected: &[(Kind, &str)]) {
+fn check(diagnosis: &Diagnosis, expected: &[(&str, &str)]) {
     let found = diagnosis.findings();
     let is_expected = found.len() == expected.len()
         && found.iter().zip(expected).all(|(found, (kind, begin))| {
-            found.kind() == *kind && found.to_string().starts_with(begin)
+            found.code() == *kind && found.to_string().starts_with(begin)
         });
     assert!(is_expected, "{found:?} instead of {expected:?}");
 }
@@ -112,32 +114,26 @@ fn check(diagnosis: &Diagnosis, expected: &[(Kind, &str)]) {
 #[tokio::test]
 async fn a_limiter_in_order_has_nothing_wrong() {
     let spoilt = Spoilt::new().await;
-    assert_eq!(spoilt.diagnose().await.drift, Some(0));
+    assert_eq!(spoilt.diagnose().await.1["drift"], 0);
     take(&spoilt.limiter(), 3).await;
     take(&spoilt.limiter(), 1).await;
 
-    let diagnosis = spoilt.diagnose().await;
+    let (diagnosis, mut data) = spoilt.diagnose().await;
     assert_eq!(diagnosis.findings(), []);
     assert_eq!(diagnosis.name(), spoilt.name);
-    let fields = [
-        ("rate", "10"),
-        ("interval", "3600000"),
-        ("type", "0"),
-        ("keepAliveTime", "0"),
-    ];
-    assert_eq!(
-        diagnosis.fields,
-        fields.map(|(field, stored)| (field, stored.to_owned()))
-    );
-    let (here, none) = (TimeToLive::Lasting, TimeToLive::Missing);
-    assert_eq!(diagnosis.time_to_live, [here, here, none, here, none]);
-    assert_eq!(diagnosis.value.as_deref(), Some("6"));
-    assert_eq!((diagnosis.entries, diagnosis.expired_entries), (2, 0));
-    assert_eq!(diagnosis.live_permits, 4);
-    assert_eq!(diagnosis.drift, Some(0));
-    assert_eq!(diagnosis.entries_by_size, [(21, 2)].into());
-    assert_eq!(diagnosis.other_clients, Some(vec![]));
-    assert!(diagnosis.settled && diagnosis.scanned_all);
+    // Of the server that others use, too.
+    data["redisson"].take();
+    let expected = json!({
+        "name": spoilt.name, "limit": "10/1h", "algorithm": "sliding-log", "left": 6, "used": 4,
+        "granted_in_last_second": 4, "next_free_ms": data["next_free_ms"], "expires_ms": null,
+        "stored": { "rate": "10", "interval": "3600000", "type": "0", "keepAliveTime": "0" },
+        "value": "6", "pttl": [-1, -1, -2, -1, -2], "is_own": false, "settled": true,
+        "entries": 2, "entries_by_size": { "21": 2 }, "expired_entries": 0, "foreign_entries": 0,
+        "live_permits": 4, "drift": 0, "entries_ahead": 0, "furthest_ahead_ms": 0,
+        "banned_ms": 0, "strikes": 0, "other_clients": [], "scanned_all": true, "redisson": null,
+        "findings": [],
+    });
+    assert_eq!(data, expected);
     let page = diagnosis.to_string();
     assert!(page.ends_with("Nothing looks wrong."), "{page}");
     assert!(page.contains(&spoilt.keys.log), "{page}");
@@ -157,7 +153,7 @@ struct Step {
     /// Size, permits and age of entries, and how many of them
     plant: Option<(usize, u32, i64, usize)>,
     clear_expire: bool,
-    /// The kinds of what is found, and how their texts begin
+    /// The codes of what is found, and how their texts begin
     finds: Option<Vec<(String, String)>>,
     seen: Option<Figures>,
     repair: Option<i64>,
@@ -226,29 +222,33 @@ impl Spoilt {
             assert!(limiter.clear_expire().await.unwrap(), "{what}");
         }
         if let Some(finds) = &step.finds {
-            let findings = self.diagnose().await.findings();
-            let kinds: Vec<_> = findings
-                .iter()
-                .map(|it| format!("{:?}", it.kind()))
-                .collect();
-            let expected: Vec<_> = finds.iter().map(|(kind, _)| kind.clone()).collect();
-            assert_eq!(kinds, expected, "{what}");
+            let findings = self.diagnose().await.0.findings();
+            let codes: Vec<_> = findings.iter().map(|it| it.code()).collect();
+            let expected: Vec<_> = finds.iter().map(|(code, _)| code.as_str()).collect();
+            assert_eq!(codes, expected, "{what}");
             for (finding, (_, begin)) in findings.iter().zip(finds) {
                 assert!(finding.to_string().starts_with(begin), "{what}: {finding}");
             }
         }
         if let Some(seen) = &step.seen {
-            let diagnosis = self.diagnose().await;
-            let sizes = diagnosis.entries_by_size.iter();
+            let (_, data) = self.diagnose().await;
+            let number = |member: &str| data[member].as_u64().unwrap();
+            let sizes = data["entries_by_size"].as_object().unwrap().iter();
+            let size =
+                |(size, count): (&String, &Value)| (size.parse().unwrap(), count.as_u64().unwrap());
             let found = Figures {
-                entries: diagnosis.entries,
-                expired: diagnosis.expired_entries,
-                foreign: diagnosis.foreign_entries(),
-                live: diagnosis.live_permits,
-                drift: diagnosis.drift,
-                sizes: sizes.map(|(size, count)| (*size, *count)).collect(),
+                entries: number("entries"),
+                expired: number("expired_entries"),
+                foreign: number("foreign_entries"),
+                live: number("live_permits"),
+                drift: data["drift"].as_i64(),
+                sizes: sizes
+                    .map(size)
+                    .collect::<BTreeMap<_, _>>()
+                    .into_iter()
+                    .collect(),
             };
-            assert!(diagnosis.settled, "{what}");
+            assert_eq!(data["settled"], true, "{what}");
             assert_eq!(found, *seen, "{what}");
         }
         let (before, log) = (self.raw(), self.keys.entries());
@@ -281,15 +281,16 @@ async fn scores_from_the_future_are_found() {
     spoilt.plant(21, 1, -(INTERVAL / 10 + 60_000));
     spoilt.plant(21, 1, -2 * INTERVAL);
     spoilt.set_value("7");
-    let diagnosis = spoilt.diagnose().await;
-    assert_eq!(diagnosis.entries_ahead, 2);
-    let (furthest, least) = (diagnosis.furthest_ahead, millis(7_140_000));
+    let (diagnosis, data) = spoilt.diagnose().await;
+    assert_eq!(data["entries_ahead"], 2);
+    let furthest = millis(data["furthest_ahead_ms"].as_u64().unwrap());
+    let least = millis(7_140_000);
     assert!(
         furthest > least && furthest <= millis(7_200_000),
         "{furthest:?}"
     );
     let text = format!("2 entries are ahead of the server's clock, up to {furthest:?}");
-    check(&diagnosis, &[(Kind::ScoresAhead, &text)]);
+    check(&diagnosis, &[("scores_ahead", &text)]);
 }
 
 #[tokio::test]
@@ -299,26 +300,23 @@ async fn what_other_clients_left_is_found() {
     let lookalike = spoilt.name.replace('?', "e");
     redis(&["SET", &format!("{{{lookalike}}}:value:{OTHER}"), "3"]);
     let _ = spoilt.limiter().try_acquire().await.unwrap();
-    let diagnosis = spoilt.diagnose().await;
+    let (diagnosis, data) = spoilt.diagnose().await;
     assert_eq!(diagnosis.findings(), []);
-    assert_eq!(diagnosis.other_clients, Some(vec![]));
-    assert_eq!((diagnosis.live_permits, diagnosis.drift), (1, Some(0)));
+    assert_eq!(data["other_clients"], json!([]));
+    let figures = ["live_permits", "drift"].map(|member| &data[member]);
+    assert_eq!(figures, [1, 0]);
 
     let others = Keys::of_client(&spoilt.name, OTHER);
     others.plant_value("7");
     plant(&others, 21, 3, 10);
-    let clients = spoilt.diagnose().await.other_clients.unwrap();
-    assert_eq!(clients.len(), 1);
-    assert_eq!(
-        (clients[0].id.as_str(), clients[0].live_entries),
-        (OTHER, 1)
-    );
-    assert_eq!(clients[0].time_to_live, TimeToLive::Lasting);
+    let (_, data) = spoilt.diagnose().await;
+    let other = json!([{ "id": OTHER, "live_entries": 1, "pttl": -1 }]);
+    assert_eq!(data["other_clients"], other);
     spoilt.finds(&[]).await; // It is alive.
 
     redis(&["DEL", &others.log]);
     plant(&others, 21, 3, INTERVAL + 10);
-    spoilt.finds(&[(Kind::LeftBehind, "1 other")]).await;
+    spoilt.finds(&[("left_behind", "1 other")]).await;
     let before = spoilt.raw();
     assert_eq!(spoilt.limiter().repair().await.unwrap(), 0);
     assert_eq!(spoilt.raw(), before, "the other client's are its own");
@@ -329,7 +327,7 @@ async fn what_other_clients_left_is_found() {
 
     // Of another rate type.
     spoilt.set_value("10");
-    spoilt.finds(&[(Kind::OtherRateType, "there are")]).await;
+    spoilt.finds(&[("other_rate_type", "there are")]).await;
 }
 
 #[tokio::test]
@@ -350,9 +348,10 @@ async fn a_log_that_moves_is_not_drift() {
     let diagnosis = spoilt.store.diagnose(&spoilt.name).await.unwrap();
     busy.abort();
     // Both share a connection, so each page is followed by grants.
-    assert!(!diagnosis.settled, "{diagnosis}");
-    assert_eq!(diagnosis.drift, None);
-    check(&diagnosis, &[(Kind::Moved, "it moved")]);
+    let data = json!(diagnosis);
+    assert_eq!(data["settled"], false, "{diagnosis}");
+    assert_eq!(data["drift"], Value::Null);
+    check(&diagnosis, &[("moved", "it moved")]);
 }
 
 #[tokio::test]
@@ -381,12 +380,14 @@ async fn a_user_that_may_not_scan_gets_the_rest() {
         "HSET", "orders", "rate", "1", "interval", "1000", "type", "0",
     ]);
     let diagnosis = store.diagnose("orders").await.unwrap();
-    check(&diagnosis, &[(Kind::NotPermitted, "other clients")]);
-    assert_eq!((diagnosis.other_clients, diagnosis.redisson), (None, None));
+    check(&diagnosis, &[("not_permitted", "other clients")]);
+    let data = json!(diagnosis);
+    let unknown = ["other_clients", "redisson"].map(|member| data[member].is_null());
+    assert_eq!(unknown, [true; 2]);
 
     let more = ["+scan", "+zcount", "+script|exists"];
     assert_eq!(server.cli(&[&user[..3], &more].concat()), "OK");
     let diagnosis = store.diagnose("orders").await.unwrap();
     assert_eq!(diagnosis.findings(), []);
-    assert_eq!(diagnosis.redisson, Some(vec![]));
+    assert_eq!(json!(diagnosis)["redisson"], json!([]));
 }

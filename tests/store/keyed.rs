@@ -291,7 +291,7 @@ fn a_key_decides_as_its_rule() {
 
 async fn decides_the_same(steps: &[Step], algorithm: Algorithm, ban: Option<Ban>) {
     let clock = ManualClock::new();
-    let stores = [0; 2].map(|_| MemoryStore::new().clock(clock.clone()));
+    let stores = [0; 2].map(|_| MemoryStore::builder().clock(clock.clone()).build());
     let limit = Limit::new(4, SECOND);
     let cost = |parts: &http::request::Parts| parts.uri.path()[1..].parse().unwrap();
     let rule = limit.by(FromHeader::new("x-key")).named("mails");

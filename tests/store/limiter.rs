@@ -102,7 +102,10 @@ async fn closing_twice_waits_twice() {
 #[tokio::test]
 async fn a_vanished_limiter_makes_room() {
     let clock = ManualClock::new();
-    let store = MemoryStore::new().clock(clock.clone()).max_limiters(2);
+    let store = MemoryStore::builder()
+        .clock(clock.clone())
+        .max_limiters(2)
+        .build();
     let limit = Limit::per_second(1).keep_alive(secs(60)).unwrap();
     for _ in 0..2 {
         assert!(limiter(&store).try_set_rate(limit).await.unwrap());

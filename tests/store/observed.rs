@@ -367,8 +367,8 @@ fn each_request_on_a_store_in_memory_is_reported_once() {
         metrics::recorded(async |recorder| {
             let ledger = Arc::new(Sheet::default());
             let [own, metrics] = both_observers(&ledger);
-            let store = MemoryStore::new().observe(own).observe(metrics);
-            let store = store.max_limiters(most);
+            let store = MemoryStore::builder().observe(own).observe(metrics);
+            let store = store.max_limiters(most).build();
             each_is_reported_once((store, &ledger, recorder), 3_000, is_full).await;
             let sums = ledger.0.lock().unwrap();
             let mut sources = sums.requests.keys().map(|(_, source)| *source);

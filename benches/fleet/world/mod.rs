@@ -245,7 +245,7 @@ impl Fleet {
         let name = Name::exact(&format!("fleet:{{{key}}}:limit")).expect("a name");
         let of = Arc::clone(&self.of);
         let charge = Charge::new(Limiter { name, of }, 1);
-        let policy = FailurePolicy::local(1.0 / self.scenario.processes as f64);
+        let policy = FailurePolicy::Local(1.0 / self.scenario.processes as f64);
         Demand {
             on_failure: Some(policy),
             ..Demand::new(Charges::one(charge), None)

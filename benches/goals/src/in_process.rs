@@ -187,7 +187,7 @@ pub(crate) fn memory(
     keys: usize,
     set: fn(RateLimitLayerBuilder) -> RateLimitLayerBuilder,
 ) -> Asker {
-    let store = MemoryStore::new().max_limiters(2 * keys);
+    let store = MemoryStore::builder().max_limiters(2 * keys).build();
     // No limiter is forgotten for two minutes.
     let rule = limit.by(by_user()).algorithm(algorithm);
     let layer = set(RateLimitLayer::builder(&store).otherwise(rule));

@@ -10,7 +10,7 @@ use std::{
 use http::HeaderValue;
 use tokio::{runtime::Runtime, task::JoinSet};
 use tower::Layer;
-use tower_ratelimit::{Algorithm, Limit, ManualClock, RateLimitLayer, Rule, Source};
+use tower_ratelimit::{Algorithm, Limit, RateLimitLayer, Rule, Source, testing::ManualClock};
 
 use crate::{
     database::Database,

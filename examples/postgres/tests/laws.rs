@@ -17,8 +17,9 @@ use std::{
 use server::Server;
 use tokio::task::JoinSet;
 use tower_ratelimit::{
-    Clock, Decision, ErrorKind, Limit, ManualClock, RateLimiter, Source,
+    Clock, Decision, ErrorKind, Limit, RateLimiter, Source,
     backend::{BackendStore, Settings, laws},
+    testing::ManualClock,
 };
 use tower_ratelimit_postgres::Postgres;
 

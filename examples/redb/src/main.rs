@@ -4,8 +4,9 @@
 use redb::{Database, ReadableDatabase, ReadableTable, TableDefinition};
 use std::sync::Arc;
 use tower_ratelimit::{
-    Error, ErrorKind, ManualClock,
+    Error, ErrorKind,
     backend::{Backend, BackendStore, Settings, Swap, failure, laws},
+    testing::ManualClock,
 };
 
 const LIMITS: TableDefinition<&str, &[u8]> = TableDefinition::new("limits");
@@ -49,22 +50,21 @@ impl Redb {
     }
 }
 
-// A service calls these in `tokio::task::spawn_blocking` if its disk is slow.
+fn gone(error: redb::Error) -> Error {
+    failure(ErrorKind::Unavailable, error)
+}
+
 impl Backend for Redb {
     async fn get(&self, key: &str) -> Result<Option<Vec<u8>>, Error> {
-        self.get(key)
-            .map_err(|error| failure(ErrorKind::Unavailable, error))
+        self.get(key).map_err(gone)
     }
 
     async fn swap(&self, swap: Swap<'_>) -> Result<bool, Error> {
-        self.swap(&[swap])
-            .map_err(|error| failure(ErrorKind::Unavailable, error))
+        self.swap(&[swap]).map_err(gone)
     }
 
     async fn swap_all(&self, swaps: &[Swap<'_>]) -> Result<Option<bool>, Error> {
-        self.swap(swaps)
-            .map(Some)
-            .map_err(|error| failure(ErrorKind::Unavailable, error))
+        self.swap(swaps).map(Some).map_err(gone)
     }
 }
 
@@ -73,8 +73,11 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let (folder, clock) = (tempfile::tempdir()?, ManualClock::new());
     let redb = Redb::open(folder.path().join("limits.redb"))?;
     laws::swaps(&redb, 7).await;
-    let mut settings = Settings::default();
-    settings.clock = Some(Arc::new(clock.clone()));
+    let settings = Settings {
+        clock: Some(Arc::new(clock.clone())),
+        ..Settings::default()
+    };
     laws::check(&BackendStore::new(redb, settings)?, &clock, 7, 20).await;
-    Ok(println!("20 histories, and no law is broken"))
+    println!("20 histories, and no law is broken");
+    Ok(())
 }

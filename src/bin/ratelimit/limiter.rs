@@ -6,8 +6,8 @@ use std::{
     time::Duration,
 };
 
-use serde_json::{Value, json};
-use tower_ratelimit::{Diagnosis, Finding, Limit, RateLimiter, RedisStore, TimeToLive};
+use serde_json::json;
+use tower_ratelimit::{Limit, RateLimiter, RedisStore, inspect::Diagnosis};
 
 use crate::{
     Stop,
@@ -132,22 +132,22 @@ impl Command {
 }
 
 impl One {
+    /// Returns the store, and what Redis has of the limiter.
+    async fn found(&self) -> Result<(RedisStore, Diagnosis), Stop> {
+        let (store, seen) = self.look().await?;
+        if seen.exists() {
+            Ok((store, seen))
+        } else {
+            Err(Stop(4, format!("there is no limiter {:?}", seen.name())))
+        }
+    }
+
     /// Returns the store, and what Redis has under the name of the limiter.
     async fn look(&self) -> Result<(RedisStore, Diagnosis), Stop> {
         let store = self.connection.open()?;
         let name = self.which.name(&store)?;
         let seen = store.look_at(&name).await?;
         Ok((store, seen))
-    }
-
-    /// Returns the same, if there is such a limiter.
-    async fn found(&self) -> Result<(RedisStore, Diagnosis), Stop> {
-        let (store, seen) = self.look().await?;
-        if is_there(&seen) {
-            Ok((store, seen))
-        } else {
-            Err(Stop(4, format!("there is no limiter {:?}", seen.name())))
-        }
     }
 
     async fn watch(&self, every: Duration, count: Option<u64>) -> Result<(), Stop> {
@@ -173,7 +173,7 @@ impl One {
         let seen = store.diagnose(seen.name()).await?;
         let findings = seen.findings();
         let mut object = object(&shown(&seen));
-        object["findings"] = listed(&findings);
+        object["findings"] = json!(findings);
         self.format.print(&seen.to_string(), object)?;
         Ok(findings.is_empty())
     }
@@ -183,7 +183,7 @@ impl Change {
     /// Returns the limiter. One that Redis does not have is that of a rule, if its name is of one.
     async fn limiter(&self) -> Result<RateLimiter, Stop> {
         let (store, seen) = self.one.look().await?;
-        let is_known = seen.is_own || is_there(&seen);
+        let is_known = seen.is_own() || seen.exists();
         let limiter = if is_known || !self.one.connection.makes(seen.name()) {
             as_counted(&store, &seen)?
         } else {
@@ -271,9 +271,8 @@ impl Change {
         let (limiter, seen) = self.found().await?;
         let name = limiter.name();
         let unknown = || "an unknown number of permits".to_owned();
-        let drift = seen
-            .drift
-            .map_or_else(unknown, |drift| counted(drift, "permit"));
+        let drift = json!(seen)["drift"].as_i64();
+        let drift = drift.map_or_else(unknown, |drift| counted(drift, "permit"));
         self.confirm(&format!("repair {name:?}, which has lost {drift}"))?;
         let lost = limiter.repair().await?;
         self.changed(name, [("lost", json!(lost))])
@@ -283,37 +282,19 @@ impl Change {
 async fn verify(connection: &Connection, format: &Format) -> Result<bool, Stop> {
     let verified = connection.open()?.verify().await?;
     let findings = verified.findings();
-    let object = json!({ "findings": listed(findings.iter().copied()) });
+    let object = json!({ "findings": findings });
     format.print(&verified.to_string(), object)?;
     Ok(findings.is_empty())
 }
 
-/// Returns whether there is such a limiter.
-fn is_there(seen: &Diagnosis) -> bool {
-    let is_there = |life: &TimeToLive| *life != TimeToLive::Missing;
-    seen.time_to_live.iter().any(is_there)
-}
-
 /// Returns the limiter as its permits seem to be counted.
 fn as_counted(store: &RedisStore, seen: &Diagnosis) -> Result<RateLimiter, Stop> {
-    let limiter = if seen.is_own {
+    let limiter = if seen.is_own() {
         RateLimiter::of_rule(store, seen.name())?
     } else {
         RateLimiter::new(store, seen.name())?
     };
-    Ok(limiter.by_tool().algorithm(seen.algorithm))
-}
-
-/// Returns findings as JSON.
-fn listed<'f>(findings: impl IntoIterator<Item = &'f Finding>) -> Value {
-    let findings = findings.into_iter().map(|finding| {
-        json!({
-            "kind": format!("{:?}", finding.kind()),
-            "severity": finding.severity().to_string(),
-            "text": finding.to_string(),
-        })
-    });
-    findings.collect()
+    Ok(limiter.by_tool().algorithm(seen.algorithm()))
 }
 
 /// Returns the limit with the kind and the keep-alive time of the one that it replaces.
@@ -334,20 +315,18 @@ fn like(limit: Limit, before: Option<Limit>) -> Result<Limit, Stop> {
 
 /// Returns what is shown of a limiter.
 fn shown(seen: &Diagnosis) -> [Field; 8] {
-    let expires = match seen.time_to_live[0].max(seen.time_to_live[1]) {
-        TimeToLive::Left(left) => Some(left),
-        _ => None,
-    };
+    let seen = json!(seen);
     [
-        ("name", json!(seen.name())),
-        ("limit", json!(seen.limit().map(|limit| limit.to_string()))),
-        ("left", json!(seen.left())),
-        ("used", json!(seen.used())),
-        ("granted_in_last_second", json!(seen.granted_lately)),
-        ("next_free_ms", json!(seen.next_free.map(millis))),
-        ("expires_ms", json!(expires.map(millis))),
-        ("algorithm", json!(seen.algorithm.to_string())),
+        "name",
+        "limit",
+        "left",
+        "used",
+        "granted_in_last_second",
+        "next_free_ms",
+        "expires_ms",
+        "algorithm",
     ]
+    .map(|member| (member, seen[member].clone()))
 }
 
 fn millis(time: Duration) -> u64 {

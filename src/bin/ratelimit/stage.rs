@@ -13,8 +13,9 @@ use std::{
 use http::{Request, Response};
 use tower_layer::Layer;
 use tower_ratelimit::{
-    ConfigError, Limit, ManualClock, MemoryStore, RateLimit, RateLimitLayer, Rules,
+    ConfigError, Limit, MemoryStore, RateLimit, RateLimitLayer, Rules,
     observe::{Decided, Observer, RequestResult, RuleResult},
+    testing::ManualClock,
 };
 use tower_service::Service;
 
@@ -152,10 +153,11 @@ impl Stage {
         let clock = ManualClock::new();
         clock.set(Duration::ZERO);
         // No bound, and so no estimates: each caller is counted exactly.
-        let store = MemoryStore::new()
+        let store = MemoryStore::builder()
             .redisson()
             .max_limiters(usize::MAX)
-            .clock(clock.clone());
+            .clock(clock.clone())
+            .build();
         let recorder = Arc::new(Recorder::default());
         let layer = RateLimitLayer::builder(&store)
             .rules(rules)

@@ -1,6 +1,8 @@
 //! Examines one limiter in Redis for an operator. Never writes, and reads in small steps so as not
 //! to block the server.
 
+#[cfg(feature = "serde")]
+mod json;
 mod releases;
 mod report;
 
@@ -8,10 +10,10 @@ use std::{collections::BTreeSet, sync::LazyLock, time::Duration};
 
 use redis::{Cmd, FromRedisValue, Value};
 
-use self::report::Keys;
-pub use self::{
+pub use self::report::Diagnosis;
+use self::{
     releases::RedissonReleases,
-    report::{Diagnosis, OtherClient},
+    report::{Keys, OtherClient},
 };
 use super::{Look, exact, parsed};
 use crate::{

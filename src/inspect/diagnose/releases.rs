@@ -8,16 +8,15 @@ use std::fmt;
 /// the scripts that were sent by EVAL, as releases before 3.46.0 do, once there are many. So a
 /// release that is listed has been at work since then, and may have been stopped meanwhile.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct RedissonReleases {
+pub(super) struct RedissonReleases {
     /// The first of them
-    pub from: &'static str,
+    pub(super) from: &'static str,
     /// The first known release that sends another script; `None` for the newest known
-    pub before: Option<&'static str>,
+    pub(super) before: Option<&'static str>,
     /// The script's SHA-1, in hexadecimal
-    pub sha1: &'static str,
+    pub(super) sha1: &'static str,
     /// Set if they can read the entries that this crate writes
-    pub reads_our_entries: bool,
+    pub(super) reads_our_entries: bool,
 }
 
 impl fmt::Display for RedissonReleases {
@@ -31,7 +30,7 @@ impl fmt::Display for RedissonReleases {
 
 /// All acquire scripts of Redisson up to 4.7.0, oldest first.
 #[rustfmt::skip]
-pub(crate) const ALL: [RedissonReleases; 13] = [
+pub(super) const ALL: [RedissonReleases; 13] = [
     releases("3.7.1", Some("3.10.1"), "2196ed0c58d4886d2110f3fbb65ebce68fd011f2", false),
     releases("3.10.1", Some("3.10.7"), "f43ed01cee38376aa0dca14a3ddb7be16cb69e53", false),
     releases("3.10.7", Some("3.13.3"), "5bec93211d737622365d15a9a4f2537f9de8bea2", false),

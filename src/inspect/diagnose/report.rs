@@ -4,7 +4,7 @@ use std::{cmp::Reverse, collections::BTreeMap, fmt, time::Duration};
 
 use super::RedissonReleases;
 use crate::{
-    inspect::finding::{Finding, add, write_findings},
+    inspect::finding::{Finding, Severity, add, write_findings},
     macros::opaque,
     store::{TimeToLive, redis::redisson},
     values::limit::{Algorithm, Limit},
@@ -15,94 +15,112 @@ use crate::{
 /// `Display` prints it on one page, which ends with the findings and their remedies. That page has
 /// the limiter's name and so its caller's identity: it is for an operator. `Debug` leaves the name
 /// out.
+///
+/// With the feature `serde` it is serialized as a map with all that was read, the name included. A
+/// member that is not known is null:
+///
+/// - `name`, `limit` as text, `algorithm`, `left`, `used` and `findings`, as the methods return
+///   them;
+/// - `granted_in_last_second`, the permits in use that were granted since, by their scores;
+///   `next_free_ms`, until the first permit in use is free; `expires_ms`, until the limit and the
+///   permits left are gone;
+/// - `stored`, the fields of the limit, and `value`, the permits left, a lower bound: expired ones
+///   are credited when they are needed. By the calendar it is the date on which the window began,
+///   and the permits used, as in `20261101 37`;
+/// - `pttl`, of the keys of limit, value, this client's value, log and this client's log, as Redis
+///   replies it: -1 for one that stays, -2 for none; `is_own`;
+/// - `entries` of the log, `entries_by_size` in bytes, and those that are `expired_entries` and
+///   `foreign_entries`; `live_permits`, in use; `entries_ahead` of the server's clock by more than
+///   a tenth of the interval, and `furthest_ahead_ms`; `settled`, whether nothing moved meanwhile;
+/// - `drift`, the permits that are lost or, below zero, counted twice, which
+///   [`RateLimiter::repair`](crate::RateLimiter::repair) would return;
+/// - `banned_ms`, zero if it is not banned, and `strikes`, refused calls that may count towards a
+///   ban;
+/// - `other_clients`, up to 1000, each with `id`, `live_entries` of the last interval, and the
+///   `pttl` of its last key; `scanned_all`, whether all keys were searched for them;
+/// - `redisson`, its releases whose acquire script the server has received.
 #[derive(Clone, Debug, Default)]
-#[non_exhaustive]
 pub struct Diagnosis {
-    pub(crate) keys: Keys,
-    pub(crate) per_client: bool,
+    pub(super) keys: Keys,
+    pub(super) per_client: bool,
     /// The stored fields of the limit: `rate` (permits), `interval` (ms), `type` (0 overall, 1 per
     /// client) and `keepAliveTime` (ms, 0 none); missing ones are left out
-    pub fields: Vec<(&'static str, String)>,
-    /// The algorithm that permits seem to be counted by, which Redis does not store: a fixed window
-    /// if there is no log and the permits left expire within an interval; GCRA if the value is one
-    /// of GCRA; the calendar if there is nothing but its key. A fixed window or a GCRA limiter
-    /// without permits in use looks like any unused limiter
-    pub algorithm: Algorithm,
+    pub(super) fields: Vec<(&'static str, String)>,
+    /// The algorithm that permits seem to be counted by
+    pub(super) algorithm: Algorithm,
     /// The time to live of the five keys: limit, value, this client's value, log, this client's log
-    pub time_to_live: [TimeToLive; 5],
+    pub(super) time_to_live: [TimeToLive; 5],
     /// The stored number of permits left, a lower bound: expired permits are credited when they are
     /// needed. GCRA stores no number; then it is the number left now. By the calendar it is the
     /// date on which the window began and the permits used in it, as in `20261101 37`, whose key
     /// stands in the place of the value's
-    pub value: Option<String>,
-    /// Set if it is in our own format, as that of a rule: see
-    /// [`RateLimiter::of_rule`](crate::RateLimiter::of_rule)
-    pub is_own: bool,
+    pub(super) value: Option<String>,
+    /// Set if it is in our own format, as that of a rule
+    pub(super) is_own: bool,
     /// Set if nothing moved while it was read. Always set for a log of at most 1000 entries
-    pub settled: bool,
+    pub(super) settled: bool,
     /// Entries in the log: grants, including those that have expired and were not swept yet
-    pub entries: u64,
+    pub(super) entries: u64,
     /// The entries by size in bytes. Redisson wrote those of 8 (3.13.3 to 3.16.3), 20 (3.16.4 to
     /// 3.16.8), 13 (3.17.0 to 3.20.x) and 21 (since 3.21.0, and this crate); others are foreign
-    pub entries_by_size: BTreeMap<usize, u64>,
+    pub(super) entries_by_size: BTreeMap<usize, u64>,
     /// Entries that have expired and were not swept yet. This is normal: the next call that needs
     /// their permits credits them
-    pub expired_entries: u64,
+    pub(super) expired_entries: u64,
     /// Permits in use: the sum of the entries that have not expired
-    pub live_permits: u64,
+    pub(super) live_permits: u64,
     /// The permits in use that were granted within the last second, by their scores
-    pub granted_lately: u64,
+    pub(super) granted_lately: u64,
     /// The time until the first permit in use is free; `None` if none is in use
-    pub next_free: Option<Duration>,
+    pub(super) next_free: Option<Duration>,
     /// Permits that were lost or, below zero, counted twice: the rate, less `value`, less the
     /// permits of all entries. Expired entries that were not swept yet are not drift. `None` if it
     /// cannot be determined, as for a fixed window
     ///
     /// The number that [`RateLimiter::repair`](crate::RateLimiter::repair) would return.
-    pub drift: Option<i64>,
+    pub(super) drift: Option<i64>,
     /// Entries whose score is ahead of the server's clock by more than a tenth of the interval
-    pub entries_ahead: u64,
+    pub(super) entries_ahead: u64,
     /// The distance of the furthest of them
-    pub furthest_ahead: Duration,
+    pub(super) furthest_ahead: Duration,
     /// The time until the ban of the caller ends; zero if it is not banned. See
     /// [`Rule::ban`](crate::Rule::ban)
-    pub banned_for: Duration,
+    pub(super) banned_for: Duration,
     /// Refused calls that may count towards a ban, or have counted and were not swept yet
-    pub strikes: u64,
+    pub(super) strikes: u64,
     /// Other clients than this store's that have keys here, up to 1000; `None` if the server does
     /// not permit the search
-    pub other_clients: Option<Vec<OtherClient>>,
+    pub(super) other_clients: Option<Vec<OtherClient>>,
     /// Set if all keys of the database were searched for other clients
-    pub scanned_all: bool,
+    pub(super) scanned_all: bool,
     /// Redisson's releases whose acquire script the server has received; `None` if the server does
     /// not permit the query
-    pub redisson: Option<Vec<RedissonReleases>>,
+    pub(super) redisson: Option<Vec<RedissonReleases>>,
 }
 
 /// The five keys, in the order in which every script takes them; the first is the limiter's name.
 /// They contain an identity, which logs must not.
 #[derive(Clone, Default)]
-pub(crate) struct Keys(pub(crate) [String; 5]);
+pub(super) struct Keys(pub(super) [String; 5]);
 
 opaque!(Keys);
 
 /// A client that has keys of its own in a limiter.
 #[derive(Clone, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct OtherClient {
+pub(super) struct OtherClient {
     /// The id of its Redisson instance, or that given to
     /// [`RedisStoreBuilder::client_id`](crate::RedisStoreBuilder::client_id)
-    pub id: String,
+    pub(super) id: String,
     /// Its grants of the last interval
-    pub live_entries: u64,
+    pub(super) live_entries: u64,
     /// The time to live of its last key
-    pub time_to_live: TimeToLive,
+    pub(super) time_to_live: TimeToLive,
 }
 
 impl OtherClient {
     /// Returns whether nothing of it is in use and its keys never expire. A process that has ended
     /// leaves this behind, but one that is alive and idle looks the same.
-    pub fn is_left_behind(&self) -> bool {
+    fn is_left_behind(&self) -> bool {
         self.live_entries == 0 && self.time_to_live == TimeToLive::Lasting
     }
 }
@@ -119,9 +137,10 @@ impl Diagnosis {
         let [permits, interval] = ["rate", "interval"].map(|field| self.number(field));
         let interval = Duration::from_millis(u64::try_from(interval?).ok()?);
         let limit = Limit::try_new(u64::try_from(permits?).ok()?, interval).ok()?;
-        Some(match self.per_client {
-            true => limit.per_client(),
-            false => limit,
+        Some(if self.per_client {
+            limit.per_client()
+        } else {
+            limit
         })
     }
 
@@ -148,8 +167,28 @@ impl Diagnosis {
         Some(self.number("rate")?.saturating_sub(self.left()?))
     }
 
+    /// Returns whether Redis has a key of it, other than that of a ban.
+    pub fn exists(&self) -> bool {
+        self.time_to_live != [TimeToLive::Missing; 5]
+    }
+
+    /// Returns whether it is in our own format, as that of a rule, which
+    /// [`RateLimiter::of_rule`](crate::RateLimiter::of_rule) is for.
+    pub fn is_own(&self) -> bool {
+        self.is_own
+    }
+
+    /// Returns the algorithm that permits seem to be counted by, which Redis does not store.
+    ///
+    /// It is a fixed window if there is no log and the permits left expire within an interval; GCRA
+    /// if the value is one of GCRA; the calendar if there is nothing but its key. A fixed window or
+    /// a GCRA limiter without permits in use looks like any unused limiter.
+    pub fn algorithm(&self) -> Algorithm {
+        self.algorithm
+    }
+
     /// Returns the number of log entries that no Redisson wrote.
-    pub fn foreign_entries(&self) -> u64 {
+    pub(super) fn foreign_entries(&self) -> u64 {
         self.entries_of(|size| !redisson::is_member_size(size))
     }
 
@@ -168,43 +207,48 @@ impl Diagnosis {
         found
     }
 
+    /// Returns the worst severity; `None` if there are no findings.
+    pub fn worst(&self) -> Option<Severity> {
+        self.findings().first().map(Finding::severity)
+    }
+
     fn look_at_the_limit(&self, found: &mut Vec<Finding>) {
         let is_missing = |field: &&str| self.field(field).is_none();
         let is_invalid = |field: &&str| self.number(field).is_none_or(|number| number < 1);
         if ["rate", "interval", "type"].iter().any(is_missing) {
             if self.value.is_some() || self.entries > 0 {
-                add!(found, Error LimitMissing: "no limit is set, but permits are counted, as \
+                add!(found, Error "limit_missing": "no limit is set, but permits are counted, as \
                     after Redisson's rename and unlink: call `try_set_rate`, or `delete` if it \
                     is not needed");
             } else {
-                add!(found, Note NotInitialized: "no limit is set: call `try_set_rate`");
+                add!(found, Note "not_initialized": "no limit is set: call `try_set_rate`");
             }
         } else if ["rate", "interval"].iter().any(is_invalid)
             || !matches!(self.field("type"), Some("0" | "1"))
         {
-            add!(found, Error LimitUnreadable: "the stored limit is invalid: call `set_rate`, and \
-                find out who wrote it");
+            add!(found, Error "limit_unreadable": "the stored limit is invalid: call `set_rate`, \
+                and find out who wrote it");
         }
     }
 
     fn look_at_the_counts(&self, found: &mut Vec<Finding>) {
         match self.drift {
             None if self.entries > 0 && self.permits_left().is_none() => {
-                add!(found, Warning ValueMissing: "the number of permits left is missing: call \
+                add!(found, Warning "value_missing": "the number of permits left is missing: call \
                     `repair` before a Java peer grants a whole new quota");
             }
             None | Some(0) => {}
             Some(lost @ 1..) if self.entries == 0 => {
-                add!(found, Warning LogMissing: "{lost} permits are in use, but their grants are \
-                    missing, and a Java peer throws when it has to refuse: call `repair` to free \
-                    them now; otherwise the next call from here frees them after an interval");
+                add!(found, Warning "log_missing": "{lost} permits are in use, but their grants \
+                    are missing, and a Java peer throws when it has to refuse: call `repair` to \
+                    free them now; otherwise the next call from here frees them after an interval");
             }
             Some(lost @ 1..) => {
-                add!(found, Warning Drift: "{lost} permits are lost, as by Redisson's resent \
+                add!(found, Warning "drift": "{lost} permits are lost, as by Redisson's resent \
                     calls or a manual change of the keys: call `repair`");
             }
             Some(twice) => {
-                add!(found, Warning Drift: "{} permits are counted twice, as by Redisson's \
+                add!(found, Warning "drift": "{} permits are counted twice, as by Redisson's \
                     `release`: call `repair`", twice.unsigned_abs());
             }
         }
@@ -213,22 +257,22 @@ impl Diagnosis {
     fn look_at_the_log(&self, found: &mut Vec<Finding>) {
         let foreign = self.foreign_entries();
         if foreign > 0 {
-            add!(found, Error ForeignEntries: "{foreign} entries of the log were written by no \
+            add!(found, Error "foreign_entries": "{foreign} entries of the log were written by no \
                 Redisson, so calls fail: find out who writes them, and remove them with ZREM");
         }
         let old = self.entries_of(|size| matches!(size, 8 | 20));
         if old > 0 {
-            add!(found, Warning OldEntries: "{old} entries were written by Redisson before 3.17.0: \
-                stop those processes, because they cannot read newer entries, nor newer Redisson \
-                theirs");
+            add!(found, Warning "old_entries": "{old} entries were written by Redisson before \
+                3.17.0: stop those processes, because they cannot read newer entries, nor newer \
+                Redisson theirs");
         }
         if self.entries_ahead > 0 {
-            add!(found, Warning ScoresAhead: "{} entries are ahead of the server's clock, up to \
+            add!(found, Warning "scores_ahead": "{} entries are ahead of the server's clock, up to \
                 {:?}: run NTP on the machines where Java or a `client_clock` counts",
                 self.entries_ahead, self.furthest_ahead);
         }
         if !self.settled {
-            add!(found, Note Moved: "it moved while it was read, so drift is unknown: try again, \
+            add!(found, Note "moved": "it moved while it was read, so drift is unknown: try again, \
                 or when it is quiet");
         }
     }
@@ -241,18 +285,18 @@ impl Diagnosis {
         }
         if let TimeToLive::Left(left) = limit {
             if self.number("keepAliveTime").unwrap_or(0) == 0 {
-                add!(found, Warning LimitVanishes: "the limit expires in {left:?} and has no \
+                add!(found, Warning "limit_vanishes": "the limit expires in {left:?} and has no \
                     keep-alive time: call `clear_expire` unless this is intended; Redisson's \
                     `setRate` leaves an old time to live in place");
             }
             if counted.contains(&TimeToLive::Lasting) {
-                add!(found, Note CountOutlives: "the limit expires but its counts do not, as after \
-                    Redisson's `availablePermits`: the next acquire corrects it, or call \
+                add!(found, Note "count_outlives": "the limit expires but its counts do not, as \
+                    after Redisson's `availablePermits`: the next acquire corrects it, or call \
                     `clear_expire`");
             }
         }
         if limit != TimeToLive::Missing && others != [TimeToLive::Missing; 2] {
-            add!(found, Note OtherRateType: "there are unused keys of the other rate type: the \
+            add!(found, Note "other_rate_type": "there are unused keys of the other rate type: the \
                 limit was changed, or deleted by another client; remove them with UNLINK");
         }
     }
@@ -260,23 +304,23 @@ impl Diagnosis {
     fn look_at_the_neighbours(&self, found: &mut Vec<Finding>) {
         let mut releases = self.redisson.iter().flatten();
         if releases.any(|releases| !releases.reads_our_entries) {
-            add!(found, Warning OldRedisson: "a Redisson before 3.17.0 has used this server: stop \
-                it if it shares limits, because it cannot read newer entries");
+            add!(found, Warning "old_redisson": "a Redisson before 3.17.0 has used this server: \
+                stop it if it shares limits, because it cannot read newer entries");
         }
         let clients = self.other_clients.iter().flatten();
         let left_behind = clients.filter(|client| client.is_left_behind()).count();
         if left_behind > 0 {
-            add!(found, Note LeftBehind: "{left_behind} other clients have keys without a time to \
-                live and nothing in use: remove the keys of those that have ended with UNLINK, \
+            add!(found, Note "left_behind": "{left_behind} other clients have keys without a time \
+                to live and nothing in use: remove the keys of those that have ended with UNLINK, \
                 and give the limit a keep-alive time");
         }
         if self.other_clients.is_some() && !self.scanned_all {
-            add!(found, Note ScanIncomplete: "not all keys were searched for other clients: there \
-                may be more of them");
+            add!(found, Note "scan_incomplete": "not all keys were searched for other clients: \
+                there may be more of them");
         }
         if self.other_clients.is_none() || self.redisson.is_none() {
-            add!(found, Note NotPermitted: "other clients or Redisson's releases are unknown: the \
-                user may not call SCAN, ZCOUNT or SCRIPT EXISTS");
+            add!(found, Note "not_permitted": "other clients or Redisson's releases are unknown: \
+                the user may not call SCAN, ZCOUNT or SCRIPT EXISTS");
         }
     }
 
@@ -374,7 +418,8 @@ impl fmt::Display for Diagnosis {
             }
             Algorithm::Gcra => f.write_str("  counted by GCRA")?,
             Algorithm::Calendar => f.write_str(
-                "  counted by the calendar: the date on which the window began, and the permits used",
+                "  counted by the calendar: the date on which the window began, and the permits \
+                    used",
             )?,
         }
         if !self.banned_for.is_zero() {

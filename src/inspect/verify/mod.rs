@@ -8,8 +8,8 @@ use std::{collections::BTreeMap, ops::RangeInclusive, sync::LazyLock, time::Dura
 
 use redis::{Cmd, RedisError, Value};
 
-pub use self::report::{Verification, VerifiedServer};
-use self::report::{command_refused, node_of_cluster, not_understood, replica};
+pub use self::report::Verification;
+use self::report::{VerifiedServer, command_refused, node_of_cluster, not_understood, replica};
 use super::{
     Look, exact,
     finding::{Finding, Severity, add, finding},
@@ -79,7 +79,7 @@ impl RedisStore {
     /// ```no_run
     /// # #[tokio::main(flavor = "current_thread")]
     /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
-    /// use tower_ratelimit::{RedisStore, Severity};
+    /// use tower_ratelimit::{RedisStore, inspect::Severity};
     ///
     /// let store = RedisStore::builder("redis://127.0.0.1/").prefix("shop").build()?;
     /// let verification = store.verify().await?;
@@ -104,7 +104,7 @@ impl RedisStore {
         let covered: usize = masters.iter().map(Master::slots).sum();
         let missing = usize::from(SLOTS).saturating_sub(covered);
         if missing > 0 {
-            add!(verification.findings, Error SlotsWithoutMaster: "{missing} hash slots of the \
+            add!(verification.findings, Error "slots_without_master": "{missing} hash slots of the \
                 Cluster have no master: see `CLUSTER INFO`, and assign one");
         }
         for master in &masters {
@@ -114,8 +114,8 @@ impl RedisStore {
             };
             // The other masters are still reported.
             if let Err(error) = look.server(Some(master), &mut seen).await {
-                add!(seen.findings, Error Unasked: "it could not be queried, {error}: see whether \
-                    it runs");
+                add!(seen.findings, Error "unasked": "it could not be queried, {error}: see \
+                    whether it runs");
             }
             verification.servers.push(seen);
         }
@@ -157,7 +157,7 @@ impl Look<'_> {
         self.clocks(to, seen).await?;
         match self.attempt(to, &redis::cmd("INFO")).await? {
             Ok(info) => seen.read(&text(&info), master.is_some()),
-            Err(_) => seen.add(finding!(Note NotPermitted: "version, eviction and role \
+            Err(_) => seen.add(finding!(Note "not_permitted": "version, eviction and role \
                 are unknown: check with another user, or allow `INFO` for once")),
         }
         if master.is_some() {
@@ -204,8 +204,8 @@ impl Look<'_> {
         };
         if apart.saturating_sub(round_trip / 2) > slack {
             let direction = if ahead { "ahead of" } else { "behind" };
-            add!(seen.findings, (severity) ClocksApart: "its clock is {apart:.1?} {direction} the \
-                one of this process, and {then}");
+            add!(seen.findings, (severity) "clocks_apart": "its clock is {apart:.1?} {direction} \
+                the one of this process, and {then}");
         }
         Ok(())
     }
@@ -217,13 +217,15 @@ impl Look<'_> {
             Ok(reply) => {
                 let settings: BTreeMap<String, String> = parsed(reply)?;
                 if settings.values().any(|value| value == "yes") {
-                    seen.add(finding!(Warning WantsFullCoverage: "if one master is \
+                    seen.add(finding!(Warning "wants_full_coverage": "if one master is \
                         down, all hash slots are refused: set `cluster-require-full-coverage no`, \
                         so that the limits in other hash slots go on"));
                 }
             }
-            Err(_) => seen.add(finding!(Note NotPermitted: "a setting is unknown: check \
-                with another user, or allow `CONFIG GET` for once")),
+            Err(_) => seen.add(
+                finding!(Note "not_permitted": "a setting is unknown: check \
+                with another user, or allow `CONFIG GET` for once"),
+            ),
         }
         Ok(())
     }
@@ -279,7 +281,7 @@ impl Look<'_> {
                     let (_, compiled): Verified = parsed(reply)?;
                     for fault in compiled.iter().filter(|fault| !fault.is_empty()) {
                         let fault = fault.escape_debug();
-                        seen.add(finding!(Error ScriptUnreadable: "a script cannot be \
+                        seen.add(finding!(Error "script_unreadable": "a script cannot be \
                             compiled, {fault}: use Redis or Valkey, because this server has \
                             another Lua"));
                     }
@@ -300,7 +302,7 @@ impl Look<'_> {
             && classify::meaning(&refused).kind == ErrorKind::OtherSlot
         {
             seen.add(
-                finding!(Note KeysInSeveralSlots: "it stands for several shards, which take \
+                finding!(Note "keys_in_several_slots": "it stands for several shards, which take \
                 no call for several limits: a request costs a call for each of its limits"),
             );
         }
@@ -320,15 +322,17 @@ impl Look<'_> {
 
     fn judged(&self, command: &str, meaning: Meaning, said: &str) -> Finding {
         match meaning.class {
-            _ if meaning.kind == ErrorKind::OtherSlot => finding!(Error KeysInSeveralSlots: "the \
+            _ if meaning.kind == ErrorKind::OtherSlot => {
+                finding!(Error "keys_in_several_slots": "the \
                 keys of one limiter are in several hash slots: Redis never does this, so look for \
-                a proxy in between"),
-            _ if meaning == classify::NO_LUA => finding!(Error NoLua: "it runs no Lua, so no \
+                a proxy in between")
+            }
+            _ if meaning == classify::NO_LUA => finding!(Error "no_lua": "it runs no Lua, so no \
                 limit works: load its module `lua`, or use a server with Lua"),
             // "access one of the keys", "access the '..' key"; commands are run.
             Class::Refused | Class::RefusedWithin if said.contains("access") => {
                 let prefix = self.0.settings.prefix.escape_debug();
-                finding!(Error KeysForbidden: "the user may not access the keys under {prefix}: \
+                finding!(Error "keys_forbidden": "the user may not access the keys under {prefix}: \
                     allow them with `ACL SETUSER .. ~{prefix}:*`")
             }
             Class::Refused | Class::RefusedWithin => command_refused(command),
@@ -336,7 +340,7 @@ impl Look<'_> {
             Class::ReadOnly => replica(),
             Class::Unwritable => {
                 let remedy = meaning.remedy.unwrap_or_default();
-                finding!(Warning CannotWrite: "it cannot write at present, so it grants no \
+                finding!(Warning "cannot_write": "it cannot write at present, so it grants no \
                     permits: {remedy}")
             }
             _ => not_understood(command, said),

@@ -2,49 +2,81 @@
 
 use std::{cmp::Reverse, fmt, time::Duration};
 
+#[cfg(feature = "serde")]
+use serde::ser::{Serialize, SerializeMap, Serializer};
+
 use crate::inspect::finding::{Finding, Severity, add, finding, write_findings};
+#[cfg(feature = "serde")]
+use crate::inspect::millis;
 
 /// The result of [`RedisStore::verify`](crate::RedisStore::verify). `Display` prints it on a page.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-#[non_exhaustive]
+///
+/// With the feature `serde` it is serialized as a map: `findings`, and `servers`, the server or the
+/// masters of a Cluster, each with its `address`, `version`, `clock_ahead_ms`, `round_trip_ms` and
+/// its own `findings`.
+#[derive(Clone, Debug, Default)]
 pub struct Verification {
     /// The server, or the masters of a Cluster
-    pub servers: Vec<VerifiedServer>,
+    pub(super) servers: Vec<VerifiedServer>,
     /// Findings that belong to no single server
-    pub findings: Vec<Finding>,
+    pub(super) findings: Vec<Finding>,
 }
 
 impl Verification {
     /// Returns all findings, the worst first, those of several servers included.
-    pub fn findings(&self) -> Vec<&Finding> {
+    pub fn findings(&self) -> Vec<Finding> {
         let of_servers = self.servers.iter().flat_map(|server| &server.findings);
-        let mut findings: Vec<_> = self.findings.iter().chain(of_servers).collect();
+        let mut findings: Vec<_> = self.findings.iter().chain(of_servers).cloned().collect();
         findings.sort_by_key(|finding| Reverse(finding.severity()));
         findings
     }
 
     /// Returns the worst severity; `None` if there are no findings.
     pub fn worst(&self) -> Option<Severity> {
-        let findings = self.findings();
-        findings.first().map(|finding| finding.severity())
+        self.findings().first().map(Finding::severity)
     }
 }
 
 /// A server, as it was checked.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct VerifiedServer {
+pub(super) struct VerifiedServer {
     /// Its address; only for masters of a Cluster
-    pub address: Option<String>,
+    pub(super) address: Option<String>,
     /// Its name and version, as `Redis 7.2.11`; `None` if the user may not see it
-    pub version: Option<String>,
+    pub(super) version: Option<String>,
     /// The distance between its clock and this process's, and whether it is ahead; `None` if it is
     /// unknown
-    pub clock: Option<(Duration, bool)>,
+    pub(super) clock: Option<(Duration, bool)>,
     /// The round trip of that query: the distance is exact to half of it
-    pub round_trip: Duration,
+    pub(super) round_trip: Duration,
     /// The findings about this server
-    pub findings: Vec<Finding>,
+    pub(super) findings: Vec<Finding>,
+}
+
+#[cfg(feature = "serde")]
+impl Serialize for Verification {
+    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        let mut map = to.serialize_map(Some(2))?;
+        map.serialize_entry("findings", &self.findings())?;
+        map.serialize_entry("servers", &self.servers)?;
+        map.end()
+    }
+}
+
+#[cfg(feature = "serde")]
+impl Serialize for VerifiedServer {
+    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        let ahead = self
+            .clock
+            .map(|(apart, ahead)| if ahead { millis(apart) } else { -millis(apart) });
+        let mut map = to.serialize_map(Some(5))?;
+        map.serialize_entry("address", &self.address)?;
+        map.serialize_entry("version", &self.version)?;
+        map.serialize_entry("clock_ahead_ms", &ahead)?;
+        map.serialize_entry("round_trip_ms", &millis(self.round_trip))?;
+        map.serialize_entry("findings", &self.findings)?;
+        map.end()
+    }
 }
 
 pub(super) fn command_refused(command: &str) -> Finding {
@@ -53,32 +85,33 @@ pub(super) fn command_refused(command: &str) -> Finding {
         "DEL" => "delete",
         "RENAME" => "rename",
         _ => {
-            return finding!(Error CommandRefused: "{command} is refused: allow it with \
+            return finding!(Error "command_refused": "{command} is refused: allow it with \
                 `ACL SETUSER .. +{allowed}`, and do not rename it; the guide has all commands");
         }
     };
-    finding!(Note CommandRefused: "the user may not call {command}, which `RateLimiter::{verb}` \
+    finding!(Note "command_refused": "the user may not call {command}, which `RateLimiter::{verb}` \
         needs: if you use that, allow it with `ACL SETUSER .. +{allowed}`")
 }
 
 pub(super) fn not_understood(command: &str, said: &str) -> Finding {
     // It may still work: only the check sends such arguments.
-    let severity = match command.starts_with("EVAL") {
-        true => Severity::Error,
-        false => Severity::Warning,
+    let severity = if command.starts_with("EVAL") {
+        Severity::Error
+    } else {
+        Severity::Warning
     };
     let said = said.trim_end().escape_debug();
-    finding!((severity) NotUnderstood: "the reply to {command} is `{said}`, which this version \
+    finding!((severity) "not_understood": "the reply to {command} is `{said}`, which this version \
         does not know: ask the server's operator whether it may be called, and report it")
 }
 
 pub(super) fn replica() -> Finding {
-    finding!(Error Replica: "it is a replica, which grants nothing: use the master's address, or \
+    finding!(Error "replica": "it is a replica, which grants nothing: use the master's address, or \
         `RedisStore::sentinel`")
 }
 
 pub(super) fn node_of_cluster() -> Finding {
-    finding!(Error NodeOfCluster: "it is a node of a Cluster, which refuses other nodes' hash \
+    finding!(Error "node_of_cluster": "it is a node of a Cluster, which refuses other nodes' hash \
         slots: use `RedisStore::cluster`")
 }
 
@@ -115,9 +148,9 @@ impl VerifiedServer {
                 Some(_) => (Severity::Warning, "evicts keys"),
             };
             let policy = policy.escape_debug();
-            add!(self.findings, (severity) Evicts: "it {when} when its memory is used up, by {policy}, \
-                and limits start over: use a server with `maxmemory-policy noeviction` for the \
-                limiters");
+            add!(self.findings, (severity) "evicts": "it {when} when its memory is used up, by \
+                {policy}, and limits start over: use a server with `maxmemory-policy noeviction` \
+                for the limiters");
         }
     }
 }
@@ -144,19 +177,19 @@ fn look_at_version(product: &str, version: &str) -> Vec<Finding> {
     };
     let mut found = Vec::new();
     if version < [6, 2, 0] {
-        add!(found, Error TooOld: "{full} is too old: use Redis 6.2 or newer, or Valkey");
+        add!(found, Error "too_old": "{full} is too old: use Redis 6.2 or newer, or Valkey");
     } else if version < [7, 0, 0] {
-        add!(found, Note Old: "{full} works, but Redis 7 or newer reports the errors of scripts in \
-            more detail");
+        add!(found, Note "old": "{full} works, but Redis 7 or newer reports the errors of scripts \
+            in more detail");
     }
     let fixed = || FIXED.iter().filter(|(of, _)| *of == product);
     let by_its_line = fixed().any(|(_, it)| it[..2] == version[..2] && version >= *it);
     // A later line started with the fix; one between two others never had it.
     if !by_its_line && !fixed().all(|(_, it)| version > *it) {
-        add!(found, Warning Holes: "{full} by its number has security holes in Lua, CVE-2025-49844 \
-            among them, for every user who may call scripts: use Redis 6.2.20, 7.2.11, 7.4.6, \
-            8.0.4, 8.2.2, Valkey 7.2.11, 8.0.6, 8.1.4 or newer ones of these lines, unless a \
-            distribution has fixed it under the old number");
+        add!(found, Warning "holes": "{full} by its number has security holes in Lua, \
+            CVE-2025-49844 among them, for every user who may call scripts: use Redis 6.2.20, \
+            7.2.11, 7.4.6, 8.0.4, 8.2.2, Valkey 7.2.11, 8.0.6, 8.1.4 or newer ones of these lines, \
+            unless a distribution has fixed it under the old number");
     }
     found
 }
@@ -196,32 +229,31 @@ impl fmt::Display for Verification {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::inspect::FindingKind;
 
     #[test]
     fn each_version_has_its_findings() {
-        use FindingKind::{Holes, Old, TooOld};
+        let [too_old, old, holes] = ["too_old", "old", "holes"];
         for (product, version, expected) in [
-            ("Redis", "5.0.14", &[TooOld, Holes][..]),
-            ("Redis", "6.2.19", &[Old, Holes]),
-            ("Redis", "6.2.20", &[Old]),
+            ("Redis", "5.0.14", &[too_old, holes][..]),
+            ("Redis", "6.2.19", &[old, holes]),
+            ("Redis", "6.2.20", &[old]),
             // This line never got a fix from its makers.
-            ("Redis", "7.0.15", &[Holes]),
+            ("Redis", "7.0.15", &[holes]),
             ("Redis", "7.2.11", &[]),
-            ("Redis", "7.4.5", &[Holes]),
+            ("Redis", "7.4.5", &[holes]),
             ("Redis", "8.0.4", &[]),
-            ("Redis", "8.2.1", &[Holes]),
+            ("Redis", "8.2.1", &[holes]),
             ("Redis", "8.2.2", &[]),
             ("Redis", "8.4.0", &[]),
             ("Redis", "9.0.0", &[]),
             ("Redis", "unstable", &[]),
-            ("Valkey", "8.1.3", &[Holes]),
+            ("Valkey", "8.1.3", &[holes]),
             ("Valkey", "8.0.6", &[]),
             ("Valkey", "9.0.0", &[]),
         ] {
             let found = look_at_version(product, &format!("{version}.\u{1b}"));
-            let kinds: Vec<_> = found.iter().map(Finding::kind).collect();
-            assert_eq!(kinds, expected, "{product} {version}");
+            let codes: Vec<_> = found.iter().map(Finding::code).collect();
+            assert_eq!(codes, expected, "{product} {version}");
             // The server wrote its version: it must not steer a terminal.
             let shown = format!(r"{product} {version}.\u{{1b}} ");
             let is_shown = |it: &Finding| it.to_string().starts_with(&shown);
@@ -245,8 +277,8 @@ mod tests {
         };
         assert_eq!([first, second], [&replica(), &node_of_cluster()]);
         assert_eq!(
-            (evicts.kind(), evicts.severity()),
-            (FindingKind::Evicts, Severity::Warning)
+            (evicts.code(), evicts.severity()),
+            ("evicts", Severity::Warning)
         );
         assert!(evicts.to_string().contains("by volatile-ttl,"), "{evicts}");
     }

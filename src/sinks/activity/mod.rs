@@ -68,7 +68,7 @@ const ONE_IN: u64 = 16;
 /// use tower_ratelimit::{Limit, MemoryStore, RateLimitLayer, key::PeerIp, observe::Activity};
 ///
 /// let activity = Arc::new(Activity::new());
-/// let store = MemoryStore::new().observe(activity.clone());
+/// let store = MemoryStore::builder().observe(activity.clone()).build();
 /// let layer = RateLimitLayer::new(&store, Limit::per_second(5).by(PeerIp));
 /// // For the listener of the operators, not for that of the callers.
 /// let admin: axum::Router = tower_ratelimit::page(&activity);

@@ -4,6 +4,7 @@
 use std::{
     mem,
     sync::{Arc, Mutex},
+    time::Duration,
 };
 
 use tokio::sync::{Mutex as Lane, OwnedMutexGuard};
@@ -11,7 +12,13 @@ use tokio::sync::{Mutex as Lane, OwnedMutexGuard};
 use crate::{
     macros::detail,
     sync::lock,
-    values::{List, charge::Charge, name::Name, observe::StateChange},
+    values::{
+        List,
+        charge::{Charge, Taken},
+        clock::within,
+        name::Name,
+        observe::StateChange,
+    },
 };
 
 /// Of names that share one, one call waits for the other.
@@ -31,73 +38,105 @@ impl Default for Lanes {
 }
 
 impl Lanes {
-    /// Waits for the lanes of these names, always in one order, so that no two wait for each other.
-    /// They are left when this is dropped.
+    /// Waits for the lanes of these names, always in one order, so that no two wait for each other,
+    /// and no longer than `longest`: those that are held by a call that hangs are passed by. They
+    /// are left when what this returns is dropped.
     ///
     /// # Cancel safety
     ///
     /// Dropping it leaves the lanes.
-    pub(super) async fn enter(&self, names: &[Name]) -> List<OwnedMutexGuard<()>> {
+    pub(super) async fn enter(
+        &self,
+        names: &[Name],
+        longest: Duration,
+    ) -> List<OwnedMutexGuard<()>> {
         let lane_of = |name: &Name| name.text().seeded_hash() as usize % LANES;
         let mut lanes: List<_> = names.iter().map(lane_of).collect();
         lanes.sort_unstable();
         lanes.dedup();
         let mut entered = List::new();
-        for lane in lanes {
-            entered.push(Arc::clone(&self.0[lane]).lock_owned().await);
-        }
+        let enter = async {
+            for lane in lanes {
+                entered.push(Arc::clone(&self.0[lane]).lock_owned().await);
+            }
+        };
+        // Without them a call is as right, and may have to begin again.
+        let _ = within(longest, enter).await;
         entered
     }
 }
 
-/// Receipts that wait to be settled, each at so many permits.
+/// A receipt that is to be settled at so many permits.
+#[derive(Clone)]
+pub(super) struct Correction {
+    pub(super) receipt: Charge,
+    pub(super) keep: u32,
+    /// Of all copies of a receipt without an entry, the first has it.
+    pub(super) mark: Option<Taken>,
+}
+
+impl Correction {
+    pub(super) fn new(receipt: Charge, keep: u32) -> Self {
+        let mark = receipt.settle();
+        Self {
+            receipt,
+            keep,
+            mark,
+        }
+    }
+}
+
+/// The corrections that wait for their call.
 #[derive(Default)]
 pub(super) struct Corrections(Mutex<Waiting>);
 
 #[derive(Default)]
 struct Waiting {
-    receipts: Vec<(Charge, u32)>,
-    /// Set while a task settles.
-    is_settling: bool,
+    all: Vec<Correction>,
+    /// Set while a task makes them.
+    is_made: bool,
 }
 
 impl Corrections {
-    /// Adds a receipt. Returns whether a task is to be started for it and others.
-    pub(super) fn push(&self, receipt: Charge, keep: u32) -> bool {
+    /// Adds one. Returns whether a task is to be started, if there `can` be one.
+    pub(super) fn push(&self, correction: Correction, can: bool) -> bool {
         let mut waiting = lock(&self.0);
-        if waiting.receipts.len() == MOST_WAITING {
-            drop(waiting);
-            Self::lost(&[(receipt, keep)]);
-            return false;
+        if waiting.all.len() < MOST_WAITING {
+            waiting.all.push(correction);
+        } else {
+            Self::lost(&[correction]);
         }
-        waiting.receipts.push((receipt, keep));
-        !mem::replace(&mut waiting.is_settling, true)
+        can && !mem::replace(&mut waiting.is_made, true)
     }
 
-    /// Takes the next receipts; `None`, and the task has ended, if there are none.
-    pub(super) fn take(&self) -> Option<Vec<(Charge, u32)>> {
+    /// Takes the next ones; `None`, and the task has ended, if there are none.
+    pub(super) fn take(&self) -> Option<Vec<Correction>> {
         let mut waiting = lock(&self.0);
-        if waiting.receipts.is_empty() {
-            waiting.is_settling = false;
+        if waiting.all.is_empty() {
+            waiting.is_made = false;
             return None;
         }
-        let together = waiting.receipts.len().min(MOST_TOGETHER);
-        Some(waiting.receipts.drain(..together).collect())
+        let together = waiting.all.len().min(MOST_TOGETHER);
+        Some(waiting.all.drain(..together).collect())
     }
 
-    /// Notes that no task settles any more: its runtime is gone, or there is none. What waits goes
-    /// with the next receipt.
+    /// Notes that the task is gone with its runtime. What waits goes with the next correction.
     pub(super) fn end(&self) {
-        lock(&self.0).is_settling = false;
+        lock(&self.0).is_made = false;
     }
 
-    /// Reports receipts that could not be settled.
-    pub(super) fn lost(receipts: &[(Charge, u32)]) {
-        detail!(receipts = receipts.len(), "corrections of charges are lost");
-        for (charge, keep) in receipts {
-            let receipt = *keep <= charge.permits;
-            let observers = &charge.of().observers;
-            observers.changed(&StateChange::Lost { receipt });
+    /// Reports those that could not be made.
+    pub(super) fn lost(corrections: &[Correction]) {
+        detail!(
+            number = corrections.len(),
+            "corrections of charges are lost"
+        );
+        for Correction { receipt, keep, .. } in corrections {
+            let is_receipt = *keep <= receipt.permits;
+            let observers = &receipt.of().observers;
+            observers.changed(&StateChange::Lost {
+                receipt: is_receipt,
+            });
         }
     }
 }

@@ -140,7 +140,7 @@ impl Opened {
                 }
             }
             if let Some(mut failed) = failed {
-                failed.written = undo(backend, &done).await;
+                undo(backend, &done, &mut failed).await;
                 return Err(failed);
             }
         }
@@ -148,16 +148,19 @@ impl Opened {
     }
 }
 
-/// Undoes changes. Returns the names whose change could not be undone.
-async fn undo(backend: &impl Backend, done: &[(&Name, Swap<'_>)]) -> List<Name> {
+/// Undoes changes, and notes those that are, or may be, left.
+async fn undo(backend: &impl Backend, done: &[(&Name, Swap<'_>)], failed: &mut Unwritten) {
     let back = done.iter().map(|(_, done)| {
         let (old, new) = (done.new, done.old);
         backend.swap(Swap { old, new, ..*done })
     });
-    let undone = all(back).await;
-    let each = done.iter().zip(undone);
-    let left = each.filter(|(_, undone)| !matches!(undone, Ok(true)));
-    left.map(|((name, _), _)| (*name).clone()).collect()
+    for ((name, _), undone) in done.iter().zip(all(back).await) {
+        match undone {
+            Ok(true) => {}
+            Ok(false) => failed.written.push((*name).clone()),
+            Err(_) => failed.unknown.push((*name).clone()),
+        }
+    }
 }
 
 /// Waits for all of these, which go at the same time.

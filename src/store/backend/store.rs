@@ -6,7 +6,7 @@ use tokio::runtime::Handle;
 
 use super::{
     Backend,
-    lanes::{Corrections, Lanes},
+    lanes::{Correction, Corrections, Lanes},
     opened::{Opened, Unwritten},
 };
 use crate::{
@@ -27,10 +27,10 @@ use crate::{
         charge::{Charge, Settled},
         clock::{Clock, SteadyClock, SystemClock, moment, within},
         compiled_limit::Limiter,
-        decision::{Decision, Refusal},
+        decision::{Decision, Grant, Refusal},
         demand::Demand,
         error::{ConfigError, Error, ErrorKind},
-        limit::{Limit, RateType},
+        limit::{Limit, LimitSource, RateType},
         name::{Name, check_word},
     },
 };
@@ -117,6 +117,36 @@ impl Sealed for BackendStore {
     }
 }
 
+/// Why a call has failed.
+struct Failed {
+    error: Error,
+    /// Set if nothing of it is written, or may be.
+    is_unwritten: bool,
+}
+
+impl Failed {
+    fn before(error: Error) -> Self {
+        Self {
+            error,
+            is_unwritten: true,
+        }
+    }
+
+    /// Returns the error of a call that others have come before each time.
+    fn contended() -> Self {
+        let why = "others have changed the value in each of 100 tries";
+        Self::before(Error::new(ErrorKind::Rejected).detail(why))
+    }
+
+    /// Returns whether it says that the server does not work.
+    fn is_of_server(&self) -> bool {
+        matches!(
+            self.error.kind(),
+            ErrorKind::Unavailable | ErrorKind::Timeout
+        )
+    }
+}
+
 /// A backend as the guards know a store.
 struct Unguarded<B>(Arc<Parts<B>>);
 
@@ -126,31 +156,36 @@ impl<B: Backend> Unguarded<B> {
         &self,
         first: &Demand,
         runs: &[&[Demand]],
-    ) -> Result<Vec<Result<List<Decision>, Error>>, Error> {
+    ) -> Result<Vec<Result<List<Decision>, Error>>, Failed> {
         let parts = &self.0;
+        let firsts = runs.iter().filter_map(|run| run.first());
+        let names = names(firsts.flat_map(Demand::charges).map(Charge::name));
+        let _lanes = parts.lanes.enter(&names, parts.nodes.deadline()).await;
         let asked = first
             .asked_at
             .map(|asked| moment().saturating_duration_since(asked));
         let name = first.first().name();
-        let pass = parts.nodes.enter(name, asked.unwrap_or_default())?;
+        let pass = parts.nodes.enter(name, asked.unwrap_or_default());
+        let pass = pass.map_err(Failed::before)?;
         let has_ban = first.charges().any(|charge| charge.of().ban.is_some());
         let bans = has_ban.then(|| parts.bans.ask(first));
-        let decided = parts.decide(runs, bans.as_ref()).await;
-        let signal = decided.as_ref().err().map(|(_, signal)| *signal);
-        pass.ends(signal.unwrap_or(Signal::Answered));
-        decided.map_err(|(error, _)| error)
+        let decided = parts.decide(&names, runs, bans.as_ref()).await;
+        pass.ends(match &decided {
+            Err(failed) if failed.is_of_server() => Signal::Failed,
+            _ => Signal::Answered,
+        });
+        decided
     }
 
     /// Decides for callers of the same limiters.
-    async fn decide_run(&self, run: &[Demand]) -> Result<List<Decision>, Error> {
+    async fn decide_run(&self, run: &[Demand]) -> Result<List<Decision>, Failed> {
         let Some(first) = run.first() else {
             return Ok(List::new());
         };
-        let decided = self.decide(first, &[run]).await?;
+        let decided = self.decide(first, &[run]).await?.into_iter().next();
         decided
-            .into_iter()
-            .next()
             .unwrap_or_else(|| Ok(List::new()))
+            .map_err(Failed::before)
     }
 }
 
@@ -166,22 +201,19 @@ struct Parts<B> {
 
 impl<B: Backend> Parts<B> {
     /// Decides for runs of callers, each of the same limiters, by the values of these, and swaps
-    /// them for the next: again and again while another process has done so meanwhile. Callers may
-    /// have asked before, and ask `again`.
-    ///
-    /// # Errors
-    ///
-    /// Those of the backend, with what they say of it.
+    /// them for the next: again and again while another process has done so meanwhile.
     async fn decide(
         self: &Arc<Self>,
+        names: &[Name],
         runs: &[&[Demand]],
         bans: Option<&BanCall>,
-    ) -> Result<Vec<Result<List<Decision>, Error>>, (Error, Signal)> {
+    ) -> Result<Vec<Result<List<Decision>, Error>>, Failed> {
         let firsts = || runs.iter().filter_map(|run| run.first());
-        let names = names(firsts().flat_map(Demand::charges).map(Charge::name));
-        let _lanes = self.lanes.enter(&names).await;
+        // A limit in the code lives by its grants.
+        let is_stored = |charge: &Charge| !matches!(charge.limit(), LimitSource::Code(_));
+        let has_stored = firsts().flat_map(Demand::charges).any(is_stored);
         for _ in 0..MOST_TRIES {
-            let opened = self.open(&names).await?;
+            let opened = self.open(names).await.map_err(Failed::before)?;
             for (first, bans) in firsts().zip(bans) {
                 for (charge, carried) in first.charges().zip(&bans.carried) {
                     if let Some(ban) = &charge.of().ban {
@@ -197,11 +229,18 @@ impl<B: Backend> Parts<B> {
             let decided: Vec<_> = decided.collect();
             let mut each = decided.iter().flatten().flatten();
             // Otherwise a refusal would cost a swap that only forgets what has expired.
-            let writes = bans.is_some() || opened.keeps_alive() || each.any(Decision::is_allowed);
+            let writes = bans.is_some()
+                || has_stored && opened.keeps_alive()
+                || each.any(Decision::is_allowed);
             if writes && let Err(unwritten) = opened.write(&self.backend).await {
                 self.give_back(&decided, &unwritten).await;
                 match unwritten.error {
-                    Some(error) => return Err((error, Signal::Failed)),
+                    Some(error) => {
+                        return Err(Failed {
+                            error,
+                            is_unwritten: false,
+                        });
+                    }
                     None => continue,
                 }
             }
@@ -219,19 +258,12 @@ impl<B: Backend> Parts<B> {
             }
             return Ok(decided);
         }
-        Err((contended(), Signal::Answered))
+        Err(Failed::contended())
     }
 
     /// Reads values, and notes that the backend has answered.
-    async fn open(&self, names: &[Name]) -> Result<Opened, (Error, Signal)> {
-        let opened = Opened::read(&self.backend, &*self.clock, names).await;
-        let opened = opened.map_err(|error| {
-            let signal = match error.kind() {
-                ErrorKind::Unavailable | ErrorKind::Timeout => Signal::Failed,
-                _ => Signal::Answered,
-            };
-            (error, signal)
-        })?;
+    async fn open(&self, names: &[Name]) -> Result<Opened, Error> {
+        let opened = Opened::read(&self.backend, &*self.clock, names).await?;
         self.nodes.replied(0);
         Ok(opened)
     }
@@ -243,35 +275,39 @@ impl<B: Backend> Parts<B> {
         decided: &[Result<List<Decision>, Error>],
         unwritten: &Unwritten,
     ) {
-        for decision in decided.iter().flatten().flatten() {
-            let Decision::Allow(grant) = decision else {
-                continue;
-            };
-            for charge in grant.taken() {
-                let name = charge.name();
-                let is_found = charge.of().counting.tells_grants_apart();
-                if unwritten.unknown.contains(name) && is_found {
-                    self.correct(charge.clone(), 0);
-                } else if unwritten.written.contains(name) {
-                    let receipts = [(charge.clone(), 0)];
-                    if self.settle(&receipts, true).await.is_err() {
-                        self.correct(charge.clone(), 0);
-                    }
-                }
+        let grants = decided.iter().flatten().flatten();
+        let grants = grants.filter_map(|decision| match decision {
+            Decision::Allow(grant) => Some(grant),
+            Decision::Deny(_) => None,
+        });
+        let mut written = Vec::new();
+        for charge in grants.flat_map(Grant::taken) {
+            let is_found = charge.of().counting.tells_grants_apart();
+            let correction = || Correction::new(charge.clone(), 0);
+            if unwritten.written.contains(charge.name()) {
+                written.push(correction());
+            } else if unwritten.unknown.contains(charge.name()) && is_found {
+                self.correct(correction());
             }
+        }
+        if !written.is_empty() && self.settle(&written, true).await.is_err() {
+            written.into_iter().for_each(|it| self.correct(it));
         }
     }
 
-    /// Settles receipts in the lanes of their names, which the caller is in.
-    async fn settle(&self, receipts: &[(Charge, u32)], undone: bool) -> Result<(), Error> {
-        let names = names(receipts.iter().map(|(receipt, _)| receipt.name()));
-        // Of all copies the first settles, in the try that succeeds.
-        let marks = receipts.iter().map(|(receipt, _)| receipt.settle());
-        let marks: Vec<_> = marks.collect();
+    /// Makes corrections, by one call.
+    async fn settle(&self, corrections: &[Correction], undone: bool) -> Result<(), Error> {
+        let names = names(corrections.iter().map(|it| it.receipt.name()));
         for _ in 0..MOST_TRIES {
-            let opened = self.open(&names).await.map_err(|(error, _)| error)?;
-            for ((receipt, keep), mark) in receipts.iter().zip(&marks) {
+            let opened = self.open(&names).await?;
+            for Correction {
+                receipt,
+                keep,
+                mark,
+            } in corrections
+            {
                 let mut receipt = receipt.clone();
+                // Each try is the first to settle it.
                 receipt.taken = mark.map(|mark| (mark, Settled::default()));
                 opened.store.settle(receipt, *keep);
             }
@@ -282,36 +318,55 @@ impl<B: Backend> Parts<B> {
                         .for_each(|name| self.listeners.room(name, undone));
                     return Ok(());
                 }
+                Err(Unwritten {
+                    written,
+                    unknown,
+                    error: None,
+                }) if written.is_empty() && unknown.is_empty() => {}
                 // What is written of it would be settled twice.
-                Err(Unwritten { written, error, .. }) if !written.is_empty() || error.is_some() => {
-                    return Err(error.unwrap_or_else(contended));
+                Err(unwritten) => {
+                    return Err(unwritten.error.unwrap_or_else(|| Failed::contended().error));
                 }
-                Err(_) => {}
             }
         }
-        Err(contended())
+        Err(Failed::contended().error)
     }
 
-    /// Settles in the background: with others that wait for that, in the order in which they came.
-    fn correct(self: &Arc<Self>, receipt: Charge, keep: u32) {
-        if !self.corrections.push(receipt, keep) {
-            return;
-        }
-        let Ok(runtime) = Handle::try_current() else {
-            self.corrections.end();
+    /// Makes a correction in the background: with others that wait for that, in the order in which
+    /// they came.
+    fn correct(self: &Arc<Self>, correction: Correction) {
+        let runtime = Handle::try_current().ok();
+        let starts = self.corrections.push(correction, runtime.is_some());
+        let Some(runtime) = runtime.filter(|_| starts) else {
             return;
         };
         let parts = Arc::clone(self);
+        // Made before the task, which may never run.
+        let ends = OnDrop::new({
+            let parts = Arc::clone(self);
+            move || parts.corrections.end()
+        });
         runtime.spawn(async move {
-            let ends = OnDrop::new(|| parts.corrections.end());
-            while let Some(receipts) = parts.corrections.take() {
-                let names = names(receipts.iter().map(|(receipt, _)| receipt.name()));
-                let settled = within(SETTLES_WITHIN, async {
-                    let _lanes = parts.lanes.enter(&names).await;
-                    parts.settle(&receipts, false).await
+            while let Some(corrections) = parts.corrections.take() {
+                let lost = OnDrop::new(|| Corrections::lost(&corrections));
+                let names = names(corrections.iter().map(|it| it.receipt.name()));
+                let made = within(SETTLES_WITHIN, async {
+                    let _lanes = parts.lanes.enter(&names, parts.nodes.deadline()).await;
+                    parts.settle(&corrections, false).await
                 });
-                if !matches!(settled.await, Some(Ok(()))) {
-                    Corrections::lost(&receipts);
+                match made.await {
+                    Some(Ok(())) => lost.disarm(),
+                    // One value that is none of a limiter fails them all.
+                    Some(Err(error)) if error.kind() == ErrorKind::ForeignState => {
+                        lost.disarm();
+                        for alone in corrections.chunks(1) {
+                            let made = within(SETTLES_WITHIN, parts.settle(alone, false));
+                            if !matches!(made.await, Some(Ok(()))) {
+                                Corrections::lost(alone);
+                            }
+                        }
+                    }
+                    _ => drop(lost),
                 }
             }
             // It has ended itself, as there was none.
@@ -343,12 +398,6 @@ impl Opened {
     }
 }
 
-/// Returns the error of a call that other processes have come before each time.
-fn contended() -> Error {
-    let why = "others have changed the value in each of 100 tries";
-    Error::new(ErrorKind::Unavailable).detail(why)
-}
-
 impl<B: Backend> Decide for Unguarded<B> {
     fn decide_at_once(&self, demand: &mut Demand) -> Option<Result<Decision, Error>> {
         let is_per_client = |charge: &Charge| {
@@ -373,9 +422,9 @@ impl<B: Backend> Decide for Unguarded<B> {
             _ => None,
         };
         let names = names([&limiter.name].into_iter().chain(new));
-        let _lanes = parts.lanes.enter(&names).await;
+        let _lanes = parts.lanes.enter(&names, parts.nodes.deadline()).await;
         for _ in 0..MOST_TRIES {
-            let opened = parts.open(&names).await.map_err(|(error, _)| error)?;
+            let opened = parts.open(&names).await?;
             let outcome = opened.store.manage_now(limiter, op)?;
             if op.only_reads() && !opened.keeps_alive() {
                 return Ok(outcome);
@@ -384,13 +433,15 @@ impl<B: Backend> Decide for Unguarded<B> {
                 Ok(()) => return Ok(outcome),
                 Err(Unwritten {
                     written,
+                    unknown,
                     error: None,
-                    ..
-                }) if written.is_empty() => {}
-                Err(unwritten) => return Err(unwritten.error.unwrap_or_else(contended)),
+                }) if written.is_empty() && unknown.is_empty() => {}
+                Err(unwritten) => {
+                    return Err(unwritten.error.unwrap_or_else(|| Failed::contended().error));
+                }
             }
         }
-        Err(contended())
+        Err(Failed::contended().error)
     }
 
     fn strike(&self, demand: &Demand, refusal: &mut Refusal) {
@@ -404,33 +455,40 @@ fn per_client() -> Error {
 
 impl<B: Backend> Calls for Unguarded<B> {
     async fn acquire_run(&self, run: &[Demand], again: bool) -> Result<List<Decision>, Error> {
-        // Those that are in the log are granted, and take nothing more.
-        let repeated = again.then(|| run.iter().map(Demand::asked_again).collect::<Vec<_>>());
-        let run = repeated.as_deref().unwrap_or(run);
-        let error = match self.decide_run(run).await {
+        if again {
+            // A list may be written in part, so what has an entry is given back first.
+            let charges = run.iter().flat_map(Demand::charges);
+            let given_back = charges.map(|charge| Correction::new(charge.to_send(), 0));
+            let given_back: Vec<_> = given_back.collect();
+            self.0.settle(&given_back, true).await?;
+        }
+        let failed = match self.decide_run(run).await {
             Ok(decisions) => return Ok(decisions),
-            Err(error) => error,
+            Err(failed) => failed,
         };
-        match policy::without_shadows(run, &error) {
-            Some(enforced) => self.decide_run(&enforced).await,
-            None => Err(error),
+        // Nothing is asked again by the same ids that may be written and is given back.
+        match policy::without_shadows(run, &failed.error).filter(|_| failed.is_unwritten) {
+            Some(enforced) => self.decide_run(&enforced).await.map_err(|it| it.error),
+            None => Err(failed.error),
         }
     }
 
-    /// One value that is none of a limiter fails them all, so they go apart then.
+    /// One value can fail them all: they go apart then, if the server works.
     async fn acquire_joint(&self, runs: &[&[Demand]]) -> List<Answered> {
         let Some(first) = runs.first().and_then(|run| run.first()) else {
             return List::new();
         };
         match self.decide(first, runs).await {
             Ok(decided) => decided.into_iter().map(Answered::Decided).collect(),
-            Err(error) if error.kind() == ErrorKind::ForeignState => {
+            Err(failed) if failed.is_unwritten && !failed.is_of_server() => {
                 let apart = runs.iter().map(|_| Answered::Apart { was_sent: false });
                 apart.collect()
             }
-            Err(error) => {
-                let failed = runs.iter().map(|_| Answered::Decided(Err(error.clone())));
-                failed.collect()
+            Err(failed) => {
+                let all = runs
+                    .iter()
+                    .map(|_| Answered::Decided(Err(failed.error.clone())));
+                all.collect()
             }
         }
     }
@@ -447,7 +505,7 @@ impl<B: Backend> Calls for Unguarded<B> {
 
     fn settle(&self, receipt: Charge, keep: u32) {
         if keep != receipt.permits {
-            self.0.correct(receipt, keep);
+            self.0.correct(Correction::new(receipt, keep));
         }
     }
 }

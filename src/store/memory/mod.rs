@@ -2,6 +2,7 @@
 
 #[cfg(feature = "unstable-store")]
 mod borrowed;
+mod builder;
 mod file;
 mod lists;
 mod newcomers;
@@ -14,18 +15,11 @@ mod verbs;
 
 use std::{fmt, sync::Arc};
 
-use self::shared::{MOST_LIMITERS, Shared};
-#[cfg(feature = "test-util")]
-use super::failing;
+pub use self::builder::MemoryStoreBuilder;
+use self::shared::Shared;
 use super::{
-    About, AnyStore,
+    AnyStore,
     sealed::{Handle, Sealed},
-    stack,
-};
-use crate::values::{
-    clock::{Clock, SteadyClock},
-    error::ErrorKind,
-    observe::{Observer, Observers},
 };
 
 /// Keeps limiters in this process.
@@ -81,82 +75,29 @@ use crate::values::{
 pub struct MemoryStore {
     pub(crate) shared: Arc<Shared>,
     stack: Arc<dyn AnyStore>,
-    /// Set if every call fails, for tests.
-    failing: Option<ErrorKind>,
 }
 
 impl MemoryStore {
     /// Creates an empty store.
     #[must_use]
     pub fn new() -> Self {
-        let clock = Arc::new(SteadyClock::new());
-        Self::build(
-            MOST_LIMITERS,
-            clock,
-            About::in_memory(Observers::default(), false),
-            None,
-        )
+        Self::builder().build()
     }
 
-    /// Sets the maximum number of limiters. Default: 100 000. At least 1. Beyond it, limiters are
-    /// counted [by an estimate](Self#bounds).
-    ///
-    /// Returns a new, empty store.
-    #[must_use]
-    pub fn max_limiters(self, max: usize) -> Self {
-        let clock = Arc::clone(&self.shared.clock);
-        Self::build(max.max(1), clock, self.about(), self.failing)
-    }
-
-    /// Sets the clock that it counts by. Default: the system's, steadied.
-    ///
-    /// Returns a new, empty store.
-    #[must_use]
-    pub fn clock(self, clock: impl Clock) -> Self {
-        let clock = Arc::new(clock);
-        Self::build(self.shared.max, clock, self.about(), self.failing)
-    }
-
-    /// Has what a [`RedisStore`](crate::RedisStore) has that was built with
-    /// [`redisson`](crate::RedisStoreBuilder::redisson): rules may set what only Redisson's format
-    /// has. Default: as any other store in Redis.
-    ///
-    /// Returns a new, empty store.
+    /// Begins a store with settings.
     ///
     /// # Example
     ///
     /// ```
-    /// use tower_ratelimit::{Limit, MemoryStore, RateLimitLayer, Rule, key::PeerIp};
+    /// use tower_ratelimit::{Limit, MemoryStore, RateLimitLayer, key::PeerIp};
     ///
-    /// let store = MemoryStore::new().redisson();
-    /// let feed = Rule::new("feed", Limit::per_minute(100_000), PeerIp).slots(1000);
-    /// let layer = RateLimitLayer::builder(&store).otherwise(feed).build()?;
-    /// # Ok::<_, tower_ratelimit::ConfigError>(())
+    /// // As many callers as fit into a flood of three times as many.
+    /// let store = MemoryStore::builder().max_limiters(300_000).build();
+    /// let layer = RateLimitLayer::new(&store, Limit::per_minute(60).by(PeerIp));
     /// ```
     #[must_use]
-    pub fn redisson(self) -> Self {
-        let clock = Arc::clone(&self.shared.clock);
-        let about = About::in_memory(self.about().observers, true);
-        Self::build(self.shared.max, clock, about, self.failing)
-    }
-
-    /// Adds an observer, which receives all decisions and changes of the store. Default: none.
-    ///
-    /// Returns a new, empty store.
-    ///
-    /// # Example
-    ///
-    /// See [`Observer`].
-    #[must_use]
-    pub fn observe(self, observer: Arc<dyn Observer>) -> Self {
-        let About {
-            observers,
-            in_redisson,
-            ..
-        } = self.about();
-        let clock = Arc::clone(&self.shared.clock);
-        let about = About::in_memory(observers.and(observer), in_redisson);
-        Self::build(self.shared.max, clock, about, self.failing)
+    pub fn builder() -> MemoryStoreBuilder {
+        MemoryStoreBuilder::new()
     }
 
     /// Returns how many limiters it holds.
@@ -181,39 +122,6 @@ impl MemoryStore {
     /// minute reports them.
     pub fn estimated(&self) -> u64 {
         self.shared.untracked.decided()
-    }
-
-    /// Returns what a new store like this one is.
-    fn about(&self) -> About {
-        let about = self.stack.about();
-        About::in_memory(about.observers.clone(), about.in_redisson)
-    }
-
-    /// Returns a new store whose calls all fail like this.
-    #[cfg(feature = "test-util")]
-    pub(crate) fn with_failing(self, kind: ErrorKind) -> Self {
-        let clock = Arc::clone(&self.shared.clock);
-        Self::build(self.shared.max, clock, self.about(), Some(kind))
-    }
-
-    fn build(max: usize, clock: Arc<dyn Clock>, about: About, failing: Option<ErrorKind>) -> Self {
-        let (shared, stack) = stack::memory(Arc::clone(&clock), about, |listeners| {
-            Shared::new(max, clock, listeners)
-        });
-        #[cfg(feature = "test-util")]
-        let stack = match failing {
-            Some(kind) => {
-                let about = stack.about();
-                let about = About::in_memory(about.observers.clone(), about.in_redisson);
-                failing::failing(kind, Arc::clone(&shared.clock), about)
-            }
-            None => stack,
-        };
-        Self {
-            shared,
-            stack,
-            failing,
-        }
     }
 }
 

@@ -105,7 +105,7 @@ mod tests {
 
     /// Does what can be done with a limiter that was read.
     fn decide_on(held: Held) {
-        let store = MemoryStore::new().clock(ManualClock::new());
+        let store = MemoryStore::builder().clock(ManualClock::new()).build();
         let (name, now) = (Name::exact("k").unwrap(), store.shared.now());
         store.shared.shard(&name).put_held(&name, held, now);
         let runtime = tokio::runtime::Builder::new_current_thread()
@@ -140,7 +140,7 @@ mod tests {
     /// read is written as it was.
     #[test]
     fn bytes_that_are_changed_with_their_check_are_read_or_refused() {
-        let store = MemoryStore::new().clock(ManualClock::new());
+        let store = MemoryStore::builder().clock(ManualClock::new()).build();
         let good = |algorithm| {
             let keyed = Limit::per_hour(9).named("k").algorithm(algorithm);
             let limiter = keyed.keyed(&store).unwrap().of("a");

@@ -145,7 +145,7 @@ impl RedisStoreBuilder {
     ///
     /// After that the request meets its [`FailurePolicy`](crate::FailurePolicy), and the permits
     /// that the call may have taken are released. If
-    /// [`FailurePolicy::local`](crate::FailurePolicy::local) admits the request, they stay charged.
+    /// [`FailurePolicy::Local`](crate::FailurePolicy::Local) admits the request, they stay charged.
     pub fn deadline(mut self, deadline: Duration) -> Self {
         self.settings.deadline = deadline;
         self

@@ -66,7 +66,7 @@ fn both_doors_meet_the_failure_policy() {
         None,
         Some(FailurePolicy::Allow),
         Some(FailurePolicy::Deny),
-        Some(FailurePolicy::local(0.5)),
+        Some(FailurePolicy::Local(0.5)),
     ] {
         let decided = [true, false].map(|at_once| {
             let (store, demand) = (remote_of(&log), ask(policy));

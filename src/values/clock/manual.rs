@@ -19,7 +19,7 @@ use crate::sync::lock;
 ///
 /// ```
 /// use std::time::Duration;
-/// use tower_ratelimit::{Clock, ManualClock};
+/// use tower_ratelimit::{Clock, testing::ManualClock};
 ///
 /// let clock = ManualClock::new();
 /// let before = clock.now();

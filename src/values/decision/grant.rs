@@ -122,7 +122,7 @@ impl Grant {
         self.source
     }
 
-    /// Charges `permits` in all, whatever was taken or charged before.
+    /// Charges `permits` in all, whatever was taken or charged before; 0 gives all of it back.
     ///
     /// Returns false, and has no effect, if the response is over or the grant is a
     /// [`RateLimiter`](crate::RateLimiter)'s.
@@ -135,13 +135,6 @@ impl Grant {
     /// Returns false as [`set`](Self::set) does.
     pub fn add(&self, permits: u32) -> bool {
         self.correct_by_handler(|charged| charged.saturating_add(permits))
-    }
-
-    /// Charges nothing, so that all that was taken is given back.
-    ///
-    /// Returns false as [`set`](Self::set) does.
-    pub fn refund(&self) -> bool {
-        self.set(0)
     }
 
     /// Returns the grant of one rule alone, by its [`LimitState::name`]; with tiers that is

@@ -16,7 +16,7 @@ pub enum Source {
     /// In this process, from permits fetched ahead: see [`Rule::lease`](crate::Rule::lease)
     Lease,
     /// In this process, by a share of the limit, because the store could not: see
-    /// [`FailurePolicy::local`](crate::FailurePolicy::local)
+    /// [`FailurePolicy::Local`](crate::FailurePolicy::Local)
     Local,
     /// By the rule's [`FailurePolicy`](crate::FailurePolicy), because the store could not
     FailurePolicy,

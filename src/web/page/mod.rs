@@ -82,7 +82,7 @@ const HEADERS: [(HeaderName, &str); 3] = [
 /// use tower_ratelimit::{Limit, MemoryStore, RateLimitLayer, key::PeerIp, observe::Activity, page};
 ///
 /// let activity = Arc::new(Activity::new());
-/// let store = MemoryStore::new().observe(activity.clone());
+/// let store = MemoryStore::builder().observe(activity.clone()).build();
 /// let app: Router = Router::new()
 ///     .route("/", get(async || "hello"))
 ///     .layer(RateLimitLayer::new(&store, Limit::per_second(5).by(PeerIp)));

@@ -164,7 +164,7 @@ impl Rule {
     }
 
     /// Sets the policy for requests that the store cannot decide. Default:
-    /// [`FailurePolicy::local(1.0)`](FailurePolicy::local), with which each process enforces the
+    /// [`FailurePolicy::Local(1.0)`](FailurePolicy::Local), with which each process enforces the
     /// limit by itself.
     pub fn on_failure(mut self, policy: FailurePolicy) -> Self {
         self.on_failure = policy;

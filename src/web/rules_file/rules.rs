@@ -193,7 +193,7 @@ fn rule(
         let of_file = match policy.get_ref() {
             OnFailure::Word(PolicyWord::Allow) => FailurePolicy::Allow,
             OnFailure::Word(PolicyWord::Deny) => FailurePolicy::Deny,
-            OnFailure::Share { local } => FailurePolicy::local(*local),
+            OnFailure::Share { local } => FailurePolicy::Local(*local),
         };
         policy.place(of_file.check(name))?;
         rule = rule.on_failure(of_file);

@@ -23,7 +23,7 @@ use tokio::runtime::Runtime;
 pub use tokio::task::{JoinSet, block_in_place};
 pub use tower::{Layer, ServiceExt, service_fn};
 #[cfg(feature = "test-util")]
-pub use tower_ratelimit::ManualClock;
+pub use tower_ratelimit::testing::ManualClock;
 pub use tower_ratelimit::{
     Algorithm, Clock, ConfigError, ConfigErrorKind, Decision, ErrorKind, ExpireWhen, FailurePolicy,
     Grant, Limit, MemoryStore, RateLimitBody, RateLimitLayer, RateLimiter, Refusal, RefusalKind,
@@ -384,7 +384,7 @@ macro_rules! on_both_by_a_clock {
             $(#[tokio::test]
             async fn $check() {
                 let clock = $crate::scene::ManualClock::new();
-                let store = $crate::scene::MemoryStore::new().clock(clock.clone());
+                let store = $crate::scene::MemoryStore::builder().clock(clock.clone()).build();
                 $crate::scene::in_time(super::$check(store, clock)).await;
             })+
         }

@@ -162,7 +162,7 @@ async fn fields_change_with_the_rules() {
 #[cfg(feature = "test-util")]
 #[tokio::test]
 async fn a_request_that_waits_keeps_its_rules_and_fields() {
-    let (store, clock) = MemoryStore::manual();
+    let (store, clock) = MemoryStore::builder().build_manual();
     let limit = Limit::new(1, Duration::from_secs(10)).by(PeerIp);
     let old = limit.named("old").wait(Duration::from_secs(15));
     let old = Rules::new().otherwise(old).headers([HeaderStyle::Draft6]);

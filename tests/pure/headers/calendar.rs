@@ -5,7 +5,7 @@ use super::*;
 
 #[tokio::test]
 async fn fields_have_the_length_of_the_window_and_the_time_to_its_turn() {
-    let (store, clock) = MemoryStore::manual();
+    let (store, clock) = MemoryStore::builder().build_manual();
     for (text, seconds, window) in [
         ("3/day", 43_200, 86_400),
         ("3/day Europe/Berlin", 39_600, 90_000),

@@ -103,7 +103,7 @@ async fn each_style_says_the_same_in_its_own_words() {
     for said in table.remove("said").unwrap() {
         let styles: Vec<_> = said.styles.iter().map(style).collect();
         let limit = Limit::new(2, millis(said.interval));
-        let (store, clock) = MemoryStore::manual();
+        let (store, clock) = MemoryStore::builder().build_manual();
         let layer = layer(&store, by_key(limit).named("api"), &styles);
         for (nth, expected) in said.says.iter().enumerate() {
             if nth == 2 {
@@ -125,7 +125,7 @@ async fn an_instant_is_a_time_of_day() {
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
         now.as_secs()
     };
-    let (store, _clock) = MemoryStore::manual();
+    let (store, _clock) = MemoryStore::builder().build_manual();
     let layer = layer(&store, by_key(Limit::per_minute(1)), &[EPOCH]);
     for status in [200, 429] {
         let before = now();
@@ -158,7 +158,7 @@ async fn permits_that_are_not_counted_have_no_field() {
         (DRAFT6, ("ratelimit-policy", "1;w=60")),
         (DELTA, ("x-ratelimit-limit", "1")),
     ] {
-        let (store, _clock) = MemoryStore::manual();
+        let (store, _clock) = MemoryStore::builder().build_manual();
         let layer = RateLimitLayer::builder(&store).otherwise(by_key(Limit::per_minute(1)));
         let layer = layer.headers([style]).count_remaining(false);
         let layer = layer.build().unwrap();
@@ -171,7 +171,7 @@ async fn permits_that_are_not_counted_have_no_field() {
 
 #[tokio::test]
 async fn a_hidden_rule_has_no_fields() {
-    let (store, _clock) = MemoryStore::manual();
+    let (store, _clock) = MemoryStore::builder().build_manual();
     let rule = by_key(Limit::per_minute(1)).named("account").hide_headers();
     let hidden = layer(&store, rule, &[DRAFT11, DELTA]);
     assert_eq!(ask(&hidden, get(&[])).await.limit_fields(), []);
@@ -190,8 +190,7 @@ async fn a_hidden_rule_has_no_fields() {
 /// all is.
 #[tokio::test]
 async fn a_grant_tells_when_the_next_permit_is_free() {
-    let (store, clock) = MemoryStore::manual();
-    let store = store.redisson();
+    let (store, clock) = MemoryStore::builder().redisson().build_manual();
     // At 0, 10 and 20 s; after each: until one more is free, and until all are.
     for (way, expected) in [
         (Way::Log, [(60, 60), (50, 60), (40, 60)]),
@@ -217,7 +216,7 @@ async fn a_grant_tells_when_the_next_permit_is_free() {
 
 #[tokio::test]
 async fn layers_add_to_one_another_and_the_tightest_is_first() {
-    let (store, _clock) = MemoryStore::manual();
+    let (store, _clock) = MemoryStore::builder().build_manual();
     let of = |name, permits, styles: &[HeaderStyle]| {
         layer(&store, by_key(Limit::per_hour(permits)).named(name), styles)
     };
@@ -267,7 +266,7 @@ async fn fields_of_another_limiter_stay() {
         ("x-ratelimit-limit", "5000"),
         ("x-ratelimit-used", "1"),
     ];
-    let (store, _clock) = MemoryStore::manual();
+    let (store, _clock) = MemoryStore::builder().build_manual();
     let rule = by_key(Limit::per_hour(9)).named("ours");
     let all = layer(&store, rule, &[DRAFT11, DELTA]);
     let answer = call(all.layer(inner(OTHERS)), get(&[])).await;
@@ -291,7 +290,7 @@ async fn fields_of_another_limiter_with_the_same_number_stay() {
         ("ratelimit-remaining", "7"),
         ("ratelimit-reset", "5"),
     ];
-    let (store, _clock) = MemoryStore::manual();
+    let (store, _clock) = MemoryStore::builder().build_manual();
     let styles = [DRAFT6, DELTA];
     let within = layer(&store, by_key(Limit::per_hour(9)).named("in"), &styles);
     let around = layer(&store, by_key(Limit::per_hour(1)).named("out"), &styles);
@@ -309,7 +308,7 @@ async fn fields_of_another_limiter_with_the_same_number_stay() {
 /// Fields that a layer between two of ours has changed stay changed.
 #[tokio::test]
 async fn changed_fields_stay() {
-    let (store, _clock) = MemoryStore::manual();
+    let (store, _clock) = MemoryStore::builder().build_manual();
     let within = layer(&store, by_key(Limit::per_hour(9)).named("in"), &[DELTA]);
     let around = layer(&store, by_key(Limit::per_hour(1)).named("out"), &[DELTA]);
     let between = within.layer(inner(&[])).map_response(|mut response| {
@@ -324,7 +323,7 @@ async fn changed_fields_stay() {
 
 #[tokio::test]
 async fn no_time_contradicts_the_inner_services_own_retry_after() {
-    let (store, _clock) = MemoryStore::manual();
+    let (store, _clock) = MemoryStore::builder().build_manual();
     let layer = layer(&store, by_key(Limit::per_hour(2)), &[DRAFT11]);
     let busy = layer.layer(inner(&[("retry-after", "5")]));
     let answer = call(busy, get(&[])).await;
@@ -334,7 +333,7 @@ async fn no_time_contradicts_the_inner_services_own_retry_after() {
 
 #[tokio::test]
 async fn jitter_delays_all_fields_by_the_same_time() {
-    let (store, _clock) = MemoryStore::manual();
+    let (store, _clock) = MemoryStore::builder().build_manual();
     let layer = RateLimitLayer::builder(&store).otherwise(by_key(Limit::per_minute(1)));
     let layer = layer.headers([DRAFT11, DELTA]).retry_jitter(secs(1000));
     let layer = layer.build().unwrap();
@@ -386,7 +385,7 @@ proptest! {
         millis in prop_oneof![1_u64..10_000, (1_u64..100_000).prop_map(|s| s * 1000), 1_u64..3_155_760_000_000],
         cost in 1_u32..3,
     ) {
-        let (store, _clock) = MemoryStore::manual();
+        let (store, _clock) = MemoryStore::builder().build_manual();
         let limit = Limit::new(permits, Duration::from_millis(millis));
         let rule = limit.by(FromHeader::new("x-key")).named(&name).cost_by(move |_| cost);
         let layer = layer(&store, rule, &[DRAFT11, DELTA]);

@@ -17,7 +17,7 @@ fn problem(answer: &Answer) -> Value {
 
 /// A layer that bans the caller.
 async fn banned() -> RateLimitLayer {
-    let (store, _clock) = MemoryStore::manual();
+    let (store, _clock) = MemoryStore::builder().build_manual();
     let rule = by_key(Limit::per_minute(1))
         .named("login")
         .ban(Ban::after(1));
@@ -30,7 +30,7 @@ async fn banned() -> RateLimitLayer {
 
 /// A layer that refuses its second request, and has refused none yet.
 async fn spent(name: &str) -> RateLimitLayer {
-    let (store, _clock) = MemoryStore::manual();
+    let (store, _clock) = MemoryStore::builder().build_manual();
     let layer = RateLimitLayer::new(&store, by_key(Limit::per_minute(1)).named(name));
     assert_eq!(ask(&layer, get(&[])).await.status, 200);
     layer

@@ -41,7 +41,7 @@ struct Wish {
 
 pub(crate) fn memory() -> World {
     let clock = ManualClock::new();
-    let store = |client| (client, MemoryStore::new().clock(clock.clone()));
+    let store = |client| (client, MemoryStore::builder().clock(clock.clone()).build());
     World::new(clock.clone(), ["a", "b"].map(store))
 }
 
@@ -49,7 +49,10 @@ pub(crate) fn memory() -> World {
 pub(crate) fn memory_of_redisson() -> World {
     let clock = ManualClock::new();
     let store = |client| {
-        let store = MemoryStore::new().redisson().clock(clock.clone());
+        let store = MemoryStore::builder()
+            .redisson()
+            .clock(clock.clone())
+            .build();
         (client, store)
     };
     World::new(clock.clone(), ["a", "b"].map(store))

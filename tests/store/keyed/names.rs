@@ -86,7 +86,7 @@ async fn observers_see_the_name_of_the_limit_and_no_key() {
         let shown = rules.map(|it| (it.rule.map(str::to_owned), it.key().is_some()));
         shown.collect::<Vec<_>>()
     });
-    let store = MemoryStore::new().observe(seen.clone());
+    let store = MemoryStore::builder().observe(seen.clone()).build();
     let mails = Limit::per_hour(5).named("mails").keyed(&store).unwrap();
     take(&mails.of("ann"), 1).await;
     assert_eq!(seen.take(), [[(Some("mails".to_owned()), false)]]);

@@ -274,7 +274,7 @@ fn what_it_cannot_have_is_named() {
 async fn a_wait_ends_at_the_turn() {
     let clock = ManualClock::new();
     clock.set(secs(1_792_926_000));
-    let store = MemoryStore::new().clock(clock.clone());
+    let store = MemoryStore::builder().clock(clock.clone()).build();
     // The Sunday whose last hour comes twice.
     let limiter = quota(&store, "2/day Europe/Berlin");
     let turn = 12 * HOUR;

@@ -18,10 +18,11 @@ macro_rules! of_every_kind {
             mod in_memory {
                 $(#[tokio::test]
                 async fn $law() {
-                    let mut store = kit::scene::MemoryStore::new();
+                    let mut store = kit::scene::MemoryStore::builder();
                     if !kit::scene::Way::OWN.contains(&$way) {
                         store = store.redisson();
                     }
+                    let store = store.build();
                     crate::kinds::each::$law($way, store).await;
                 })+
             }

@@ -86,10 +86,10 @@ struct Kinds<S> {
 impl Kinds<MemoryStore> {
     fn memory() -> Self {
         let clock = ManualClock::new();
-        let store = || MemoryStore::new().clock(clock.clone());
+        let store = || MemoryStore::builder().clock(clock.clone());
         Self {
-            own: store(),
-            redisson: store().redisson(),
+            own: store().build(),
+            redisson: store().redisson().build(),
             server: None,
             clock,
         }

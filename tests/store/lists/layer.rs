@@ -170,7 +170,7 @@ async fn an_unset_limit_charges_no_other(store: impl Settles, _: ManualClock) {
 #[tokio::test]
 async fn a_rate_type_is_that_of_the_stored_limit() {
     let redis = shared_redis().prefix(&unique("typed")).redisson();
-    another_rate_type_charges_no_limit(MemoryStore::new().redisson()).await;
+    another_rate_type_charges_no_limit(MemoryStore::builder().redisson().build()).await;
     another_rate_type_charges_no_limit(redis.build().unwrap()).await;
 }
 
@@ -213,7 +213,10 @@ async fn the_strictest_policy_counts() {
 #[tokio::test]
 async fn a_full_store_refuses_the_whole_list() {
     let clock = ManualClock::new();
-    let store = MemoryStore::new().clock(clock.clone()).max_limiters(4);
+    let store = MemoryStore::builder()
+        .clock(clock.clone())
+        .max_limiters(4)
+        .build();
     // Too large to be counted by an estimate.
     let rules = ["a", "b", "c"].map(|name| by_user(100_000, name).cost(50_000));
     let layer = layer_of(&store, rules);
@@ -237,7 +240,10 @@ async fn a_full_store_refuses_the_whole_list() {
 #[tokio::test]
 async fn a_list_makes_room_for_all_of_itself() {
     let clock = ManualClock::new();
-    let store = MemoryStore::new().clock(clock.clone()).max_limiters(3);
+    let store = MemoryStore::builder()
+        .clock(clock.clone())
+        .max_limiters(3)
+        .build();
     let order = seconds(2).by(FromHeader::new("order").or_skip());
     let layer = layer_of(&store, [by_user(2, "user"), order.named("order")]);
     for number in 0..100 {

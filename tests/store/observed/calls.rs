@@ -110,7 +110,7 @@ async fn an_outage_is_reported_with_what_decided_instead() {
     let layers = [
         layer("open", FailurePolicy::Allow),
         layer("shut", FailurePolicy::Deny),
-        layer("half", FailurePolicy::local(1.0)),
+        layer("half", FailurePolicy::Local(1.0)),
     ];
     let request = || request_of("a");
     for layer in &layers {
@@ -236,9 +236,10 @@ async fn observers_are_called_in_the_order_in_which_they_were_added() {
     let redis = shared_redis()
         .observe(order("store"))
         .observe(order("its second"));
-    let memory = MemoryStore::new()
+    let memory = MemoryStore::builder()
         .observe(order("store"))
-        .observe(order("its second"));
+        .observe(order("its second"))
+        .build();
     let redis = redis.build().unwrap();
     for builder in [
         RateLimitLayer::builder(&redis),
@@ -313,7 +314,7 @@ async fn events_show_no_key_and_a_hash_tells_callers_apart() {
 #[tokio::test]
 async fn a_limiter_is_observed_under_its_new_name() {
     let recorded = Arc::new(Recorded::default());
-    let store = MemoryStore::new().observe(recorded.clone());
+    let store = MemoryStore::builder().observe(recorded.clone()).build();
     let limiter = RateLimiter::new(&store, "before").unwrap();
     limiter.try_set_rate(Limit::per_hour(1)).await.unwrap();
     let renamed = limiter.rename("after").await.unwrap();
@@ -325,7 +326,7 @@ async fn a_limiter_is_observed_under_its_new_name() {
 async fn one_observer_of_both_is_called_once() {
     let recorded = Arc::new(Recorded::default());
     let of_layer = Arc::new(Recorded::default());
-    let store = MemoryStore::new().observe(recorded.clone());
+    let store = MemoryStore::builder().observe(recorded.clone()).build();
     let layer = RateLimitLayer::builder(&store)
         .otherwise(by_key(1))
         .observe(of_layer.clone())
@@ -391,7 +392,7 @@ async fn changes_are_reported_without_keys<S: Store>(store: S, recorded: &Record
 #[tokio::test]
 async fn changes_of_a_limiter_are_reported_without_keys() {
     let recorded = [(); 2].map(|()| Arc::new(Recorded::default()));
-    let store = MemoryStore::new().observe(recorded[0].clone());
+    let store = MemoryStore::builder().observe(recorded[0].clone()).build();
     changes_are_reported_without_keys(store, &recorded[0]).await;
     let store = shared_redis().observe(recorded[1].clone());
     changes_are_reported_without_keys(store.build().unwrap(), &recorded[1]).await;

@@ -48,7 +48,9 @@ fn rule(name: &str) -> Rule {
 /// each kind are counted as, `super::each_is_reported_once` says.
 #[test]
 fn a_recorder_that_comes_after_the_layer_is_built_counts() {
-    let store = MemoryStore::new().observe(Arc::new(Metrics::new()));
+    let store = MemoryStore::builder()
+        .observe(Arc::new(Metrics::new()))
+        .build();
     let layer = layer_of(&store, rule("a"));
     recorded(async |recorder| {
         let _ = decide(&layer, request_of("ann")).await;
@@ -132,7 +134,9 @@ fn each_metric_is_described_with_its_unit() {
     let described = Described::default();
     metrics::with_local_recorder(&described, || {
         runtime().block_on(async {
-            let store = MemoryStore::new().observe(Arc::new(Metrics::new()));
+            let store = MemoryStore::builder()
+                .observe(Arc::new(Metrics::new()))
+                .build();
             let _ = decide(&layer_of(&store, rule("a")), request_of("ann")).await;
         });
     });
@@ -162,7 +166,7 @@ fn gauges_say_what_is_kept_in_memory() {
             let samples = samples(recorder);
             assert_eq!(samples.get(name), Some(&value), "{name}: {samples:#?}");
         };
-        let stores = [(); 2].map(|()| MemoryStore::new().observe(metrics.clone()));
+        let stores = [(); 2].map(|()| MemoryStore::builder().observe(metrics.clone()).build());
         let layers = stores.each_ref().map(|store| layer_of(store, rule("a")));
         for key in ["ann", "bob", "ann", "ann"] {
             let _ = decide(&layers[0], request_of(key)).await;
@@ -192,9 +196,10 @@ fn gauges_say_what_is_kept_in_memory() {
 #[test]
 fn a_flood_of_keys_makes_no_series() {
     recorded(async |recorder| {
-        let store = MemoryStore::new()
+        let store = MemoryStore::builder()
             .max_limiters(1_000)
-            .observe(Arc::new(Metrics::new()));
+            .observe(Arc::new(Metrics::new()))
+            .build();
         let secret = Secret::new("k1", "a secret of these tests and of no user").unwrap();
         let digested = Limit::per_hour(1).by(FromHeader::new("x-key").digest(&secret));
         let layer = RateLimitLayer::builder(&store)
@@ -246,7 +251,7 @@ async fn everything(recorder: &PrometheusRecorder) -> String {
         let _ = ask(&calm, "/").await;
     }
     let _ = ask(&calm, "/refund").await;
-    let in_memory = MemoryStore::new().observe(metrics);
+    let in_memory = MemoryStore::builder().observe(metrics).build();
     let _ = limited(&in_memory, Limit::per_hour(1)).await;
     for _ in 0..3 {
         let _ = tokio::time::timeout(millis(200), ask(&calm, "/wait")).await;

@@ -3,14 +3,14 @@
 use kit::{scene::*, scripted::ScriptedServer};
 use std::fmt::Write;
 
-use tower_ratelimit::{Finding, FindingKind as Kind, Severity};
+use tower_ratelimit::inspect::{Finding, Severity};
 
 use super::{NO_INFO, check, found, open};
 
-const NO_LUA: (Kind, Severity, &str) = (Kind::NoLua, Severity::Error, "no Lua");
+const NO_LUA: (&str, Severity, &str) = ("no_lua", Severity::Error, "no Lua");
 
-fn not_understood(severity: Severity, text: &str) -> (Kind, Severity, &str) {
-    (Kind::NotUnderstood, severity, text)
+fn not_understood(severity: Severity, text: &str) -> (&str, Severity, &str) {
+    ("not_understood", severity, text)
 }
 
 fn bulk(text: &str) -> String {
@@ -45,7 +45,7 @@ async fn findings(to_scripts: &str) -> Vec<Finding> {
     let verification = open(&server(to_scripts).url()).verify().await.unwrap();
     println!("{verification}");
     let mut findings = found(&verification);
-    findings.retain(|it| it.kind() != Kind::ClocksApart);
+    findings.retain(|it| it.code() != "clocks_apart");
     findings
 }
 
@@ -91,7 +91,7 @@ async fn arguments_that_are_refused_are_no_finding() {
 async fn a_replica_is_found_by_what_it_refuses() {
     let readonly = "READONLY You can't write against a read only replica.";
     let found = findings(&tried(&[("SET", readonly), ("ZADD", readonly)])).await;
-    check(&found, &[(Kind::Replica, Severity::Error, "replica")]);
+    check(&found, &[("replica", Severity::Error, "replica")]);
 }
 
 /// The words of Valkey 9.1, whose Lua is a module.

@@ -187,7 +187,7 @@ fn read(headers: &HeaderMap, status: &Status) -> Pushback {
 
 #[tokio::test]
 async fn the_wait_is_exact_to_the_millisecond() {
-    let (store, clock) = MemoryStore::manual();
+    let (store, clock) = MemoryStore::builder().build_manual();
     let server = serve_tonic(limits(&store)).await;
     let call = || with("POST", COUNT, &[("content-type", CONTENT_TYPES[0])]);
     assert!(send_http2(server, call()).await.status().is_success());

@@ -25,7 +25,7 @@ fn grpc(mut request: Request<String>, content_type: &'static str) -> Request<Str
 
 #[tokio::test]
 async fn over_the_limit() {
-    let (store, clock) = MemoryStore::manual();
+    let (store, clock) = MemoryStore::builder().build_manual();
     let layer = RateLimitLayer::new(&store, Limit::per_minute(1).by(FromHeader::new("x-key")));
     assert_eq!(code(&layer, request("a")).await, 200);
     clock.advance(Duration::from_millis(1));

@@ -339,7 +339,7 @@ async fn a_banned_request_is_answered_as_its_rule_says() {
 #[tokio::test]
 async fn observers_learn_of_bans() {
     let seen = Observed::by(|it| [it.result.as_str(), it.rules[0].result.as_str()]);
-    let store = MemoryStore::new().observe(seen.clone());
+    let store = MemoryStore::builder().observe(seen.clone()).build();
     for rule in [rule().ban(ban(2)).shadow(), rule().ban(ban(2))] {
         let layer = layer_of(&store, rule);
         for _ in 0..3 {
@@ -360,7 +360,7 @@ async fn observers_learn_of_bans() {
 /// What is counted by an estimate may be others' refusals.
 #[tokio::test]
 async fn strangers_of_a_full_store_are_not_banned() {
-    let store = MemoryStore::new().max_limiters(1);
+    let store = MemoryStore::builder().max_limiters(1).build();
     let layer = layer_of(&store, rule().ban(ban(2)));
     assert_eq!(ask(&layer, "first").await, None);
     assert_eq!(ask(&layer, "stranger").await, None);
@@ -375,7 +375,10 @@ async fn strangers_of_a_full_store_are_not_banned() {
 #[tokio::test]
 async fn refusals_make_room_for_others_when_they_are_forgotten() {
     let clock = ManualClock::default();
-    let store = MemoryStore::new().max_limiters(2).clock(clock.clone());
+    let store = MemoryStore::builder()
+        .max_limiters(2)
+        .clock(clock.clone())
+        .build();
     let is_banned = async |key| {
         let limiter = RateLimiter::new(&store, key).unwrap();
         let outcome = limiter.ban_for(MINUTE).await;

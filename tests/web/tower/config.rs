@@ -66,7 +66,7 @@ fn every_mistake_of_a_rule_is_named() {
     let secret = Secret::new("k1", "0123456789abcdef0123456789abcdef").unwrap();
     let digest = hour.by(FromHeader::new("x-key").digest(&secret));
     let cookie = hour.by((PeerIp, FromHeader::new("cookie").plain()));
-    let in_all = FailurePolicy::local(1.5);
+    let in_all = FailurePolicy::Local(1.5);
     let shared = Rule::shared;
     let (users, orders) = (shared("user:<key>").named("users"), shared("orders"));
     let (mine, set) = (by_key(1).named("mine"), shared("api").or_init(hour));
@@ -209,7 +209,7 @@ fn what_a_known_limit_cannot_have_is_named() {
         };
         for rule in known(limit).into_iter().take(ways) {
             let rule = row.set(rule);
-            let built = RateLimitLayer::builder(&MemoryStore::new().redisson());
+            let built = RateLimitLayer::builder(&MemoryStore::builder().redisson().build());
             match (&row.says, built.otherwise(rule).build()) {
                 (Some(said), built) => mistake(built, ConfigErrorKind::Limit, said),
                 (None, built) => drop(built.unwrap()),
@@ -220,7 +220,7 @@ fn what_a_known_limit_cannot_have_is_named() {
     let short = limit_by(|_| Limit::new(5, millis(999)));
     let (found, shared) = (Rule::new("api", short, PeerIp), Rule::shared("api"));
     let (slots, lease) = (shared.clone().slots(10_000), shared.lease(HOUR));
-    let store = MemoryStore::new().redisson();
+    let store = MemoryStore::builder().redisson().build();
     for rule in [found.slots(1000), slots, lease] {
         let built = RateLimitLayer::builder(&store).otherwise(rule);
         assert!(built.build().is_ok());
@@ -259,7 +259,7 @@ fn what_only_redissons_format_has_is_named() {
         assert!(otherwise(shared).is_ok());
         let redis = RedisStore::builder("redis://127.0.0.1:1/").redisson();
         for rule in [own, of_tier] {
-            let memory = MemoryStore::new().redisson();
+            let memory = MemoryStore::builder().redisson().build();
             let layer = RateLimitLayer::builder(&memory).otherwise(rule.clone());
             assert!(layer.build().is_ok());
             let redis = redis.clone().build().unwrap();
@@ -269,7 +269,9 @@ fn what_only_redissons_format_has_is_named() {
         if slots.is_none() {
             let keyed = limit.named("api").keyed(&MemoryStore::new());
             mistake(keyed, ConfigErrorKind::Limit, said);
-            let keyed = limit.named("api").keyed(&MemoryStore::new().redisson());
+            let keyed = limit
+                .named("api")
+                .keyed(&MemoryStore::builder().redisson().build());
             assert!(keyed.is_ok());
         }
     }

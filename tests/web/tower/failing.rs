@@ -23,7 +23,7 @@ fn policies() -> impl Strategy<Value = FailurePolicy> {
     prop_oneof![
         Just(FailurePolicy::Allow),
         Just(FailurePolicy::Deny),
-        (1..=4u32).prop_map(|parts| FailurePolicy::local(1.0 / f64::from(parts))),
+        (1..=4u32).prop_map(|parts| FailurePolicy::Local(1.0 / f64::from(parts))),
     ]
 }
 
@@ -52,7 +52,7 @@ proptest! {
         permits in 1..8u64,
     ) {
         let clock = ManualClock::new();
-        let store = MemoryStore::failing(kind).max_limiters(10).clock(clock.clone());
+        let store = MemoryStore::builder().failing(kind).max_limiters(10).clock(clock.clone()).build();
         let rule = Limit::new(permits, SECOND).by(FromHeader::new("x-key")).named("r");
         let service = RateLimitLayer::new(&store, rule.on_failure(policy)).layer(Inner::default());
         let passes = passes(kind, policy, permits);
@@ -86,7 +86,7 @@ proptest! {
     /// Without a rule there is no policy: each method of a limiter returns the error.
     #[test]
     fn limiters_return_the_error(kind in proptest::sample::select(&KINDS[..])) {
-        let store = MemoryStore::failing(kind);
+        let store = MemoryStore::builder().failing(kind).build();
         let limiter = RateLimiter::new(&store, "orders").unwrap();
         runtime().block_on(async {
             let of = |error: Error| error.kind();

@@ -116,7 +116,7 @@ async fn the_grant_of_a_rule_is_a_part_of_the_whole() {
     assert_eq!(names, ["in"]);
     assert_eq!(permits_taken(&part), [3]);
     assert!(part.rule("out").is_none());
-    assert!(part.set(7) && part.add(1) && whole.rule("out").unwrap().refund());
+    assert!(part.set(7) && part.add(1) && whole.rule("out").unwrap().set(0));
     drop(answer);
     assert_eq!(
         (used(&store, "in").await, used(&store, "out").await),
@@ -127,7 +127,7 @@ async fn the_grant_of_a_rule_is_a_part_of_the_whole() {
 /// The ban of a shadow rule refuses nothing, so what fits its limit is taken, and can be corrected.
 #[tokio::test]
 async fn what_a_shadow_rule_took_while_it_would_ban_is_given_back() {
-    let (store, clock) = MemoryStore::manual();
+    let (store, clock) = MemoryStore::builder().build_manual();
     let ban = Ban::after(1).within(secs(3600)).lasting(secs(3600));
     let rule = Rule::shared("shade").or_init(Limit::per_minute(1));
     let rule = rule.named("shade").ban(ban).shadow();
@@ -142,7 +142,7 @@ async fn what_a_shadow_rule_took_while_it_would_ban_is_given_back() {
     let limit = grant.limits().next().unwrap();
     assert!(limit.is_banned());
     assert_eq!(limit.taken(), 1);
-    assert!(grant.refund());
+    assert!(grant.set(0));
     drop(answer);
     let limiter = RateLimiter::new(&store, "shade").unwrap();
     assert_eq!(limiter.available_permits().await.unwrap(), 1);
@@ -155,7 +155,7 @@ async fn the_grant_of_a_limiter_is_settled_by_the_limiter() {
     let limiter = RateLimiter::new(&store, "alone").unwrap();
     limiter.try_set_rate(Limit::per_hour(ALL)).await.unwrap();
     let grant = granted(limiter.try_acquire_many(5).await.unwrap());
-    assert!(!grant.set(1) && !grant.add(1) && !grant.refund());
+    assert!(!grant.set(1) && !grant.add(1) && !grant.set(0));
     assert!(!grant.rule("alone").unwrap().set(1));
     assert_eq!(grant.layers().count(), 1);
     assert_eq!(used(&store, "alone").await, 5);
@@ -208,7 +208,7 @@ async fn what_a_policy_let_pass_has_a_charge_without_effect() {
 async fn an_answer_without_a_body_is_settled_at_once() {
     let store = MemoryStore::new();
     let refund = service_fn(async |request: Request<String>| {
-        request.extensions().get::<Grant>().unwrap().refund();
+        request.extensions().get::<Grant>().unwrap().set(0);
         Ok::<_, Infallible>(Response::new(String::new()))
     });
     let service = RateLimitLayer::new(&store, rule("empty")).layer(refund);
@@ -229,8 +229,7 @@ async fn debt_brings_back(way: Way) {
     let rule = |limit: Limit| way.rule(limit.by(FromHeader::new("x-key")));
     // As long as so many permits take.
     let seconds = if way == Way::Gcra { 2 } else { 1 };
-    let (memory, clock) = MemoryStore::manual();
-    let memory = memory.max_limiters(1);
+    let (memory, clock) = MemoryStore::builder().max_limiters(1).build_manual();
     let layer = RateLimitLayer::new(&memory, rule(Limit::per_second(10)));
     let answers = Answers::default();
     let service = layer.layer(answers.service());

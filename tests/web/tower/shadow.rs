@@ -150,7 +150,7 @@ async fn a_failing_store_refuses_nothing_for_a_shadow_rule() {
 
 #[tokio::test]
 async fn a_full_store_refuses_nothing_for_a_shadow_rule() {
-    let store = MemoryStore::new().max_limiters(1);
+    let store = MemoryStore::builder().max_limiters(1).build();
     // Too large to be counted by an estimate, or not.
     for (user, permits, expected) in [("a", 65_536, Source::Store), ("b", 1, Source::Estimate)] {
         let tried = rule(&format!("tried-{user}"), permits).shadow();

@@ -151,7 +151,7 @@ async fn a_handler_corrects_the_one_charge() {
     let store = MemoryStore::new();
     let build = || layer_of(&store, by_key(1));
     let inner = service_fn(async |request: Request<String>| {
-        assert!(request.extensions().get::<Grant>().unwrap().refund());
+        assert!(request.extensions().get::<Grant>().unwrap().set(0));
         Ok::<_, Infallible>(Response::new("answer".to_owned()))
     });
     let service = build().layer(build().layer(inner));

@@ -23,7 +23,7 @@ struct Queued<S> {
 
 impl Queued<MemoryStore> {
     fn memory() -> Self {
-        let (store, clock) = MemoryStore::manual();
+        let (store, clock) = MemoryStore::builder().build_manual();
         Self::new(store, clock)
     }
 }

@@ -271,7 +271,7 @@ async fn walk(pool: [Drawn; 5], table: &[BTreeSet<usize>; 4], path: &[usize], to
         .unwrap();
     let end = on_any(async move |grant: Option<Extension<Grant>>| {
         match (to, grant) {
-            (Corrected::Refund, Some(grant)) => _ = grant.refund(),
+            (Corrected::Refund, Some(grant)) => _ = grant.set(0),
             (Corrected::Cost(cost), _) => return Extension(Cost(cost)).into_response(),
             _ => {}
         }

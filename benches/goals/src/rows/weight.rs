@@ -7,7 +7,7 @@ use std::{
 };
 
 use tokio::runtime::Runtime;
-use tower_ratelimit::{Algorithm, Limit, ManualClock, RateLimitLayer, RateLimiter, redis};
+use tower_ratelimit::{Algorithm, Limit, RateLimitLayer, RateLimiter, redis, testing::ManualClock};
 
 use super::Pace;
 use crate::{

@@ -241,10 +241,11 @@ impl<T> Reading<'_, T> {
     /// Returns the resolution of the starts: where a duration is subtracted, both have one.
     fn resolution(&self) -> Duration {
         let written = self.written.get();
-        match self.rows.has_durations() {
+        if self.rows.has_durations() {
             // Few servers are so slow that durations show their resolution: at most seconds.
-            true => written + self.lasted.get().min(Duration::from_secs(1)),
-            false => written,
+            written + self.lasted.get().min(Duration::from_secs(1))
+        } else {
+            written
         }
     }
 

@@ -79,7 +79,7 @@ fn fate(decision: Result<Decision, Error>) -> (bool, Source, Option<ErrorKind>) 
 
 #[test]
 fn whatever_was_chosen_four_errors_refuse() {
-    let local = FailurePolicy::local(0.5);
+    let local = FailurePolicy::Local(0.5);
     for kind in KINDS {
         let refused = (false, Source::FailurePolicy, Some(kind));
         let allowed = (true, Source::FailurePolicy, None);
@@ -144,7 +144,7 @@ fn what_a_call_in_doubt_may_have_taken_stays_with_a_request_that_is_admitted() {
         let (guard, _) = guard();
         let ask = Demand {
             max_wait,
-            ..by(FailurePolicy::local(1.0), [one("ann")])
+            ..by(FailurePolicy::Local(1.0), [one("ann")])
         };
         let back = Cell::new(0);
         let silence = Err(Late::Silence.error());

@@ -31,7 +31,7 @@ impl World {
     fn new(policy: FailurePolicy) -> Self {
         let clock = ManualClock::new();
         let server = Scripted {
-            decided_by: Some(MemoryStore::new().clock(clock.clone())),
+            decided_by: Some(MemoryStore::builder().clock(clock.clone()).build()),
             ..Scripted::default()
         };
         Self {
@@ -43,7 +43,7 @@ impl World {
 
     /// Returns one in an outage, with half of each limit.
     fn failing() -> Self {
-        let world = Self::new(FailurePolicy::local(0.5));
+        let world = Self::new(FailurePolicy::Local(0.5));
         world.fail(true);
         world
     }
@@ -51,8 +51,8 @@ impl World {
     /// Returns one with no place left for what is decided here.
     fn full(policy: FailurePolicy) -> Self {
         let mut world = Self::new(policy);
-        let store = MemoryStore::new().clock(world.clock.clone());
-        world.guard.fallback.locals.store = store.max_limiters(1).shared;
+        let store = MemoryStore::builder().clock(world.clock.clone());
+        world.guard.fallback.locals.store = store.max_limiters(1).build().shared;
         world.fail(true);
         let daily = LimitSource::Code(Limit::per_day(90));
         assert!(world.takes([charge("other", 1, daily)]));
@@ -143,7 +143,7 @@ proptest! {
         again in steps(false),
         share in 1..=12_u32,
     ) {
-        let world = World::new(FailurePolicy::local(f64::from(share) / 40.0));
+        let world = World::new(FailurePolicy::Local(f64::from(share) / 40.0));
         let (mut by_store, mut here) = (Vec::new(), Vec::new());
         let interval = 800;
         for (steps, fails) in [(before, false), (after, true), (between, false), (again, true)] {
@@ -193,7 +193,7 @@ proptest! {
     /// interval. Without a place for a limiter here, what the store granted counts, too.
     #[test]
     fn one_that_fails_now_and_then_has_one_share(steps in steps(true), share in 1..=12_u32) {
-        let policy = FailurePolicy::local(f64::from(share) / 40.0);
+        let policy = FailurePolicy::Local(f64::from(share) / 40.0);
         for (world, is_full) in [(World::new(policy), false), (World::full(policy), true)] {
             let mut granted = Vec::new();
             for step in &steps {
@@ -221,7 +221,7 @@ proptest! {
 #[test]
 fn all_ways_to_count_are_counted_by() {
     for algorithm in ALGORITHMS {
-        let world = World::new(FailurePolicy::local(0.25));
+        let world = World::new(FailurePolicy::Local(0.25));
         let charge = |name, permits| of(name, permits, 20).counted_by(algorithm);
         assert!(world.takes([charge("ann", 3)]));
         assert!(world.takes([charge("flood", 9)]));
@@ -243,7 +243,7 @@ fn all_ways_to_count_are_counted_by() {
 #[test]
 fn an_outage_after_another_is_as_exact() {
     for algorithm in ALGORITHMS {
-        let world = World::new(FailurePolicy::local(0.25));
+        let world = World::new(FailurePolicy::Local(0.25));
         let takes = || world.takes([of("ann", 5, 20).counted_by(algorithm)]);
         for outage in 0..3 {
             assert!(takes());
@@ -305,7 +305,7 @@ fn a_limit_of_the_store_is_known_from_any_limiter_of_the_rule() {
 /// Each may have a limit of its own, where other processes set it.
 #[test]
 fn a_limiter_is_decided_by_its_own_limit_before_that_of_its_rule() {
-    let world = World::new(FailurePolicy::local(0.5));
+    let world = World::new(FailurePolicy::Local(0.5));
     let [ann, bob] = [("ann", 6), ("bob", 2)].map(|(name, limit)| {
         let shared = |limit| charge(name, 1, limit).counted(|of| of.name = "orders".into());
         let set = LimitSource::StoreOrInit(Limit::new(limit, INTERVAL));
@@ -320,7 +320,7 @@ fn a_limiter_is_decided_by_its_own_limit_before_that_of_its_rule() {
 /// A refusal has the limit, too: other processes may have used it up.
 #[test]
 fn a_limit_of_the_store_is_known_from_its_refusals() {
-    let world = World::new(FailurePolicy::local(0.5));
+    let world = World::new(FailurePolicy::Local(0.5));
     let set = LimitSource::StoreOrInit(Limit::new(6, INTERVAL));
     let mut other_process = by(None, [charge("orders", 6, set)]);
     let server = world.guard.inner.decided_by.as_ref().unwrap();
@@ -360,7 +360,7 @@ fn what_was_taken_here_is_given_back_here() {
 #[test]
 fn what_was_kept_of_a_grant_is_counted_here() {
     for (taken, keep, left) in [(6, 2, 6), (6, 6, 2), (1, 5, 3), (3, 0, 8)] {
-        let world = World::new(FailurePolicy::local(0.5));
+        let world = World::new(FailurePolicy::Local(0.5));
         let granted = world.ask([of("ann", taken, 16)]);
         world.settle(&granted, keep);
         // What was not granted was not recorded either.
@@ -393,7 +393,7 @@ fn nothing_is_remembered_of_those_who_do_not_want_it() {
 /// It is recorded with the lease, which also settles what it takes back.
 #[test]
 fn a_grant_out_of_a_lease_is_not_recorded_once_more() {
-    let world = World::new(FailurePolicy::local(0.5));
+    let world = World::new(FailurePolicy::Local(0.5));
     let charge = of("ann", 2, 16);
     let ask = by(world.policy, [charge.clone()]);
     let Decision::Allow(granted) = world.ask([charge]) else {
@@ -424,7 +424,7 @@ impl TakenAhead for Leased {
 /// A shadow rule and a refused request have taken nothing that counts here.
 #[test]
 fn only_what_was_granted_and_enforced_is_remembered() {
-    let world = World::new(FailurePolicy::local(0.5));
+    let world = World::new(FailurePolicy::Local(0.5));
     assert!(world.takes([shadow(of("ann", 2, 4)), of("other", 1, 4)]));
     // Together with one that has no room.
     assert!(!world.takes([of("bob", 2, 4), of("other", 4, 4)]));

@@ -11,13 +11,13 @@ use crate::{
 
 /// Returns one whose server is silent, so that every call is given up.
 fn silent(policy: Option<FailurePolicy>) -> World {
-    let world = World::new(FailurePolicy::local(0.5));
+    let world = World::new(FailurePolicy::Local(0.5));
     world.guard.inner.fail(Some(Late::Silence.error()));
     World { policy, ..world }
 }
 
 fn local() -> Option<FailurePolicy> {
-    Some(FailurePolicy::local(0.5))
+    Some(FailurePolicy::Local(0.5))
 }
 
 /// Returns a charge of a rule that lets pass while the store fails.
@@ -77,7 +77,7 @@ fn what_was_not_sent_is_neither_given_back_nor_settled() {
     for policy in [FailurePolicy::Deny, FailurePolicy::Allow] {
         drop(ask(policy));
     }
-    let here = ask(FailurePolicy::local(0.5)).unwrap();
+    let here = ask(FailurePolicy::Local(0.5)).unwrap();
     assert!(
         receipts(&here)
             .iter()

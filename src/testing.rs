@@ -1,91 +1,47 @@
-//! Support for the user's tests: a store on a clock that is moved by hand, and assertions whose
-//! failures show the decision.
+//! What users write tests with: a clock that is moved by hand, decisions made by hand, and
+//! assertions whose failures show the decision.
+//!
+//! - [`MemoryStoreBuilder::build_manual`] makes a store and its [`ManualClock`]: no test sleeps.
+//! - [`MemoryStoreBuilder::failing`] makes a store that fails, for tests of outages.
+//! - [`Decision::of`] is the decision that a response has, and [`Decision::assert_allowed`] and
+//!   its like assert what it is.
+//! - [`Grant::for_test`] and [`Refusal::for_test`] make decisions for code that reads them.
+//!
+//! [`MemoryStoreBuilder::build_manual`]: crate::MemoryStoreBuilder::build_manual
+//! [`MemoryStoreBuilder::failing`]: crate::MemoryStoreBuilder::failing
+//!
+//! # Example
+//!
+//! ```
+//! use std::time::Duration;
+//! use tower_ratelimit::{Limit, MemoryStore, RateLimiter, testing::ManualClock};
+//!
+//! # #[tokio::main(flavor = "current_thread")]
+//! # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let (store, clock): (_, ManualClock) = MemoryStore::builder().build_manual();
+//! let mails = RateLimiter::new(&store, "mails")?;
+//! mails.try_set_rate(Limit::per_minute(1)).await?;
+//! mails.try_acquire().await?.assert_allowed();
+//! mails.try_acquire().await?.assert_refused();
+//! clock.advance(Duration::from_secs(60));
+//! mails.try_acquire().await?.assert_allowed();
+//! # Ok(())
+//! # }
+//! ```
 
 use std::{fmt, sync::Arc, time::Duration};
 
 use http::Response;
 
-use crate::{
-    store::MemoryStore,
-    values::{
-        charge::{Charge, Standing},
-        clock::ManualClock,
-        compiled_limit::{CompiledLimit, Limiter},
-        decision::{Charges, Decision, Fault, Grant, Missing, Refusal, RefusalKind, Source},
-        error::ErrorKind,
-        limit::Limit,
-        name::Name,
-    },
+pub use crate::values::clock::ManualClock;
+use crate::values::{
+    charge::{Charge, Standing},
+    compiled_limit::{CompiledLimit, Limiter},
+    decision::{Charges, Decision, Fault, Grant, Missing, Refusal, RefusalKind, Source},
+    error::ErrorKind,
+    limit::Limit,
+    name::Name,
 };
-
-impl MemoryStore {
-    /// Returns an empty store, and its clock, which stands still until it is moved.
-    ///
-    /// A test need not sleep, and waits are exact: a limit of sixty a minute is tested in no time.
-    ///
-    /// # Example
-    ///
-    /// ```
-    /// use std::time::Duration;
-    /// use tower_ratelimit::{Limit, MemoryStore, RateLimiter};
-    ///
-    /// # #[tokio::main(flavor = "current_thread")]
-    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
-    /// let (store, clock) = MemoryStore::manual();
-    /// let mails = RateLimiter::new(&store, "mails")?;
-    /// mails.try_set_rate(Limit::per_minute(1)).await?;
-    ///
-    /// mails.try_acquire().await?.assert_allowed();
-    /// mails.try_acquire().await?.assert_retry_after(Duration::from_secs(60));
-    /// clock.advance(Duration::from_secs(60));
-    /// mails.try_acquire().await?.assert_allowed();
-    /// # Ok(())
-    /// # }
-    /// ```
-    #[must_use]
-    pub fn manual() -> (Self, ManualClock) {
-        let clock = ManualClock::new();
-        (Self::new().clock(clock.clone()), clock)
-    }
-
-    /// Returns a store whose every call fails like this, as those of a `RedisStore` whose server
-    /// does.
-    ///
-    /// So rules answer by their [`FailurePolicy`], by default by this process's share of the limit,
-    /// and a [`RateLimiter`](crate::RateLimiter) returns the error. A store that
-    /// [`clock`](Self::clock) or another setting makes from this one fails as well.
-    ///
-    /// # Example
-    ///
-    /// ```
-    /// # use http::{Request, Response};
-    /// # use http_body_util::Full;
-    /// # use tower::{Layer, ServiceExt, service_fn};
-    /// use tower_ratelimit::{
-    ///     ErrorKind, FailurePolicy, Limit, MemoryStore, RateLimitLayer, key::Constant,
-    /// };
-    ///
-    /// # #[tokio::main(flavor = "current_thread")]
-    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
-    /// # let handler = service_fn(async |_: Request<()>| {
-    /// #     Ok::<_, std::convert::Infallible>(Response::new(Full::new(bytes::Bytes::new())))
-    /// # });
-    /// let store = MemoryStore::failing(ErrorKind::Timeout);
-    /// let login = Limit::per_minute(5).by(Constant("all")).named("login");
-    /// let layer = RateLimitLayer::new(&store, login.on_failure(FailurePolicy::Deny));
-    /// let response = layer.layer(handler).oneshot(Request::new(())).await?;
-    /// assert_eq!(response.status(), 503);
-    /// # Ok(())
-    /// # }
-    /// ```
-    ///
-    /// [`FailurePolicy`]: crate::FailurePolicy
-    #[cfg(feature = "test-util")]
-    #[must_use]
-    pub fn failing(kind: ErrorKind) -> Self {
-        Self::new().with_failing(kind)
-    }
-}
 
 /// Makes decisions for tests of code that reads them. They come from no store, and took nothing.
 impl Grant {
@@ -221,7 +177,7 @@ impl Decision {
     /// # let handler = service_fn(async |_: Request<()>| {
     /// #     Ok::<_, std::convert::Infallible>(Response::new(Full::new(bytes::Bytes::new())))
     /// # });
-    /// let (store, _clock) = MemoryStore::manual();
+    /// let (store, _clock) = MemoryStore::builder().build_manual();
     /// let layer = RateLimitLayer::builder(&store)
     ///     .otherwise(Limit::per_minute(2).by(Constant("all")))
     ///     .decision_in_response()
@@ -276,7 +232,7 @@ impl Decision {
     /// # use tower_ratelimit::{Limit, MemoryStore, RateLimiter, RefusalKind};
     /// # #[tokio::main(flavor = "current_thread")]
     /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
-    /// let (store, _clock) = MemoryStore::manual();
+    /// let (store, _clock) = MemoryStore::builder().build_manual();
     /// let mails = RateLimiter::new(&store, "mails")?;
     /// mails.try_set_rate(Limit::per_minute(10)).await?;
     /// let decision = mails.try_acquire_many(11).await?;
