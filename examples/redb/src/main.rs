@@ -2,7 +2,6 @@
 //! transactions. The program checks the laws on it: `cargo run`.
 
 use redb::{Database, ReadableDatabase, ReadableTable, TableDefinition};
-use std::sync::Arc;
 use tower_ratelimit::{
     Error, ErrorKind,
     backend::{Backend, BackendStore, Settings, Swap, failure, laws},
@@ -32,19 +31,17 @@ impl Redb {
     fn swap(&self, swaps: &[Swap<'_>]) -> Result<bool, redb::Error> {
         // Each grant waits for the disk: with less durability, a crash would forget them.
         let write = self.0.begin_write()?;
-        {
-            let mut table = write.open_table(LIMITS)?;
-            for Swap { key, old, new } in swaps {
-                if table.get(key)?.as_ref().map(|value| value.value()) != *old {
-                    // Dropped without a commit, it has changed nothing.
-                    return Ok(false);
-                }
-                match new {
-                    Some(new) => drop(table.insert(key, new)?),
-                    None => drop(table.remove(key)?),
-                }
+        let mut table = write.open_table(LIMITS)?;
+        for Swap { key, old, new } in swaps {
+            if table.get(key)?.as_ref().map(|value| value.value()) != *old {
+                return Ok(false);
+            }
+            match new {
+                Some(new) => drop(table.insert(key, new)?),
+                None => drop(table.remove(key)?),
             }
         }
+        drop(table);
         write.commit()?;
         Ok(true)
     }
@@ -74,7 +71,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let redb = Redb::open(folder.path().join("limits.redb"))?;
     laws::swaps(&redb, 7).await;
     let settings = Settings {
-        clock: Some(Arc::new(clock.clone())),
+        clock: Some(std::sync::Arc::new(clock.clone())),
         ..Settings::default()
     };
     laws::check(&BackendStore::new(redb, settings)?, &clock, 7, 20).await;
