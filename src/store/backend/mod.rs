@@ -40,6 +40,7 @@
 #![doc = include_str!("../../../examples/backend.rs")]
 //! ```
 
+mod call;
 mod lanes;
 #[cfg(feature = "test-util")]
 pub mod laws;

@@ -2,18 +2,16 @@
 
 use std::{sync::Arc, time::Duration};
 
-use tokio::runtime::Handle;
-
 use super::{
     Backend,
+    call::{Failed, MOST_TRIES, Parts, names},
     lanes::{Correction, Corrections, Lanes},
-    opened::{Opened, Unwritten},
+    opened::Unwritten,
 };
 use crate::{
     store::{
-        About, Answered, AnyStore, Calls, Decide, Joins, Listeners, Op, OpResult,
+        About, Answered, AnyStore, Calls, Decide, Joins, Op, OpResult,
         guard::{
-            deny_cache::bans::{BanCall, Bans, Found},
             outbox::{Nodes, breaker::Signal},
             policy,
         },
@@ -21,28 +19,21 @@ use crate::{
         sealed::{Handle as Stack, Sealed},
         stack::{self, Guards},
     },
-    sync::OnDrop,
     values::{
         List,
-        charge::{Charge, Settled},
-        clock::{Clock, SteadyClock, SystemClock, moment, within},
+        charge::Charge,
+        clock::{Clock, SteadyClock, SystemClock, moment},
         compiled_limit::Limiter,
-        decision::{Decision, Grant, Refusal},
+        decision::{Decision, Refusal},
         demand::Demand,
         error::{ConfigError, Error, ErrorKind},
-        limit::{Limit, LimitSource, RateType},
-        name::{Name, check_word},
+        limit::{Limit, RateType},
+        name::check_word,
     },
 };
 
 /// The failures among the last twice as many calls that open the breaker.
 const FAILURES: u32 = 5;
-/// So often a call begins again because another process has changed a value meanwhile: of that many
-/// processes at once, each time one goes on.
-const MOST_TRIES: u32 = 100;
-/// How long corrections are tried for.
-const SETTLES_WITHIN: Duration = Duration::from_secs(5);
-
 /// A store of your own: a [`Backend`] behind the crate's guards. Clones are the same store.
 #[derive(Clone, Debug)]
 pub struct BackendStore(Arc<dyn AnyStore>);
@@ -117,36 +108,6 @@ impl Sealed for BackendStore {
     }
 }
 
-/// Why a call has failed.
-struct Failed {
-    error: Error,
-    /// Set if nothing of it is written, or may be.
-    is_unwritten: bool,
-}
-
-impl Failed {
-    fn before(error: Error) -> Self {
-        Self {
-            error,
-            is_unwritten: true,
-        }
-    }
-
-    /// Returns the error of a call that others have come before each time.
-    fn contended() -> Self {
-        let why = "others have changed the value in each of 100 tries";
-        Self::before(Error::new(ErrorKind::Rejected).detail(why))
-    }
-
-    /// Returns whether it says that the server does not work.
-    fn is_of_server(&self) -> bool {
-        matches!(
-            self.error.kind(),
-            ErrorKind::Unavailable | ErrorKind::Timeout
-        )
-    }
-}
-
 /// A backend as the guards know a store.
 struct Unguarded<B>(Arc<Parts<B>>);
 
@@ -186,215 +147,6 @@ impl<B: Backend> Unguarded<B> {
         decided
             .unwrap_or_else(|| Ok(List::new()))
             .map_err(Failed::before)
-    }
-}
-
-struct Parts<B> {
-    backend: B,
-    clock: Arc<dyn Clock>,
-    nodes: Arc<Nodes>,
-    listeners: Listeners,
-    bans: Arc<Bans>,
-    lanes: Lanes,
-    corrections: Corrections,
-}
-
-impl<B: Backend> Parts<B> {
-    /// Decides for runs of callers, each of the same limiters, by the values of these, and swaps
-    /// them for the next: again and again while another process has done so meanwhile.
-    async fn decide(
-        self: &Arc<Self>,
-        names: &[Name],
-        runs: &[&[Demand]],
-        bans: Option<&BanCall>,
-    ) -> Result<Vec<Result<List<Decision>, Error>>, Failed> {
-        let firsts = || runs.iter().filter_map(|run| run.first());
-        // A limit in the code lives by its grants.
-        let is_stored = |charge: &Charge| !matches!(charge.limit(), LimitSource::Code(_));
-        let has_stored = firsts().flat_map(Demand::charges).any(is_stored);
-        for _ in 0..MOST_TRIES {
-            let opened = self.open(names).await.map_err(Failed::before)?;
-            for (first, bans) in firsts().zip(bans) {
-                for (charge, carried) in first.charges().zip(&bans.carried) {
-                    if let Some(ban) = &charge.of().ban {
-                        let before = (carried.number, carried.age);
-                        opened.store.strike_before(charge, ban, before);
-                    }
-                }
-            }
-            let decided = runs.iter().map(|run| {
-                let decisions = opened.store.acquire_all(run);
-                decisions.map(List::from_vec)
-            });
-            let decided: Vec<_> = decided.collect();
-            let mut each = decided.iter().flatten().flatten();
-            // Otherwise a refusal would cost a swap that only forgets what has expired.
-            let writes = bans.is_some()
-                || has_stored && opened.keeps_alive()
-                || each.any(Decision::is_allowed);
-            if writes && let Err(unwritten) = opened.write(&self.backend).await {
-                self.give_back(&decided, &unwritten).await;
-                match unwritten.error {
-                    Some(error) => {
-                        return Err(Failed {
-                            error,
-                            is_unwritten: false,
-                        });
-                    }
-                    None => continue,
-                }
-            }
-            self.nodes.replied(0);
-            if writes {
-                opened
-                    .changed()
-                    .for_each(|name| self.listeners.changed(name));
-            }
-            for (first, bans) in firsts().zip(bans) {
-                let charges = decided.iter().flatten().flatten().next();
-                let charges = charges.map(Decision::charges).unwrap_or_default();
-                let found: List<_> = first.charges().map(|it| opened.found(it)).collect();
-                self.bans.learn(first, bans, &found, charges);
-            }
-            return Ok(decided);
-        }
-        Err(Failed::contended())
-    }
-
-    /// Reads values, and notes that the backend has answered.
-    async fn open(&self, names: &[Name]) -> Result<Opened, Error> {
-        let opened = Opened::read(&self.backend, &*self.clock, names).await?;
-        self.nodes.replied(0);
-        Ok(opened)
-    }
-
-    /// Gives back what is written of grants that nobody gets. What only may be written is given
-    /// back where grants have entries: otherwise those of others might be.
-    async fn give_back(
-        self: &Arc<Self>,
-        decided: &[Result<List<Decision>, Error>],
-        unwritten: &Unwritten,
-    ) {
-        let grants = decided.iter().flatten().flatten();
-        let grants = grants.filter_map(|decision| match decision {
-            Decision::Allow(grant) => Some(grant),
-            Decision::Deny(_) => None,
-        });
-        let mut written = Vec::new();
-        for charge in grants.flat_map(Grant::taken) {
-            let is_found = charge.of().counting.tells_grants_apart();
-            let correction = || Correction::new(charge.clone(), 0);
-            if unwritten.written.contains(charge.name()) {
-                written.push(correction());
-            } else if unwritten.unknown.contains(charge.name()) && is_found {
-                self.correct(correction());
-            }
-        }
-        if !written.is_empty() && self.settle(&written, true).await.is_err() {
-            written.into_iter().for_each(|it| self.correct(it));
-        }
-    }
-
-    /// Makes corrections, by one call.
-    async fn settle(&self, corrections: &[Correction], undone: bool) -> Result<(), Error> {
-        let names = names(corrections.iter().map(|it| it.receipt.name()));
-        for _ in 0..MOST_TRIES {
-            let opened = self.open(&names).await?;
-            for Correction {
-                receipt,
-                keep,
-                mark,
-            } in corrections
-            {
-                let mut receipt = receipt.clone();
-                // Each try is the first to settle it.
-                receipt.taken = mark.map(|mark| (mark, Settled::default()));
-                opened.store.settle(receipt, *keep);
-            }
-            match opened.write(&self.backend).await {
-                Ok(()) => {
-                    names
-                        .iter()
-                        .for_each(|name| self.listeners.room(name, undone));
-                    return Ok(());
-                }
-                Err(Unwritten {
-                    written,
-                    unknown,
-                    error: None,
-                }) if written.is_empty() && unknown.is_empty() => {}
-                // What is written of it would be settled twice.
-                Err(unwritten) => {
-                    return Err(unwritten.error.unwrap_or_else(|| Failed::contended().error));
-                }
-            }
-        }
-        Err(Failed::contended().error)
-    }
-
-    /// Makes a correction in the background: with others that wait for that, in the order in which
-    /// they came.
-    fn correct(self: &Arc<Self>, correction: Correction) {
-        let runtime = Handle::try_current().ok();
-        let starts = self.corrections.push(correction, runtime.is_some());
-        let Some(runtime) = runtime.filter(|_| starts) else {
-            return;
-        };
-        let parts = Arc::clone(self);
-        // Made before the task, which may never run.
-        let ends = OnDrop::new({
-            let parts = Arc::clone(self);
-            move || parts.corrections.end()
-        });
-        runtime.spawn(async move {
-            while let Some(corrections) = parts.corrections.take() {
-                let lost = OnDrop::new(|| Corrections::lost(&corrections));
-                let names = names(corrections.iter().map(|it| it.receipt.name()));
-                let made = within(SETTLES_WITHIN, async {
-                    let _lanes = parts.lanes.enter(&names, parts.nodes.deadline()).await;
-                    parts.settle(&corrections, false).await
-                });
-                match made.await {
-                    Some(Ok(())) => lost.disarm(),
-                    // One value that is none of a limiter fails them all.
-                    Some(Err(error)) if error.kind() == ErrorKind::ForeignState => {
-                        lost.disarm();
-                        for alone in corrections.chunks(1) {
-                            let made = within(SETTLES_WITHIN, parts.settle(alone, false));
-                            if !matches!(made.await, Some(Ok(()))) {
-                                Corrections::lost(alone);
-                            }
-                        }
-                    }
-                    _ => drop(lost),
-                }
-            }
-            // It has ended itself, as there was none.
-            ends.disarm();
-        });
-    }
-}
-
-/// Returns each of these names once, in their order.
-fn names<'n>(names: impl Iterator<Item = &'n Name>) -> List<Name> {
-    let mut names: List<_> = names.cloned().collect();
-    names.sort_unstable_by(|one, other| one.as_str().cmp(other.as_str()));
-    names.dedup();
-    names
-}
-
-impl Opened {
-    /// Returns how the ban of a charge's caller stands.
-    fn found(&self, charge: &Charge) -> Found {
-        let Some(ban) = &charge.of().ban else {
-            return Found::default();
-        };
-        let ([left, back], strikes) = self.store.ban_of(charge, ban);
-        Found {
-            left,
-            back,
-            strikes,
-        }
     }
 }
 

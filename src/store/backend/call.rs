@@ -1,0 +1,281 @@
+//! The calls of a store of one's own: what reads values, decides, and swaps them: [`Parts`].
+
+use std::{sync::Arc, time::Duration};
+
+use tokio::runtime::Handle;
+
+use super::{
+    Backend,
+    lanes::{Correction, Corrections, Lanes},
+    opened::{Opened, Unwritten},
+};
+use crate::{
+    store::{
+        Calls, Listeners,
+        guard::{
+            deny_cache::bans::{BanCall, Bans, Found},
+            outbox::Nodes,
+        },
+    },
+    sync::OnDrop,
+    values::{
+        List,
+        charge::{Charge, Settled},
+        clock::{Clock, within},
+        decision::{Decision, Grant},
+        demand::Demand,
+        error::{Error, ErrorKind},
+        limit::LimitSource,
+        name::Name,
+    },
+};
+
+/// So often a call begins again because another process has changed a value meanwhile: of that many
+/// processes at once, each time one goes on.
+pub(super) const MOST_TRIES: u32 = 100;
+/// How long corrections are tried for.
+const SETTLES_WITHIN: Duration = Duration::from_secs(5);
+
+/// Why a call has failed.
+pub(super) struct Failed {
+    pub(super) error: Error,
+    /// Set if nothing of it is written, or may be.
+    pub(super) is_unwritten: bool,
+}
+
+impl Failed {
+    pub(super) fn before(error: Error) -> Self {
+        Self {
+            error,
+            is_unwritten: true,
+        }
+    }
+
+    /// Returns the error of a call that others have come before each time.
+    pub(super) fn contended() -> Self {
+        let why = "others have changed the value in each of 100 tries";
+        Self::before(Error::new(ErrorKind::Rejected).detail(why))
+    }
+
+    /// Returns whether it says that the server does not work.
+    pub(super) fn is_of_server(&self) -> bool {
+        matches!(
+            self.error.kind(),
+            ErrorKind::Unavailable | ErrorKind::Timeout
+        )
+    }
+}
+
+/// A backend, and what its calls share in this process.
+pub(super) struct Parts<B> {
+    pub(super) backend: B,
+    pub(super) clock: Arc<dyn Clock>,
+    pub(super) nodes: Arc<Nodes>,
+    pub(super) listeners: Listeners,
+    pub(super) bans: Arc<Bans>,
+    pub(super) lanes: Lanes,
+    pub(super) corrections: Corrections,
+}
+
+impl<B: Backend> Parts<B> {
+    /// Decides for runs of callers, each of the same limiters, by the values of these, and swaps
+    /// them for the next: again and again while another process has done so meanwhile.
+    pub(super) async fn decide(
+        self: &Arc<Self>,
+        names: &[Name],
+        runs: &[&[Demand]],
+        bans: Option<&BanCall>,
+    ) -> Result<Vec<Result<List<Decision>, Error>>, Failed> {
+        let firsts = || runs.iter().filter_map(|run| run.first());
+        // A limit in the code lives by its grants.
+        let is_stored = |charge: &Charge| !matches!(charge.limit(), LimitSource::Code(_));
+        let has_stored = firsts().flat_map(Demand::charges).any(is_stored);
+        for _ in 0..MOST_TRIES {
+            let opened = self.open(names).await.map_err(Failed::before)?;
+            for (first, bans) in firsts().zip(bans) {
+                for (charge, carried) in first.charges().zip(&bans.carried) {
+                    if let Some(ban) = &charge.of().ban {
+                        let before = (carried.number, carried.age);
+                        opened.store.strike_before(charge, ban, before);
+                    }
+                }
+            }
+            let decided = runs.iter().map(|run| {
+                let decisions = opened.store.acquire_all(run);
+                decisions.map(List::from_vec)
+            });
+            let decided: Vec<_> = decided.collect();
+            let mut each = decided.iter().flatten().flatten();
+            // Otherwise a refusal would cost a swap that only forgets what has expired.
+            let writes = bans.is_some()
+                || has_stored && opened.keeps_alive()
+                || each.any(Decision::is_allowed);
+            if writes && let Err(unwritten) = opened.write(&self.backend).await {
+                self.give_back(&decided, &unwritten).await;
+                match unwritten.error {
+                    Some(error) => {
+                        return Err(Failed {
+                            error,
+                            is_unwritten: false,
+                        });
+                    }
+                    None => continue,
+                }
+            }
+            self.nodes.replied(0);
+            if writes {
+                opened
+                    .changed()
+                    .for_each(|name| self.listeners.changed(name));
+            }
+            for (first, bans) in firsts().zip(bans) {
+                let charges = decided.iter().flatten().flatten().next();
+                let charges = charges.map(Decision::charges).unwrap_or_default();
+                let found: List<_> = first.charges().map(|it| opened.found(it)).collect();
+                self.bans.learn(first, bans, &found, charges);
+            }
+            return Ok(decided);
+        }
+        Err(Failed::contended())
+    }
+
+    /// Reads values, and notes that the backend has answered.
+    pub(super) async fn open(&self, names: &[Name]) -> Result<Opened, Error> {
+        let opened = Opened::read(&self.backend, &*self.clock, names).await?;
+        self.nodes.replied(0);
+        Ok(opened)
+    }
+
+    /// Gives back what is written of grants that nobody gets. What only may be written is given
+    /// back where grants have entries: otherwise those of others might be.
+    async fn give_back(
+        self: &Arc<Self>,
+        decided: &[Result<List<Decision>, Error>],
+        unwritten: &Unwritten,
+    ) {
+        let grants = decided.iter().flatten().flatten();
+        let grants = grants.filter_map(|decision| match decision {
+            Decision::Allow(grant) => Some(grant),
+            Decision::Deny(_) => None,
+        });
+        let mut written = Vec::new();
+        for charge in grants.flat_map(Grant::taken) {
+            let is_found = charge.of().counting.tells_grants_apart();
+            let correction = || Correction::new(charge.clone(), 0);
+            if unwritten.written.contains(charge.name()) {
+                written.push(correction());
+            } else if unwritten.unknown.contains(charge.name()) && is_found {
+                self.correct(correction());
+            }
+        }
+        if !written.is_empty() && self.settle(&written, true).await.is_err() {
+            written.into_iter().for_each(|it| self.correct(it));
+        }
+    }
+
+    /// Makes corrections, by one call.
+    pub(super) async fn settle(
+        &self,
+        corrections: &[Correction],
+        undone: bool,
+    ) -> Result<(), Error> {
+        let names = names(corrections.iter().map(|it| it.receipt.name()));
+        for _ in 0..MOST_TRIES {
+            let opened = self.open(&names).await?;
+            for Correction {
+                receipt,
+                keep,
+                mark,
+            } in corrections
+            {
+                let mut receipt = receipt.clone();
+                // Each try is the first to settle it.
+                receipt.taken = mark.map(|mark| (mark, Settled::default()));
+                opened.store.settle(receipt, *keep);
+            }
+            match opened.write(&self.backend).await {
+                Ok(()) => {
+                    names
+                        .iter()
+                        .for_each(|name| self.listeners.room(name, undone));
+                    return Ok(());
+                }
+                Err(Unwritten {
+                    written,
+                    unknown,
+                    error: None,
+                }) if written.is_empty() && unknown.is_empty() => {}
+                // What is written of it would be settled twice.
+                Err(unwritten) => {
+                    return Err(unwritten.error.unwrap_or_else(|| Failed::contended().error));
+                }
+            }
+        }
+        Err(Failed::contended().error)
+    }
+
+    /// Makes a correction in the background: with others that wait for that, in the order in which
+    /// they came.
+    pub(super) fn correct(self: &Arc<Self>, correction: Correction) {
+        let runtime = Handle::try_current().ok();
+        let starts = self.corrections.push(correction, runtime.is_some());
+        let Some(runtime) = runtime.filter(|_| starts) else {
+            return;
+        };
+        let parts = Arc::clone(self);
+        // Made before the task, which may never run.
+        let ends = OnDrop::new({
+            let parts = Arc::clone(self);
+            move || parts.corrections.end()
+        });
+        runtime.spawn(async move {
+            while let Some(corrections) = parts.corrections.take() {
+                let lost = OnDrop::new(|| Corrections::lost(&corrections));
+                let names = names(corrections.iter().map(|it| it.receipt.name()));
+                let made = within(SETTLES_WITHIN, async {
+                    let _lanes = parts.lanes.enter(&names, parts.nodes.deadline()).await;
+                    parts.settle(&corrections, false).await
+                });
+                match made.await {
+                    Some(Ok(())) => lost.disarm(),
+                    // One value that is none of a limiter fails them all.
+                    Some(Err(error)) if error.kind() == ErrorKind::ForeignState => {
+                        lost.disarm();
+                        for alone in corrections.chunks(1) {
+                            let made = within(SETTLES_WITHIN, parts.settle(alone, false));
+                            if !matches!(made.await, Some(Ok(()))) {
+                                Corrections::lost(alone);
+                            }
+                        }
+                    }
+                    _ => drop(lost),
+                }
+            }
+            // It has ended itself, as there was none.
+            ends.disarm();
+        });
+    }
+}
+
+/// Returns each of these names once, in their order.
+pub(super) fn names<'n>(names: impl Iterator<Item = &'n Name>) -> List<Name> {
+    let mut names: List<_> = names.cloned().collect();
+    names.sort_unstable_by(|one, other| one.as_str().cmp(other.as_str()));
+    names.dedup();
+    names
+}
+
+impl Opened {
+    /// Returns how the ban of a charge's caller stands.
+    fn found(&self, charge: &Charge) -> Found {
+        let Some(ban) = &charge.of().ban else {
+            return Found::default();
+        };
+        let ([left, back], strikes) = self.store.ban_of(charge, ban);
+        Found {
+            left,
+            back,
+            strikes,
+        }
+    }
+}
