@@ -49,7 +49,8 @@ local function count(ban, within)
     offset, sum = 0, select(3, walk(name, 20, tail, page, from, stop, 0, LATEST, MOST))
   end
   offset, time, gone = walk(name, 20, tail, page, from, stop, offset, now - within, MOST)
-  return offset, sum - gone
+  -- Of a state that was changed by hand, the sum may be any number.
+  return offset, max(sum - gone, 0)
 end
 
 -- Returns the strikes from an offset on without those of a caller, and the sum of these.
