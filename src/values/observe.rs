@@ -31,10 +31,11 @@ use crate::{
 ///
 /// [`RateLimitLayerBuilder::observe`](crate::RateLimitLayerBuilder::observe) adds one to a layer,
 /// and [`RedisStoreBuilder::observe`](crate::RedisStoreBuilder::observe) or
-/// [`MemoryStore::observe`](crate::MemoryStore::observe) to a store. A layer's observers receive
-/// the decisions of its requests. A store's receive all of its decisions, for layers and
-/// [`RateLimiter`](crate::RateLimiter)s, its calls and its changes. They are called in the order in
-/// which they were added, the layer's first. An observer that was added to both is called once.
+/// [`MemoryStoreBuilder::observe`](crate::MemoryStoreBuilder::observe) to a store. A layer's
+/// observers receive the decisions of its requests. A store's receive all of its decisions, for
+/// layers and [`RateLimiter`](crate::RateLimiter)s, its calls and its changes. They are called in
+/// the order in which they were added, the layer's first. An observer that was added to both is
+/// called once.
 ///
 /// # What an observer may do
 ///

@@ -1,5 +1,5 @@
-//! The laws of a store as a test: [`swaps`] compares a backend with a map, and [`check`] compares
-//! random histories of a store with the simplest count.
+//! The laws of a store as a test: [`swaps`](swaps()) compares a backend with a map, and [`check`]
+//! compares random histories of a store with the simplest count.
 //!
 //! Never more than the limit in any interval, and never less where there is room; the announced
 //! wait is the first instant at which there is; a refusal takes nothing; several limits are charged
