@@ -1,9 +1,9 @@
 //! What the command `ratelimit` needs of this crate and no user does: it may change in any version.
 //!
 //! A replay decides millions of requests of a log, by many limits at once. So it keeps the states
-//! of the algorithms itself, without a store: see `src/bin/ratelimit/replay/limits/pass.rs`. Through
-//! a layer, a million lines would take three times the processor, and by limiters of a store a
-//! third more; the goal leaves room for neither. Replays of rules do go through a layer.
+//! of the algorithms itself, without a store: see `src/bin/ratelimit/replay/limits/pass.rs`.
+//! Through a layer, a million lines would take three times the processor, and by limiters of a
+//! store a third more; the goal leaves room for neither. Replays of rules do go through a layer.
 
 use std::net::IpAddr;
 

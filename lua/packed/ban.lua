@@ -141,8 +141,8 @@ function read_charge(at)
   return judged[#judged]
 end
 
--- Adds the strikes that a request reports, if `carries`. Returns whether an enforced ban is in force
--- then.
+-- Adds the strikes that a request reports, if `carries`. Returns whether an enforced ban is in
+-- force then.
 function meet(carries)
   local is_banned = false
   for _, it in ipairs(judged) do

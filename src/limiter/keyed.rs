@@ -82,8 +82,7 @@ impl RateLimiterBuilder {
     /// - [`Limit`](crate::ConfigErrorKind::Limit) if the algorithm cannot count by the limit, or if
     ///   that is [per client](Limit::per_client) or has a [`keep_alive`](Limit::keep_alive), which
     ///   only Redisson's format has;
-    /// - [`Rule`](crate::ConfigErrorKind::Rule) if a number of the ban is out of range, or if a
-    ///   store of your own cannot count so;
+    /// - [`Rule`](crate::ConfigErrorKind::Rule) if a number of the ban is out of range;
     /// - [`Duplicate`](crate::ConfigErrorKind::Duplicate) if a rule or another limit of this name
     ///   is in use with the store, and differs in limit, algorithm or ban.
     pub fn keyed(self, store: &impl Store) -> Result<Keyed, ConfigError> {

@@ -80,7 +80,8 @@ pub(crate) struct LogRead {
     without_address: u64,
 }
 
-/// The columns of each request, and what it means that a log lacks one; nothing where that is usual.
+/// The columns of each request, and what it means that a log lacks one; nothing where that is
+/// usual.
 const USUAL: [(&str, &str, &str); 5] = [
     ("ip", "addresses", ", so rules by `peer` miss their key"),
     ("method", "methods", ": each request counts as GET"),

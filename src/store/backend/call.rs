@@ -32,7 +32,7 @@ use crate::{
 
 /// So often a call begins again because another process has changed a value meanwhile: of that many
 /// processes at once, each time one goes on.
-pub(super) const MOST_TRIES: u32 = 100;
+const MOST_TRIES: u32 = 100;
 /// How long corrections are tried for.
 const SETTLES_WITHIN: Duration = Duration::from_secs(5);
 
@@ -53,7 +53,7 @@ impl Failed {
 
     /// Returns the error of a call that others have come before each time.
     pub(super) fn contended() -> Self {
-        let why = "others have changed the value in each of 100 tries";
+        let why = format!("others have changed the value in each of {MOST_TRIES} tries");
         Self::before(Error::new(ErrorKind::Rejected).detail(why))
     }
 
@@ -80,6 +80,10 @@ pub(super) struct Parts<B> {
 impl<B: Backend> Parts<B> {
     /// Decides for runs of callers, each of the same limiters, by the values of these, and swaps
     /// them for the next: again and again while another process has done so meanwhile.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping it leaves it open whether permits were taken.
     pub(super) async fn decide(
         self: &Arc<Self>,
         names: &[Name],
@@ -140,7 +144,7 @@ impl<B: Backend> Parts<B> {
     }
 
     /// Reads values, and notes that the backend has answered.
-    pub(super) async fn open(&self, names: &[Name]) -> Result<Opened, Error> {
+    async fn open(&self, names: &[Name]) -> Result<Opened, Error> {
         let opened = Opened::read(&self.backend, &*self.clock, names).await?;
         self.nodes.replied(0);
         Ok(opened)
@@ -168,9 +172,45 @@ impl<B: Backend> Parts<B> {
                 self.correct(correction());
             }
         }
-        if !written.is_empty() && self.settle(&written, true).await.is_err() {
-            written.into_iter().for_each(|it| self.correct(it));
+        if written.is_empty() {
+            return;
         }
+        match self.settle(&written, true).await {
+            Ok(()) => {}
+            Err(failed) if failed.is_unwritten => {
+                written.into_iter().for_each(|it| self.correct(it));
+            }
+            // What may be written must not be credited again by its mark.
+            Err(_) => Corrections::lost(&written),
+        }
+    }
+
+    /// Changes the limiters of these names, again and again while another process has done so
+    /// meanwhile. `change` returns its outcome, and whether there is something to write.
+    pub(super) async fn change<T>(
+        &self,
+        names: &[Name],
+        change: impl Fn(&Opened) -> Result<(T, bool), Error>,
+    ) -> Result<T, Failed> {
+        for _ in 0..MOST_TRIES {
+            let opened = self.open(names).await.map_err(Failed::before)?;
+            let (outcome, writes) = change(&opened).map_err(Failed::before)?;
+            if !writes {
+                return Ok(outcome);
+            }
+            let Err(unwritten) = opened.write(&self.backend).await else {
+                return Ok(outcome);
+            };
+            let is_unwritten = unwritten.written.is_empty() && unwritten.unknown.is_empty();
+            if unwritten.error.is_some() || !is_unwritten {
+                let error = unwritten.error.unwrap_or_else(|| Failed::contended().error);
+                return Err(Failed {
+                    error,
+                    is_unwritten,
+                });
+            }
+        }
+        Err(Failed::contended())
     }
 
     /// Makes corrections, by one call.
@@ -178,40 +218,23 @@ impl<B: Backend> Parts<B> {
         &self,
         corrections: &[Correction],
         undone: bool,
-    ) -> Result<(), Error> {
+    ) -> Result<(), Failed> {
         let names = names(corrections.iter().map(|it| it.receipt.name()));
-        for _ in 0..MOST_TRIES {
-            let opened = self.open(&names).await?;
-            for Correction {
-                receipt,
-                keep,
-                mark,
-            } in corrections
-            {
-                let mut receipt = receipt.clone();
+        let settle = |opened: &Opened| {
+            for correction in corrections {
+                let mut receipt = correction.receipt.clone();
                 // Each try is the first to settle it.
-                receipt.taken = mark.map(|mark| (mark, Settled::default()));
-                opened.store.settle(receipt, *keep);
+                let mark = correction.mark.map(|mark| (mark, Settled::default()));
+                receipt.taken = mark;
+                opened.store.settle(receipt, correction.keep);
             }
-            match opened.write(&self.backend).await {
-                Ok(()) => {
-                    names
-                        .iter()
-                        .for_each(|name| self.listeners.room(name, undone));
-                    return Ok(());
-                }
-                Err(Unwritten {
-                    written,
-                    unknown,
-                    error: None,
-                }) if written.is_empty() && unknown.is_empty() => {}
-                // What is written of it would be settled twice.
-                Err(unwritten) => {
-                    return Err(unwritten.error.unwrap_or_else(|| Failed::contended().error));
-                }
-            }
+            Ok(((), true))
+        };
+        self.change(&names, settle).await?;
+        for name in &names {
+            self.listeners.room(name, undone);
         }
-        Err(Failed::contended().error)
+        Ok(())
     }
 
     /// Makes a correction in the background: with others that wait for that, in the order in which
@@ -238,8 +261,8 @@ impl<B: Backend> Parts<B> {
                 });
                 match made.await {
                     Some(Ok(())) => lost.disarm(),
-                    // One value that is none of a limiter fails them all.
-                    Some(Err(error)) if error.kind() == ErrorKind::ForeignState => {
+                    // One value can fail them all.
+                    Some(Err(failed)) if failed.is_unwritten && !failed.is_of_server() => {
                         lost.disarm();
                         for alone in corrections.chunks(1) {
                             let made = within(SETTLES_WITHIN, parts.settle(alone, false));

@@ -67,7 +67,6 @@ impl Lanes {
 }
 
 /// A receipt that is to be settled at so many permits.
-#[derive(Clone)]
 pub(super) struct Correction {
     pub(super) receipt: Charge,
     pub(super) keep: u32,
@@ -94,26 +93,26 @@ pub(super) struct Corrections(Mutex<Waiting>);
 struct Waiting {
     all: Vec<Correction>,
     /// Set while a task makes them.
-    is_made: bool,
+    is_running: bool,
 }
 
 impl Corrections {
-    /// Adds one. Returns whether a task is to be started, if there `can` be one.
-    pub(super) fn push(&self, correction: Correction, can: bool) -> bool {
+    /// Adds one. Returns whether a task is to be started, if there can be one.
+    pub(super) fn push(&self, correction: Correction, can_start: bool) -> bool {
         let mut waiting = lock(&self.0);
         if waiting.all.len() < MOST_WAITING {
             waiting.all.push(correction);
         } else {
             Self::lost(&[correction]);
         }
-        can && !mem::replace(&mut waiting.is_made, true)
+        can_start && !mem::replace(&mut waiting.is_running, true)
     }
 
     /// Takes the next ones; `None`, and the task has ended, if there are none.
     pub(super) fn take(&self) -> Option<Vec<Correction>> {
         let mut waiting = lock(&self.0);
         if waiting.all.is_empty() {
-            waiting.is_made = false;
+            waiting.is_running = false;
             return None;
         }
         let together = waiting.all.len().min(MOST_TOGETHER);
@@ -122,7 +121,7 @@ impl Corrections {
 
     /// Notes that the task is gone with its runtime. What waits goes with the next correction.
     pub(super) fn end(&self) {
-        lock(&self.0).is_made = false;
+        lock(&self.0).is_running = false;
     }
 
     /// Reports those that could not be made.

@@ -4,9 +4,9 @@ use std::{sync::Arc, time::Duration};
 
 use super::{
     Backend,
-    call::{Failed, MOST_TRIES, Parts, names},
+    call::{Failed, Parts, names},
     lanes::{Correction, Corrections, Lanes},
-    opened::Unwritten,
+    opened::Opened,
 };
 use crate::{
     store::{
@@ -34,6 +34,7 @@ use crate::{
 
 /// The failures among the last twice as many calls that open the breaker.
 const FAILURES: u32 = 5;
+
 /// A store of your own: a [`Backend`] behind the crate's guards. Clones are the same store.
 #[derive(Clone, Debug)]
 pub struct BackendStore(Arc<dyn AnyStore>);
@@ -175,25 +176,12 @@ impl<B: Backend> Decide for Unguarded<B> {
         };
         let names = names([&limiter.name].into_iter().chain(new));
         let _lanes = parts.lanes.enter(&names, parts.nodes.deadline()).await;
-        for _ in 0..MOST_TRIES {
-            let opened = parts.open(&names).await?;
+        let manage = |opened: &Opened| {
             let outcome = opened.store.manage_now(limiter, op)?;
-            if op.only_reads() && !opened.keeps_alive() {
-                return Ok(outcome);
-            }
-            match opened.write(&parts.backend).await {
-                Ok(()) => return Ok(outcome),
-                Err(Unwritten {
-                    written,
-                    unknown,
-                    error: None,
-                }) if written.is_empty() && unknown.is_empty() => {}
-                Err(unwritten) => {
-                    return Err(unwritten.error.unwrap_or_else(|| Failed::contended().error));
-                }
-            }
-        }
-        Err(Failed::contended().error)
+            Ok((outcome, !op.only_reads() || opened.keeps_alive()))
+        };
+        let managed = parts.change(&names, manage).await;
+        managed.map_err(|failed| failed.error)
     }
 
     fn strike(&self, demand: &Demand, refusal: &mut Refusal) {
@@ -212,7 +200,8 @@ impl<B: Backend> Calls for Unguarded<B> {
             let charges = run.iter().flat_map(Demand::charges);
             let given_back = charges.map(|charge| Correction::new(charge.to_send(), 0));
             let given_back: Vec<_> = given_back.collect();
-            self.0.settle(&given_back, true).await?;
+            let settled = self.0.settle(&given_back, true).await;
+            settled.map_err(|failed| failed.error)?;
         }
         let failed = match self.decide_run(run).await {
             Ok(decisions) => return Ok(decisions),
