@@ -8,6 +8,8 @@ pub mod capacity {}
 pub mod comparison {}
 #[doc = include_str!("compile_errors.md")]
 pub mod compile_errors {}
+#[doc = include_str!("engines.md")]
+pub mod engines {}
 #[doc = include_str!("failure.md")]
 pub mod failure {}
 #[doc = include_str!("guide.md")]

@@ -103,6 +103,7 @@ mod tests {
     fn each_code_stands_in_the_table() {
         let sources = [
             include_str!("diagnose/report.rs"),
+            include_str!("verify/engine.rs"),
             include_str!("verify/mod.rs"),
             include_str!("verify/report.rs"),
         ];

@@ -2,7 +2,11 @@
 
 mod words;
 
-use kit::{permissions, scene::*, sentinel::wait_for_replica};
+use kit::{
+    permissions,
+    scene::*,
+    sentinel::{Watch, Watched, wait_for_replica},
+};
 
 use serde_json::{Value, json};
 use tower_ratelimit::inspect::{Finding, Severity, Verification};
@@ -93,6 +97,13 @@ async fn all_is_well_and_nothing_stays() {
         "{version}"
     );
     assert!(verification.to_string().starts_with(version));
+    assert_eq!(servers[0]["engine"], engine_of(&server));
+}
+
+/// The row of the machine's server.
+fn engine_of(server: &RedisServer) -> &'static str {
+    let is_valkey = server.cli(&["INFO", "server"]).contains("valkey_version");
+    if is_valkey { "Valkey" } else { "Redis" }
 }
 
 #[tokio::test]
@@ -172,6 +183,7 @@ async fn what_a_server_is_started_with_is_reported() {
     let no_eval = "--rename-command EVAL other";
     let neither = "--rename-command EVAL other --rename-command SCRIPT other2";
     for (settings, expected) in [
+        ("--rename-command INFO other", vec![NO_INFO]),
         ("--rename-command EVALSHA other", vec![refused("EVALSHA")]),
         ("--rename-command ZADD other", vec![refused("ZADD")]),
         (no_eval, vec![]),
@@ -188,6 +200,71 @@ async fn what_a_server_is_started_with_is_reported() {
         let server = RedisServer::start_with(&settings);
         check(&found(&verify(&server).await), &expected);
     }
+}
+
+/// What Memorystore for Redis blocks, by its documentation.
+const BLOCKED: [&str; 15] = [
+    "ACL",
+    "BGREWRITEAOF",
+    "BGSAVE",
+    "CLIENT",
+    "CLUSTER",
+    "COMMAND",
+    "CONFIG",
+    "DEBUG",
+    "LASTSAVE",
+    "MIGRATE",
+    "MONITOR",
+    "OBJECT",
+    "SHUTDOWN",
+    "REPLICAOF",
+    "SAVE",
+];
+
+#[tokio::test]
+async fn what_a_service_blocks_is_not_needed() {
+    let server = RedisServer::start();
+    let mut rules = ["on", ">secret", "~*", "+@all"].map(str::to_owned).to_vec();
+    rules.extend(BLOCKED.map(|command| format!("-{command}")));
+    let verification = verify_with(&server, &rules).await;
+    assert_eq!(found(&verification), [], "{verification}");
+    let store = patient(as_user(&server));
+    assert_eq!(granted_of_three(&store).await, [true, true, false]);
+}
+
+/// Takes permits of a limit of two, of a rule.
+async fn granted_of_three(store: &RedisStore) -> [bool; 3] {
+    let rule = Rule::new(&unique("two"), Limit::per_hour(2), Constant("all"));
+    let layer = layer_of(store, rule.on_failure(FailurePolicy::Deny));
+    let mut granted = [false; 3];
+    for each in &mut granted {
+        let request = Request::builder().body(()).unwrap();
+        *each = decide(&layer, request).await.is_allowed();
+    }
+    granted
+}
+
+/// ElastiCache Serverless does, by reports of its users.
+#[tokio::test]
+async fn without_time_in_scripts_there_is_one_way() {
+    let server = RedisServer::start();
+    let without: Vec<_> = enough().into_iter().filter(|it| it != "+time").collect();
+    let verification = verify_with(&server, &without).await;
+    let mut seen = found(&verification);
+    seen.retain(|it| it.severity() == Severity::Error);
+    check(&seen, &[refused("TIME")]);
+    let store = patient(as_user(&server).client_clock(SystemClock));
+    assert_eq!(granted_of_three(&store).await, [false; 3]);
+    let store = patient(as_user(&server).client_clock(SystemClock).redisson());
+    assert_eq!(granted_of_three(&store).await, [true, true, false]);
+}
+
+#[tokio::test]
+async fn a_sentinel_is_reported() {
+    let watched = Watched::start(&Watch::default());
+    let verification = open(&watched.sentinel.url()).verify().await.unwrap();
+    let expected = ("sentinel", Severity::Error, "`RedisStore::sentinel`");
+    check(&found(&verification)[..1], &[expected]);
 }
 
 #[tokio::test]
@@ -254,6 +331,8 @@ async fn each_master_of_a_cluster_is_looked_at() {
     assert_eq!(found(&verification), [], "{verification}");
     let seen = servers(&verification);
     assert_eq!(seen.len(), 3);
+    let engine = engine_of(&cluster.nodes[0]);
+    assert!(seen.iter().all(|it| it["engine"] == engine), "{seen:?}");
     for node in &cluster.nodes {
         let address = format!("127.0.0.1:{}", node.port());
         assert!(seen.iter().any(|server| server["address"] == address));

@@ -281,10 +281,8 @@ impl Change {
 
 async fn verify(connection: &Connection, format: &Format) -> Result<bool, Stop> {
     let verified = connection.open()?.verify().await?;
-    let findings = verified.findings();
-    let object = json!({ "findings": findings });
-    format.print(&verified.to_string(), object)?;
-    Ok(findings.is_empty())
+    format.print(&verified.to_string(), json!(verified))?;
+    Ok(verified.worst().is_none())
 }
 
 /// Returns the limiter as its permits seem to be counted.

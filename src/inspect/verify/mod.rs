@@ -1,5 +1,6 @@
 //! Checks the servers before the first request: everything that a store does must work there.
 
+mod engine;
 mod report;
 #[cfg(test)]
 mod tests;
@@ -45,7 +46,8 @@ impl RedisStore {
     /// Checks whether Redis is set up as this store needs it, at the start of a service or for an
     /// operator.
     ///
-    /// It checks the version, whether every script can be compiled and called, each command that
+    /// It says which row of [`docs::engines`](crate::docs::engines) the server is on, and whether
+    /// that is tested. It checks the version, whether every script can be compiled and called, each command that
     /// the scripts call, the keys that the user may access under the
     /// [`prefix`](crate::RedisStoreBuilder::prefix), eviction, the role and the clocks; on a
     /// Cluster, each master, and whether every hash slot has one. Each [`Finding`] has a
@@ -57,7 +59,7 @@ impl RedisStore {
     /// user who may not read permissions. Afterwards the server's cache has one more script and, if
     /// something was refused, its `ACL LOG` has new lines.
     ///
-    /// Besides the permissions of the store it needs `+info` for the version, eviction and the
+    /// Besides the permissions of the store it needs `+info` for the engine, version, eviction and
     /// role, and on a Cluster `+config|get`; without them it leaves that part out and reports it.
     /// It sends some twenty commands, one after the other, each for at most the timeouts of
     /// connecting and of a response together.
@@ -157,8 +159,8 @@ impl Look<'_> {
         self.clocks(to, seen).await?;
         match self.attempt(to, &redis::cmd("INFO")).await? {
             Ok(info) => seen.read(&text(&info), master.is_some()),
-            Err(_) => seen.add(finding!(Note "not_permitted": "version, eviction and role \
-                are unknown: check with another user, or allow `INFO` for once")),
+            Err(_) => seen.add(finding!(Note "not_permitted": "engine, version, eviction \
+                and role are unknown: check with another user, or allow `INFO` for once")),
         }
         if master.is_some() {
             self.coverage(to, seen).await?;

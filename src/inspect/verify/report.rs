@@ -5,6 +5,7 @@ use std::{cmp::Reverse, fmt, time::Duration};
 #[cfg(feature = "serde")]
 use serde::ser::{Serialize, SerializeMap, Serializer};
 
+use super::engine::{self, Known};
 use crate::inspect::finding::{Finding, Severity, add, finding, write_findings};
 #[cfg(feature = "serde")]
 use crate::inspect::millis;
@@ -12,8 +13,9 @@ use crate::inspect::millis;
 /// The result of [`RedisStore::verify`](crate::RedisStore::verify). `Display` prints it on a page.
 ///
 /// With the feature `serde` it is serialized as a map: `findings`, and `servers`, the server or the
-/// masters of a Cluster, each with its `address`, `version`, `clock_ahead_ms`, `round_trip_ms` and
-/// its own `findings`.
+/// masters of a Cluster, each with its `address`, `engine` (its row in
+/// [`docs::engines`](crate::docs::engines)), `version`, `clock_ahead_ms`, `round_trip_ms` and its
+/// own `findings`.
 #[derive(Clone, Debug, Default)]
 pub struct Verification {
     /// The server, or the masters of a Cluster
@@ -42,6 +44,8 @@ impl Verification {
 pub(super) struct VerifiedServer {
     /// Its address; only for masters of a Cluster
     pub(super) address: Option<String>,
+    /// Its row in `docs::engines`; `None` if it has none, or the user may not see it
+    pub(super) engine: Option<&'static str>,
     /// Its name and version, as `Redis 7.2.11`; `None` if the user may not see it
     pub(super) version: Option<String>,
     /// The distance between its clock and this process's, and whether it is ahead; `None` if it is
@@ -69,8 +73,9 @@ impl Serialize for VerifiedServer {
         let ahead = self
             .clock
             .map(|(apart, ahead)| if ahead { millis(apart) } else { -millis(apart) });
-        let mut map = to.serialize_map(Some(5))?;
+        let mut map = to.serialize_map(Some(6))?;
         map.serialize_entry("address", &self.address)?;
+        map.serialize_entry("engine", &self.engine)?;
         map.serialize_entry("version", &self.version)?;
         map.serialize_entry("clock_ahead_ms", &ahead)?;
         map.serialize_entry("round_trip_ms", &millis(self.round_trip))?;
@@ -125,18 +130,25 @@ impl VerifiedServer {
 
     /// Reads the reply of INFO. `in_cluster` is set if the store is built for a Cluster.
     pub(super) fn read(&mut self, info: &str, in_cluster: bool) {
-        let field = |name: &str| {
-            info.lines()
-                .find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))
-                .map(str::trim)
-        };
-        let products = [("Valkey", "valkey_version"), ("Redis", "redis_version")];
-        let version = |(product, name)| Some((product, field(name)?));
-        if let Some((product, version)) = products.into_iter().find_map(version) {
+        let field = |name: &str| engine::field(info, name);
+        let known = Known::read(info);
+        self.engine = known.row();
+        if let Some((product, version)) = known.version {
             self.findings.extend(look_at_version(product, version));
-            self.version = Some(format!("{product} {version}"));
+            // A service runs the engine of another.
+            let of = known.row().filter(|row| *row != product);
+            let of = of.map_or_else(String::new, |row| format!("{row}, "));
+            self.version = Some(format!("{of}{product} {version}"));
         }
-        if field("role") == Some("slave") {
+        self.findings.extend(known.untested());
+        // The latter is Valkey's word.
+        let mode = field("redis_mode").or_else(|| field("server_mode"));
+        if mode == Some("sentinel") {
+            add!(self.findings, Error "sentinel": "it is a sentinel, which keeps no limits: use \
+                `RedisStore::sentinel`");
+        }
+        // The latter is Dragonfly's word.
+        if matches!(field("role"), Some("slave" | "replica")) {
             self.findings.push(replica());
         }
         if field("cluster_enabled") == Some("1") && !in_cluster {
@@ -168,7 +180,11 @@ const FIXED: &[(&str, [u32; 3])] = &[
     ("Valkey", [8, 1, 4]),
 ];
 
+/// Returns what is known of a version of Redis or Valkey. Others have numbers of their own.
 fn look_at_version(product: &str, version: &str) -> Vec<Finding> {
+    if !["Redis", "Valkey"].contains(&product) {
+        return Vec::new();
+    }
     // The server wrote it: characters that could steer a terminal are escaped.
     let full = format!("{product} {}", version.escape_debug());
     let numbers = version.split('.').map_while(|number| number.parse().ok());
@@ -265,7 +281,9 @@ mod tests {
     fn a_foreign_server_is_judged_only_by_the_fields_it_sends() {
         let mut server = VerifiedServer::default();
         server.read("# Server\r\nsomething:else\r\n", false);
-        assert_eq!(server, VerifiedServer::default());
+        let codes: Vec<_> = server.findings.iter().map(Finding::code).collect();
+        assert_eq!(codes, ["unknown_engine"]);
+        server = VerifiedServer::default();
         server.read(
             "redis_version:7.2.4\r\nserver_name:valkey\r\nvalkey_version:8.1.4\r\nmaxmemory:1000\r\n\
              maxmemory_policy:volatile-ttl\r\nrole:slave\r\ncluster_enabled:1\r\n",
@@ -281,5 +299,33 @@ mod tests {
             ("evicts", Severity::Warning)
         );
         assert!(evicts.to_string().contains("by volatile-ttl,"), "{evicts}");
+    }
+
+    #[test]
+    fn a_service_is_named_with_the_engine_that_it_runs() {
+        for (info, version, codes) in [
+            (
+                "redis_version:7.1.0\r\nos:Amazon ElastiCache\r\n",
+                "ElastiCache, Redis 7.1.0",
+                &["holes", "untested"][..],
+            ),
+            // The number of Redis is for old clients.
+            (
+                "redis_version:5.0.0\r\ndragonfly_version:df-v1.37.0\r\nrole:replica\r\n",
+                "Dragonfly df-v1.37.0",
+                &["untested", "replica"],
+            ),
+            (
+                "redis_version:8.2.3\r\nredis_mode:sentinel\r\n",
+                "Redis 8.2.3",
+                &["sentinel"],
+            ),
+        ] {
+            let mut server = VerifiedServer::default();
+            server.read(info, false);
+            assert_eq!(server.version.as_deref(), Some(version));
+            let found: Vec<_> = server.findings.iter().map(Finding::code).collect();
+            assert_eq!(found, codes, "{info}");
+        }
     }
 }

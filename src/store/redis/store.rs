@@ -72,10 +72,8 @@ const RETURNED_AT_ONCE: usize = settle_queue::PLACES / 2;
 ///
 /// # Server
 ///
-/// Redis 6.2 or newer, or Valkey; Redis 7 and newer report errors of scripts in more detail. The
-/// scripts also run in Lua 5.4, which Dragonfly has. Garnet does not work: it prints whole numbers
-/// as `66000.0` to commands. The guide lists the
-/// [permissions](crate::docs::guide#permissions-in-redis) that an ACL user needs.
+/// Redis 6.2 or newer, Valkey, or another of the [engines](crate::docs::engines). The guide lists
+/// the [permissions](crate::docs::guide#permissions-in-redis) that an ACL user needs.
 ///
 /// # Example
 ///
