@@ -34,7 +34,8 @@ pub(crate) trait Counter: Debug + Send {
     fn count_by(&mut self, _counting: Counting) {}
 
     /// Begins a call. Returns the permits left: exactly, or well enough to know whether
-    /// there are as many as `wanted`.
+    /// there are as many as `wanted`. Callers are granted by that number, one after the other; one
+    /// that waits long enough finds as many as the limit has.
     fn begin(&mut self, call: &CallContext, wanted: i64) -> i64;
 
     /// Returns whether the log has the entry of this charge already. False where grants have no

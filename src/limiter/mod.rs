@@ -215,9 +215,9 @@ impl RateLimiter {
     pub fn slots(mut self, slots: u32) -> Result<Self, ConfigError> {
         let algorithm = self.limiter.of.counting.algorithm;
         let may_have_log = match self.given() {
-            Some(_) => algorithm.has_log(),
+            Some(_) => algorithm.facts().has_log,
             // Another algorithm may still be chosen.
-            None => !algorithm.is_always_own(),
+            None => !algorithm.facts().is_always_own,
         };
         if self.given().is_some() && may_have_log && self.is_own() {
             bail!(Limit: "{:?} needs no slots, as its log merges grants by itself: leave `slots` \

@@ -304,8 +304,8 @@ pub(crate) trait Calls: Send + Sync + 'static {
     /// Settles what an acquire took, or may yet take, at `keep` permits: 0 gives all of it back,
     /// and more than it took charges the rest.
     ///
-    /// Returns at once. One that is lost costs at most one interval, or what was to be charged. A
-    /// receipt is settled once.
+    /// Returns at once. It arrives after the call that it is for, or is sent again. One that is lost
+    /// costs at most one interval, or what was to be charged. A receipt is settled once.
     fn settle(&self, receipt: Charge, keep: u32);
 }
 

@@ -34,7 +34,8 @@ struct Claim {
 
 opaque!(Claim);
 
-/// How a rule counts, as far as rules of its name must agree.
+/// How a rule counts, as far as rules of its name must agree: each setting in which they may not
+/// differ.
 type Counts = (LimitSource, Algorithm, Option<Ban>, Naming);
 
 /// What tells a rule's extractor from others.

@@ -219,7 +219,7 @@ impl Limit {
         by: Algorithm,
         is_own: bool,
     ) -> Result<(), ConfigError> {
-        let is_own = is_own || by.is_always_own();
+        let is_own = is_own || by.facts().is_always_own;
         let is_plain = by == Algorithm::SlidingLog && self.rate_type == RateType::Overall;
         match self.calendar {
             Some(_) if !is_plain => {
@@ -322,7 +322,6 @@ pub(crate) fn check_lease(
     in_slots: bool,
     limit: Option<&Limit>,
 ) -> Result<(), ConfigError> {
-    const BY_CALENDAR: &str = "a window of the calendar has no entry that could be scored";
     if lease.is_zero() {
         return Ok(());
     }
@@ -331,16 +330,14 @@ pub(crate) fn check_lease(
     } else if limit.is_some_and(|limit| lease > limit.interval() / 10) {
         "it is longer than a tenth of the interval"
     } else if limit.is_some_and(|limit| limit.calendar.is_some()) {
-        BY_CALENDAR
+        Algorithm::Calendar.facts().no_lease
+    } else if !algorithm.facts().has_log {
+        algorithm.facts().no_lease
+    } else if in_slots {
+        // The end of a slot and that of a lease add up to more than the score offset allows.
+        "its grants are merged in slots"
     } else {
-        match algorithm {
-            // The end of a slot and that of a lease add up to more than the score offset allows.
-            Algorithm::SlidingLog if in_slots => "its grants are merged in slots",
-            Algorithm::SlidingLog => return Ok(()),
-            Algorithm::FixedWindow => "a fixed window has no entry that could be scored at its end",
-            Algorithm::Gcra => "GCRA has no entry that could be scored at its end",
-            Algorithm::Calendar => BY_CALENDAR,
-        }
+        return Ok(());
     };
     bail!(Limit: "{owner:?} cannot lease permits for {lease:?}: {reason}")
 }

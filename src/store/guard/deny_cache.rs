@@ -303,7 +303,7 @@ impl Refusals {
     /// Returns the clock by which waits are counted; `None` where there are several.
     fn clock_of(&self, demand: &Demand) -> Option<&StoreClock> {
         let by_server = |charge: &Charge| {
-            !self.ends_windows && charge.of().counting.algorithm.waits_by_server()
+            !self.ends_windows && charge.of().counting.algorithm.facts().waits_by_server
         };
         if self.clock.own.is_none() || !demand.charges().any(by_server) {
             Some(&self.clock)

@@ -316,7 +316,9 @@ impl Server {
     /// Returns the time of the caller's clock, if limiters are counted by that.
     pub(super) fn own_now(&self, algorithm: Algorithm) -> Option<Millis> {
         let clock = self.clock.as_deref();
-        clock.filter(|_| !algorithm.waits_by_server()).map(millis)
+        clock
+            .filter(|_| !algorithm.facts().waits_by_server)
+            .map(millis)
     }
 
     /// Returns the row of a limiter: of one by the calendar, by a time of the server or else the

@@ -90,10 +90,10 @@ impl Server {
         let are_together = match (a_by.is_own(), b_by.is_own()) {
             // One call has one clock.
             (true, true) => {
-                let by_server = Algorithm::waits_by_server;
+                let by_server = |of: Algorithm| of.facts().waits_by_server;
                 self.clock.is_none() || by_server(a_algorithm) == by_server(b_algorithm)
             }
-            (false, false) => a_algorithm.has_log() && b_algorithm.has_log(),
+            (false, false) => a_algorithm.facts().has_log && b_algorithm.facts().has_log,
             _ => false,
         };
         are_together && (!in_slots || keys::tag(a.name()) == keys::tag(b.name()))

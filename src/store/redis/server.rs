@@ -140,7 +140,8 @@ impl Calls for Server {
         let goes = |charge: &Charge| {
             let counting = charge.of().counting;
             // One call has one clock.
-            let has_other_clock = self.clock.is_some() && counting.algorithm.waits_by_server();
+            let has_other_clock =
+                self.clock.is_some() && counting.algorithm.facts().waits_by_server;
             let ban = charge.of().ban;
             counting.is_own() && !has_other_clock && ban.is_none_or(|ban| ban.after <= MOST_STRIKES)
         };

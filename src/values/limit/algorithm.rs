@@ -115,14 +115,14 @@ pub enum Algorithm {
     Calendar,
 }
 
-/// Writes the name that it has in a rules file: `sliding-log`, `fixed-window` or `gcra`.
+/// Writes the name that it has in a rules file, such as `sliding-log`.
 impl fmt::Display for Algorithm {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(self.word())
+        f.pad(self.facts().word)
     }
 }
 
-/// Reads the name that it has in a rules file: `sliding-log`, `fixed-window` or `gcra`.
+/// Reads the name that it has in a rules file, such as `sliding-log`.
 ///
 /// # Errors
 ///
@@ -131,52 +131,65 @@ impl FromStr for Algorithm {
     type Err = ConfigError;
 
     fn from_str(text: &str) -> Result<Self, ConfigError> {
-        let found = Self::ALL.into_iter().find(|it| it.word() == text);
+        let found = Self::ALL.into_iter().find(|it| it.facts().word == text);
         found.ok_or_else(|| {
-            let all = Self::ALL.map(Self::word).join(", ");
+            let all = Self::ALL.map(|it| it.facts().word).join(", ");
             config_error!(Limit: "{text:?} is no algorithm: there are {all}")
         })
     }
 }
 
+/// What others must know of an algorithm, apart from how it counts.
+pub(crate) struct Facts {
+    /// Its name in a rules file
+    pub(crate) word: &'static str,
+    /// Set if it keeps a log of grants, whose entries tell them apart or are merged in slots: then
+    /// a call may be sent again, and permits can be leased.
+    pub(crate) has_log: bool,
+    /// Set if Java knows no such limiters, so that all are in our own format.
+    pub(crate) is_always_own: bool,
+    /// Set if its waits use the server's clock, even if calls carry another one: a window ends when
+    /// its key does.
+    pub(crate) waits_by_server: bool,
+    /// Why no permits can be leased, of one without a log.
+    pub(crate) no_lease: &'static str,
+}
+
 impl Algorithm {
-    /// All algorithms that a setting chooses. The compiler finds the methods below for a new one;
-    /// add it here too.
+    /// All algorithms that a setting chooses.
     pub(crate) const ALL: [Self; 3] = [Self::SlidingLog, Self::FixedWindow, Self::Gcra];
 
-    /// Returns its name in a rules file.
-    pub(crate) fn word(self) -> &'static str {
+    #[inline]
+    pub(crate) const fn facts(self) -> Facts {
         match self {
-            Self::SlidingLog => "sliding-log",
-            Self::FixedWindow => "fixed-window",
-            Self::Gcra => "gcra",
-            Self::Calendar => "calendar",
-        }
-    }
-
-    /// Returns whether it keeps a log of grants, whose entries tell them apart or are merged in
-    /// slots.
-    pub(crate) fn has_log(self) -> bool {
-        match self {
-            Self::SlidingLog => true,
-            Self::FixedWindow | Self::Gcra | Self::Calendar => false,
-        }
-    }
-
-    /// Returns whether Java knows no such limiters, so that all are in our own format.
-    pub(crate) fn is_always_own(self) -> bool {
-        match self {
-            Self::Gcra | Self::Calendar => true,
-            Self::SlidingLog | Self::FixedWindow => false,
-        }
-    }
-
-    /// Returns whether its waits use the server's clock, even if calls carry another one: a window
-    /// ends when its key does.
-    pub(crate) fn waits_by_server(self) -> bool {
-        match self {
-            Self::FixedWindow | Self::Calendar => true,
-            Self::SlidingLog | Self::Gcra => false,
+            Self::SlidingLog => Facts {
+                word: "sliding-log",
+                has_log: true,
+                is_always_own: false,
+                waits_by_server: false,
+                no_lease: "",
+            },
+            Self::FixedWindow => Facts {
+                word: "fixed-window",
+                has_log: false,
+                is_always_own: false,
+                waits_by_server: true,
+                no_lease: "a fixed window has no entry that could be scored at its end",
+            },
+            Self::Gcra => Facts {
+                word: "gcra",
+                has_log: false,
+                is_always_own: true,
+                waits_by_server: false,
+                no_lease: "GCRA has no entry that could be scored at its end",
+            },
+            Self::Calendar => Facts {
+                word: "calendar",
+                has_log: false,
+                is_always_own: true,
+                waits_by_server: true,
+                no_lease: "a window of the calendar has no entry that could be scored",
+            },
         }
     }
 
@@ -224,17 +237,17 @@ impl Counting {
     /// Returns whether its limiters are in our own format, so that their limit is in the code
     /// alone.
     pub(crate) fn is_own(&self) -> bool {
-        !self.is_shared || self.algorithm.is_always_own()
+        !self.is_shared || self.algorithm.facts().is_always_own
     }
 
     /// Returns the slots, which only a log has.
     pub(crate) fn slots(&self) -> Option<Slots> {
-        self.slots.filter(|_| self.algorithm.has_log())
+        self.slots.filter(|_| self.algorithm.facts().has_log)
     }
 
     /// Returns whether each grant is an entry of its own, by which a repeated call is recognised.
     pub(crate) fn tells_grants_apart(&self) -> bool {
-        self.algorithm.has_log() && self.slots.is_none()
+        self.algorithm.facts().has_log && self.slots.is_none()
     }
 }
 
@@ -246,4 +259,23 @@ pub(crate) fn emission(rate: i64, interval: i64) -> Option<i64> {
     (1..=micros)
         .contains(&rate)
         .then(|| (micros - 1) / rate + 1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_that_a_setting_chooses_is_listed() {
+        let source = include_str!("algorithm.rs");
+        let (_, variants) = source.split_once("\npub enum Algorithm {\n").unwrap();
+        let (variants, _) = variants.split_once("\n}").unwrap();
+        let names = variants
+            .lines()
+            .filter_map(|line| line.trim().strip_suffix(','));
+        let names: Vec<_> = names.filter(|name| !name.contains(' ')).collect();
+        let listed = Algorithm::ALL.into_iter().chain([Algorithm::Calendar]);
+        let listed: Vec<_> = listed.map(|it| format!("{it:?}")).collect();
+        assert_eq!(names, listed);
+    }
 }

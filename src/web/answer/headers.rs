@@ -152,6 +152,8 @@ impl Fields {
         const RESET_FIELD: &str = "X-RateLimit-Reset";
         let mut fields = Self::default();
         for style in styles {
+            // A style with a point in time needs `at` of `as_of_now`. Numbers that do not say which
+            // limit they are of are written by `write_numbers`, for the layers around.
             match *style {
                 HeaderStyle::Draft11 => choose(&mut fields.policy, Policy::Draft11, POLICY_FIELD),
                 HeaderStyle::Draft6 => choose(&mut fields.policy, Policy::Draft6, POLICY_FIELD),

@@ -74,8 +74,9 @@ impl KeyExtractor for Or {
                 }
                 return Ok(());
             };
-            if let None | Some(Fault::Ambiguous | Fault::TooLong { .. }) = none.fault() {
-                return Err(none);
+            match none.fault() {
+                None | Some(Fault::Ambiguous | Fault::TooLong { .. }) => return Err(none),
+                Some(Fault::Caller | Fault::Server) => {}
             }
             key.identity.truncate(start);
             // Reports the first reason, unless a later one is the server's, which no caller can

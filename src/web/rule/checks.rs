@@ -81,7 +81,7 @@ impl Rule {
             bail!(Limit: "rule {label:?} cannot share a limit by the calendar, as Java knows none: \
                 give the limit to `Rule::new`");
         }
-        if self.algorithm.is_always_own() {
+        if self.algorithm.facts().is_always_own {
             bail!(Limit: "rule {label:?} cannot share a limit by GCRA, as Java knows none: give \
                 the limit to `Rule::new`, or leave the algorithm out");
         }
@@ -113,7 +113,7 @@ impl Rule {
     /// Returns how many slots divide its intervals, after a check.
     pub(super) fn checked_slots(&self) -> Result<Option<Slots>, ConfigError> {
         let checked = |slots| {
-            let has_log = self.algorithm.has_log() && !self.has_calendar();
+            let has_log = self.algorithm.facts().has_log && !self.has_calendar();
             let intervals = self.known_limits().map(Limit::interval);
             Slots::try_new(slots, self.label(), has_log, intervals)
         };

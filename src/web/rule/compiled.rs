@@ -345,8 +345,8 @@ impl CompiledRule {
                 "requests {effect} because a header is longer than the key of the rule \
                  accepts{later}"
             ),
-            // A fault of the server has its own warning.
-            _ => {}
+            // Once is enough; a fault of the server has its own warning.
+            Fault::Caller | Fault::TooLong { .. } | Fault::Ambiguous | Fault::Server => {}
         }
         (!is_shadow).then(|| Refusal::missing_key(missing))
     }

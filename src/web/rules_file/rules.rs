@@ -180,7 +180,7 @@ fn rule(
         rule.cost = cost_of(code, &rule, cost)?;
     }
     if let Some(algorithm) = &fields.algorithm {
-        let algorithms = Algorithm::ALL.map(|algorithm| (algorithm.word(), algorithm));
+        let algorithms = Algorithm::ALL.map(|algorithm| (algorithm.facts().word, algorithm));
         rule.algorithm = one_of(algorithm, algorithm.get_ref(), &algorithms)?;
     }
     rule.slots = fields.slots;

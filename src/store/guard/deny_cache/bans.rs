@@ -309,7 +309,7 @@ impl Bans {
     }
 
     fn clock_of(&self, of: &CompiledLimit) -> &StoreClock {
-        if !self.ends_windows && of.counting.algorithm.waits_by_server() {
+        if !self.ends_windows && of.counting.algorithm.facts().waits_by_server {
             &StoreClock::SERVER
         } else {
             &self.clock
