@@ -87,6 +87,34 @@ fn the_peers_stay_outside() {
     assert!(!listed.lines().any(is_test), "{listed}");
 }
 
+/// The way of a request in CONTRIBUTING.md is the one in the code.
+#[test]
+fn each_function_on_the_way_stands_in_its_file() {
+    let page = read("CONTRIBUTING.md");
+    let (_, section) = page
+        .split_once("\n## One request through the code\n")
+        .expect("it");
+    let section = section.split("\n## ").next().expect("its text");
+    let mut rows = 0;
+    for row in section.lines().filter_map(|line| line.strip_prefix("| `")) {
+        let [function, _, file, ..] = row.split('`').collect::<Vec<_>>()[..] else {
+            panic!("no file: {row}");
+        };
+        let (of, name) = function.rsplit_once("::").unwrap_or(("", function));
+        let text = read(format!("src/{file}"));
+        let words = text.split(|it: char| !it.is_alphanumeric() && it != '_');
+        let words: Vec<_> = words.filter(|word| !word.is_empty()).collect();
+        let is_there = words.windows(2).any(|two| two == ["fn", name]);
+        assert!(is_there, "{function} is not in {file}");
+        assert!(
+            of.is_empty() || words.contains(&of),
+            "{of} is not in {file}"
+        );
+        rows += 1;
+    }
+    assert!(rows > 25, "{rows}");
+}
+
 /// The library has the same dependencies where it is tried in every order, and in a fleet, as
 /// elsewhere.
 #[test]

@@ -112,6 +112,18 @@ fn check(diagnosis: &Diagnosis, expected: &[(&str, &str)]) {
 }
 
 #[tokio::test]
+async fn each_way_to_count_is_recognised() {
+    let store = shared_redis().build().unwrap();
+    for way in Way::ALL {
+        let limiter = way.limited(&store, Limit::new(10, HOUR)).await;
+        take(&limiter, 1).await;
+        let seen = store.diagnose(limiter.name()).await.unwrap();
+        assert_eq!(seen.algorithm(), way.algorithm(), "{way:?}: {seen}");
+        assert_eq!(seen.findings(), [], "{way:?}: {seen}");
+    }
+}
+
+#[tokio::test]
 async fn a_limiter_in_order_has_nothing_wrong() {
     let spoilt = Spoilt::new().await;
     assert_eq!(spoilt.diagnose().await.1["drift"], 0);
