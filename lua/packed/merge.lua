@@ -4,7 +4,8 @@
 -- Time is divided in parts of a thousandth of an interval. Those that live by the same shortest
 -- interval and lie in one part of it are merged, at the time of the last: so a merged record, a
 -- slot, expires late by as much at most, also if it is merged again. It has no id, and 0 callers.
--- Those that were given back whole are dropped.
+-- Those that were given back whole are dropped; if that leaves no more than 1000, all stay single,
+-- as each may be given back yet.
 
 -- The open group: where its only record is, the part of time, the time of its last record, how long
 -- parts are, how many records there are, and their permits.
@@ -17,6 +18,12 @@ for w = last - 6, 2, -5 do
   local own = ceil(log[w] / 1000)
   widths[w] = width and own - own % width or own
   width = widths[w]
+end
+
+local living = 0
+for at = 1, kept, 22 do
+  local permits, time = unpack('<I6I6', text, at + 10)
+  living = living + (permits > 0 and time > now - log[2] and 1 or 0)
 end
 
 local function close()
@@ -35,7 +42,7 @@ for at = 1, kept, 22 do
       w = w - 5
     end
     local its_width = widths[w]
-    local its_part = floor(time / its_width)
+    local its_part = living > 1000 and floor(time / its_width) or at
     if its_width ~= width or its_part ~= part or sum + permits > LATEST then
       close()
       begin, part, width, number, sum = at, its_part, its_width, 0, 0

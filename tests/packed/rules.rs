@@ -479,3 +479,23 @@ fn permits_that_were_given_back_fill_no_log() {
     let (_, group) = play.ask(&row, 1, 1);
     assert_eq!(group.room, Some(Standing::Left { left: 3, next }));
 }
+
+/// As many as a limit of what is in flight has places.
+#[test]
+fn places_that_are_held_stay_single_beside_those_that_come_and_go() {
+    let mut play = both();
+    let row = log(&[(1000, 60_000)]);
+    let take = |play: &mut Play| {
+        assert_eq!(play.take(&row, 1), 1);
+        play.last()
+    };
+    let held: Vec<_> = (0..999).map(|_| take(&mut play)).collect();
+    for _ in 0..4500 {
+        let id = take(&mut play);
+        assert_eq!(play.settle(&row, id, 0, WAS), 1);
+        play.pass(2);
+    }
+    for id in held {
+        assert_eq!(play.settle(&row, id, 0, WAS), 1);
+    }
+}

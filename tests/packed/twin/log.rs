@@ -357,7 +357,7 @@ impl Log {
 
     /// Merges those that lie in one part of time, a thousandth of the shortest interval by which
     /// they live, at the time of the last of them: what they took returns late by that, never
-    /// early. A longer part consists of whole shorter ones.
+    /// early. A longer part consists of whole shorter ones. Few enough stay single.
     fn merge(&mut self, now: i64) {
         let mut widths: Vec<(i64, i64)> = Vec::new();
         for span in self.spans.iter().rev() {
@@ -378,6 +378,10 @@ impl Log {
         let newest = self
             .records
             .split_off(self.records.len().saturating_sub(KEPT));
+        if self.records.iter().filter(is_used).count() <= MOST_SINGLE {
+            merged.extend(self.records.iter().filter(is_used));
+            self.records.clear();
+        }
         for record in self.records.iter().filter(is_used) {
             let part = (width(record), record.time / width(record));
             let fits =
