@@ -33,10 +33,13 @@ impl Meter {
     /// # Errors
     ///
     /// Returns an error of kind [`Limit`](crate::ConfigErrorKind::Limit) if the algorithm cannot
-    /// count by the limit, or if that is of the calendar.
+    /// count by the limit, or if that is of the calendar or of what is in flight.
     pub fn new(algorithm: Algorithm, limit: Limit) -> Result<Self, ConfigError> {
         if limit.calendar().is_some() {
             bail!(Limit: "days, weeks and months are replayed by rules alone: give it a rules file");
+        }
+        if limit.is_in_flight() {
+            bail!(Limit: "{limit} counts what is in flight, which no log shows: replay a rate");
         }
         algorithm.check(limit.stored().rate, limit.stored().interval)?;
         let counting = Counting {

@@ -8,7 +8,7 @@ use crate::values::{
     decision::{Charges, Decision, Grant, Refusal, Source},
     demand::Demand,
     limit::Counting,
-    limit::{Algorithm, StoredLimit, at_least_zero},
+    limit::{ASKS_AGAIN, Algorithm, StoredLimit, at_least_zero},
 };
 
 /// The result of counting one charge by its algorithm, in any store, apart from the other charges
@@ -217,7 +217,7 @@ fn judge<'a>(
             above_rate |= answer.verdict == Verdict::AboveRate;
             refused |= answer.verdict == Verdict::Refused;
             banned |= answer.banned;
-            wait = answer.now.until(answer.wait).max(wait);
+            wait = charge.soonest(answer.now.until(answer.wait)).max(wait);
         }
     }
     let is_granted = !(above_rate || refused || banned);
@@ -227,7 +227,7 @@ fn judge<'a>(
             continue;
         }
         let counted = wants_remaining || answer.verdict == Verdict::Refused;
-        charge.standing = answer.standing(counted && !above_rate && !banned);
+        charge.stands(answer, counted && !above_rate && !banned);
         // What else a banned caller asks for makes no difference.
         charge.standing.refused &= !banned || charge.standing.wait.is_some();
     }
@@ -252,13 +252,13 @@ impl Charge {
             }
             _ if self.shadow => {
                 let counts = wants_remaining || answer.verdict == Verdict::Refused;
-                self.standing = answer.standing(counts);
+                self.stands(answer, counts);
                 None
             }
             verdict => {
                 let counts = verdict == Verdict::Refused;
-                self.standing = answer.standing(counts);
-                Some(counts.then(|| answer.now.until(answer.wait)))
+                self.stands(answer, counts);
+                Some(self.standing.wait)
             }
         };
         Judged {
@@ -268,10 +268,30 @@ impl Charge {
         }
     }
 
+    /// Keeps how its limit stands. When places in flight come back, a log does not know.
+    #[inline]
+    fn stands(&mut self, answer: &Answer, counted: bool) {
+        let mut standing = answer.standing(counted);
+        if self.of().is_in_flight() {
+            let wait = standing.wait.filter(|_| standing.refused);
+            standing.wait = wait.map(|wait| self.soonest(wait));
+        }
+        self.standing = standing;
+    }
+
+    /// Returns the wait of a refusal, of places in flight until it makes sense to ask again.
+    fn soonest(&self, wait: Duration) -> Duration {
+        if self.of().is_in_flight() {
+            wait.min(ASKS_AGAIN)
+        } else {
+            wait
+        }
+    }
+
     /// Keeps the answer to a charge that is granted.
     #[inline]
     fn grant(&mut self, answer: &Answer, counted: bool) {
-        self.standing = answer.standing(counted);
+        self.stands(answer, counted);
         self.standing.granted = true;
         if let Some(mark) = answer.mark(self.of().counting) {
             self.taken = Some((mark, Settled::default()));

@@ -226,6 +226,7 @@ impl RateLimiter {
         let interval = self.given().map(Limit::interval);
         let slots = Slots::try_new(slots, self.name(), may_have_log, interval.into_iter())?;
         self.settings().counting.slots = Some(slots);
+        self.limiter.of.check_in_flight()?;
         Ok(self)
     }
 

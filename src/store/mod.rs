@@ -176,14 +176,15 @@ impl About {
     /// # Errors
     ///
     /// Returns an error of kind [`Rule`](crate::ConfigErrorKind::Rule) if it cannot count for each
-    /// client on its own, as the limit asks for.
+    /// client on its own, as the limit asks for; and those of
+    /// [`check_in_flight`](CompiledLimit::check_in_flight).
     pub(crate) fn check(&self, owner: &str, of: &CompiledLimit) -> Result<(), ConfigError> {
         let is_per_client = of.limit.given().is_some_and(Limit::is_per_client);
         if self.lacks_clients && is_per_client {
             bail!(Rule: "rule {owner:?} is per client, which a store of your own cannot count: \
                 leave `per_client` out");
         }
-        Ok(())
+        of.check_in_flight()
     }
 
     fn in_memory(observers: Observers, in_redisson: bool) -> Self {

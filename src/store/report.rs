@@ -133,6 +133,7 @@ impl<'a> Seen<'a> {
             shadow: charge.shadow,
             permits: charge.permits,
             limit: limit.map(|limit| (limit.permits, limit.interval())),
+            in_flight: of.is_in_flight(),
             remaining: limit.and_then(|limit| limit.remaining),
             key: of
                 .observed

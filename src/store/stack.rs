@@ -301,13 +301,15 @@ impl<S: Decide> Remote<S> {
     }
 
     /// Gives back what a caller without HTTP may have taken when it left, if its call was sent. A
-    /// request stays charged, and callers that wait for permits have given back.
+    /// request stays charged, but for its places in flight, and callers that wait for permits have
+    /// given back.
     fn left(&self, demand: &Demand) {
         let is_request = demand.on_failure.is_some();
-        if is_request || demand.max_wait.is_some() || demand.unsent.get().is_some() {
+        if demand.max_wait.is_some() || demand.unsent.get().is_some() {
             return;
         }
-        for charge in demand.charges() {
+        let back = demand.charges();
+        for charge in back.filter(|charge| !is_request || charge.of().is_in_flight()) {
             self.settle(charge.made(demand.asked_at), 0);
         }
     }

@@ -170,6 +170,7 @@ impl CompiledLimit {
             return Err(Error::new(ErrorKind::Limit).detail(detail));
         }
         let checked = self.counting.algorithm.check(limit.rate, limit.interval);
+        let checked = checked.and_then(|()| self.check_in_flight());
         checked.map_err(|error| Error::new(ErrorKind::Limit).caused_by(error))
     }
 

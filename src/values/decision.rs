@@ -207,6 +207,13 @@ impl Refusal {
         (standing.retry_after().is_some() && !standing.banned).then_some(charge)
     }
 
+    /// Returns whether there may be room before its wait is over: places in flight come back when
+    /// requests end.
+    pub(crate) fn may_end_sooner(&self) -> bool {
+        let mut charges = self.charges.iter();
+        charges.any(|charge| charge.standing.refused && charge.of().is_in_flight())
+    }
+
     /// Returns the same refusal with another wait, for a caller behind others.
     pub(crate) fn later(&self, wait: Duration) -> Self {
         Self {

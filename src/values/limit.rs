@@ -3,6 +3,7 @@
 mod algorithm;
 mod ban;
 pub(crate) mod calendar;
+mod in_flight;
 mod slots;
 mod text;
 
@@ -14,6 +15,7 @@ pub use self::{algorithm::Algorithm, ban::Ban};
 pub(crate) use self::{
     algorithm::{Counting, emission},
     calendar::Calendar,
+    in_flight::ASKS_AGAIN,
     slots::Slots,
     text::time,
 };
@@ -59,6 +61,8 @@ pub struct Limit {
     /// Set for a limit by the calendar. It takes no memory of its own: the struct has padding
     /// there.
     calendar: Option<Calendar>,
+    /// Set for a limit of places in flight, whose interval is how long one is held at most.
+    in_flight: bool,
 }
 
 /// The clients that share a limit: Redisson's `RateType`, and its numbers on the wire.
@@ -96,6 +100,7 @@ impl Limit {
             rate_type: RateType::Overall,
             keep_alive: None,
             calendar: None,
+            in_flight: false,
         }
     }
 
@@ -331,6 +336,8 @@ pub(crate) fn check_lease(
         "it is longer than a tenth of the interval"
     } else if limit.is_some_and(|limit| limit.calendar.is_some()) {
         Algorithm::Calendar.facts().no_lease
+    } else if limit.is_some_and(|limit| limit.in_flight) {
+        "a place that nothing holds would be taken"
     } else if !algorithm.facts().has_log {
         algorithm.facts().no_lease
     } else if in_slots {

@@ -172,6 +172,8 @@ pub struct DecidedRule<'a> {
     pub permits: u32,
     /// The permits of the limit and their interval, if they are known.
     pub limit: Option<(u64, Duration)>,
+    /// Set if they are places [in flight](crate::Limit::in_flight), each for that time at most.
+    pub in_flight: bool,
     /// The permits left, if they were counted.
     pub remaining: Option<u64>,
     pub(crate) key: Option<&'a str>,

@@ -15,7 +15,9 @@ use super::{
 use crate::{
     macros::opaque,
     store::AnyStore,
+    sync::OnDrop,
     values::{
+        List,
         charge::Charge,
         compiled_limit::{ChargeIf, CompiledLimit},
         decision::{Grant, grant::LayerId, ledger::CorrectedBy},
@@ -185,11 +187,20 @@ pub(crate) struct SettleOnDrop {
     pub(crate) in_response: bool,
     /// The status of a response whose gRPC status comes in the trailers.
     pub(crate) awaits_trailers: Option<StatusCode>,
+    /// Set if the request asked for a tunnel by CONNECT.
+    pub(crate) is_connect: bool,
+    /// Set if its places in flight belong to what the connection was upgraded to.
+    pub(crate) is_upgraded: bool,
 }
 
 impl SettleOnDrop {
     /// Reads the head of the response.
     pub(crate) fn read_head(&mut self, head: &mut Parts) {
+        self.is_upgraded = head.status == StatusCode::SWITCHING_PROTOCOLS
+            || self.is_connect && head.status.is_success();
+        if self.is_upgraded {
+            self.leave_places();
+        }
         if let Some(Cost(permits)) = head.extensions.remove() {
             for grant in self.grant.passes() {
                 grant.correct(CorrectedBy::Cost, |_, _| Some(permits));
@@ -204,6 +215,19 @@ impl SettleOnDrop {
             self.awaits_trailers = Some(head.status);
         } else {
             self.apply_charge_if(head.status, grpc_status);
+        }
+    }
+
+    /// Leaves the places in flight to the clones of the grant: the task that serves an upgraded
+    /// connection, which nothing here sees the end of, may hold one.
+    fn leave_places(&self) {
+        let places = self.grant.taken().filter(|it| it.of().is_in_flight());
+        let places: List<_> = places.cloned().collect();
+        if !places.is_empty() {
+            let store = Arc::clone(&self.store);
+            self.grant.hold(Arc::new(OnDrop::new(move || {
+                places.iter().for_each(|place| settle(place, 0, &store));
+            })));
         }
     }
 
@@ -237,13 +261,23 @@ impl Drop for SettleOnDrop {
         let Some(corrections) = grant.close() else {
             return;
         };
-        for (charge, (_, permits)) in grant.charges().iter().zip(corrections) {
+        for (place, charge) in grant.charges().iter().enumerate() {
+            let permits = match corrections.get(place) {
+                // Its place comes back, whatever was corrected: the response is over.
+                _ if charge.of().is_in_flight() && !self.is_upgraded => 0,
+                Some((_, permits)) if !charge.of().is_in_flight() => *permits,
+                _ => continue,
+            };
             if charge.took() && permits != charge.permits {
-                charge.report(permits);
-                store.settle(charge.clone(), permits);
+                settle(charge, permits, store);
             }
         }
     }
+}
+
+fn settle(charge: &Charge, permits: u32, store: &Arc<dyn AnyStore>) {
+    charge.report(permits);
+    store.settle(charge.clone(), permits);
 }
 
 opaque!(SettleOnDrop);

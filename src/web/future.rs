@@ -10,7 +10,7 @@ use std::{
 };
 
 use bytes::Bytes;
-use http::{Extensions, Request, Response, request::Parts, response};
+use http::{Extensions, Method, Request, Response, request::Parts, response};
 use http_body::Body;
 use pin_project_lite::pin_project;
 use tower_service::Service;
@@ -104,6 +104,8 @@ impl LayerState {
             fields: (!is_grpc(&request.method, &request.headers)).then(|| fields.as_of_now()),
             in_response,
             awaits_trailers: None,
+            is_connect: request.method == Method::CONNECT,
+            is_upgraded: false,
         }
     }
 

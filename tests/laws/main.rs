@@ -22,6 +22,7 @@ mod bans;
 mod calendar;
 mod exact_wait;
 mod free_refusals;
+mod in_flight;
 mod jumps;
 mod kinds;
 mod never_over;

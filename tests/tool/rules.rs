@@ -447,3 +447,30 @@ fn nothing_hostile_reaches_the_terminal() {
         assert!(is_harmless(&said), "{line:?}: {said:?}");
     }
 }
+
+/// A log does not show for how long a request was in flight: a replay says so, and is no answer.
+#[test]
+fn places_in_flight_are_shown_and_not_replayed() {
+    let flights = |places: u32| {
+        let rules = format!(
+            "[rules.render]\nrate = \"{places} in flight / 90s\"\nby = \"peer\"\n\
+             [rules.all]\nrate = \"2/1h\"\nby = \"peer\"\n\
+             [otherwise]\nrules = [\"render\", \"all\"]\n"
+        );
+        path_of(&format!("flights{places}.toml"), &rules)
+    };
+    let (rules, log) = (flights(1), path_of("flights.log", &in_format("combined")));
+    let met = met(&format!("'{rules}' --path /x"));
+    let limits = json!([["render", "1 in flight/90s", 1], ["all", "2/1h", 1]]);
+    assert_eq!((&met[1], &met[2]), (&json!("allow"), &limits));
+    let ran = run(&format!("replay '{log}' --rules '{rules}' --share 1%"));
+    contains(
+        &ran.said,
+        "\"render\", which counts what is in flight, refuses nothing",
+    );
+    assert!(!ran.output.contains("render   1/90s"), "{}", ran.output);
+    let ran = run(&format!("replay '{log}' --limit '4 in flight/30s'"));
+    contains(&ran.said, "replay a rate");
+    let ran = run(&format!("diff '{rules}' '{}'", flights(2)));
+    contains(&ran.output, "1 in flight/90s  2 in flight/90s");
+}

@@ -2,6 +2,7 @@
 
 mod fields;
 mod grpc_answers;
+mod in_flight;
 mod order;
 mod preflights;
 mod shared_port;

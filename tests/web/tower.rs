@@ -7,6 +7,7 @@ mod decide_first;
 mod extensions;
 #[cfg(feature = "test-util")]
 mod failing;
+mod in_flight;
 mod limiters;
 mod lists;
 mod long_input;

@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 
 use serde_json::Value;
+use tower_ratelimit::Limit;
 
 /// A part of a request that decides by which rules and as which caller it is counted.
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -11,6 +12,8 @@ pub(crate) enum Need {
     Column(&'static str),
     /// A header, or a key of the code.
     Field(String),
+    /// How long requests of this rule are in flight.
+    Flights(String),
 }
 
 /// Returns what the rules of a file ask for, which is known to be good.
@@ -21,7 +24,13 @@ pub(crate) fn needs(file: &Value) -> BTreeSet<Need> {
         entries.for_each(|entry| of_entry(file, entry, &mut needs));
     }
     let rules = file["rules"].as_object().into_iter().flatten();
-    for (_, rule) in rules {
+    for (name, rule) in rules {
+        let tiers = rule["tiers"].as_object().into_iter().flatten();
+        let rates = tiers.map(|(_, rate)| rate).chain([&rule["rate"]]);
+        let mut limits = rates.filter_map(|it| it.as_str()?.parse::<Limit>().ok());
+        if limits.any(|limit| limit.is_in_flight()) {
+            needs.insert(Need::Flights(name.clone()));
+        }
         add_key(file, &rule["by"], &mut needs);
         if rule["cost"].is_object() {
             needs.insert(Need::Column("method"));

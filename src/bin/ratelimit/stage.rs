@@ -98,7 +98,12 @@ impl Observer for Recorder {
                 effect.rules.len() - 1
             });
             let row = &mut effect.rules[at];
-            let limit = met.limit.and_then(|(of, per)| Limit::try_new(of, per).ok());
+            let limit_of = if met.in_flight {
+                Limit::try_in_flight
+            } else {
+                Limit::try_new
+            };
+            let limit = met.limit.and_then(|(of, per)| limit_of(of, per).ok());
             row.limit = limit.or(row.limit);
             (row.shadow, row.cost) = (met.shadow, met.permits);
             row.met += 1;

@@ -22,6 +22,7 @@ fn rule<'a>(
         shadow: false,
         permits: 1,
         limit: Some((5, Duration::from_secs(10))),
+        in_flight: false,
         remaining: None,
         key: None,
         key_hash: caller,

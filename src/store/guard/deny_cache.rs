@@ -235,6 +235,7 @@ impl Refusals {
             received: clock.steady_elapsed(&asked.at),
             asked: asked.at,
             until,
+            may_end_sooner: refusal.may_end_sooner(),
             asked_again: AtomicBool::new(false),
             _counter: Arc::clone(&self.counter),
         };
@@ -252,6 +253,8 @@ impl Refusals {
         let (known, elapsed) = (found.known, found.elapsed);
         let wait = known.retry_after;
         let wait = wait.map(|_| found.over.saturating_sub(elapsed));
+        // A waiter is not told to give up by a wait that may end sooner.
+        let wait = wait.filter(|_| demand.max_wait.is_none() || !known.may_end_sooner);
         // A clock that is set may show the same time once more.
         let fresh = elapsed.max(found.steady) < self.cap;
         if elapsed >= known.until || !fresh || !gives_up_within(demand.max_wait, wait) {
@@ -351,6 +354,8 @@ struct KnownRefusal {
     /// Until when it is certain, except for what others do: of several limits, the first that has
     /// room changes the refusal.
     until: Duration,
+    /// Set if places in flight may come back before its wait is over.
+    may_end_sooner: bool,
     /// Set if a caller asks already, to know it for longer.
     asked_again: AtomicBool,
     _counter: Arc<()>,

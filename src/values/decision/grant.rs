@@ -6,7 +6,7 @@ use std::{
     ops::{Deref, DerefMut},
     slice,
     sync::{
-        Arc,
+        Arc, OnceLock,
         atomic::{AtomicU64, Ordering},
     },
 };
@@ -81,6 +81,8 @@ struct Admitted {
     ledger: Ledger,
     /// The grant of the layer around that one.
     outer: Option<Grant>,
+    /// Dropped with the last clone of the grant.
+    held: OnceLock<Arc<dyn Send + Sync>>,
 }
 
 opaque!(Admitted);
@@ -231,6 +233,7 @@ impl Grant {
             store,
             ledger: Ledger::default(),
             outer,
+            held: OnceLock::new(),
         });
         self
     }
@@ -257,6 +260,13 @@ impl Grant {
     /// Ends the corrections of its charge. See [`Ledger::close`].
     pub(crate) fn close(&self) -> Option<Vec<Correction>> {
         self.charges.admitted()?.ledger.close()
+    }
+
+    /// Keeps something as long as there is a clone of the grant.
+    pub(crate) fn hold(&self, held: Arc<dyn Send + Sync>) {
+        if let Some(admitted) = self.charges.admitted() {
+            let _ = admitted.held.set(held);
+        }
     }
 
     /// Returns the charges, to change them. The grant is copied if it is shared already.

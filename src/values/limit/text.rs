@@ -14,6 +14,9 @@ const UNITS: [(&str, u64); 5] = [
     ("ms", 1),
 ];
 
+/// What stands between places and the longest time.
+const IN_FLIGHT: &str = "in flight";
+
 /// The other forms of a rate.
 const BY_CALENDAR: &str = if cfg!(feature = "calendar") {
     "; of the calendar are `100/day`, `/week` and `/month`"
@@ -21,8 +24,9 @@ const BY_CALENDAR: &str = if cfg!(feature = "calendar") {
     "; `day`, `week` and `month` need the feature `calendar`"
 };
 
-/// Reads permits, a slash and a time, as rules files have them: `100/1m`, `5/s`. With feature
-/// `calendar` also a day, week or month, its zone and its first day: `100/day`,
+/// Reads permits, a slash and a time, as rules files have them: `100/1m`, `5/s`; or
+/// [places in flight](Limit::in_flight), a slash and the longest time: `4 in flight/30s`. With
+/// feature `calendar` also a day, week or month, its zone and its first day: `100/day`,
 /// `10000/month Europe/Berlin from 15`.
 ///
 /// # Errors
@@ -46,11 +50,17 @@ impl FromStr for Limit {
     fn from_str(text: &str) -> Result<Self, ConfigError> {
         let refuse = || {
             config_error!(Limit: "{text:?} is not a rate: write permits, a slash and a time, as in \
-                `100/1m` or `5/s`; times end in ms, s, m, h or d{BY_CALENDAR}")
+                `100/1m` or `5/s`, or places, as in `4 in flight/30s`; times end in ms, s, m, h or \
+                d{BY_CALENDAR}")
         };
         let (permits, interval) = text.split_once('/').ok_or_else(refuse)?;
-        let permits = number(permits.trim()).ok_or_else(refuse)?;
-        let interval = interval.trim();
+        let (permits, interval) = (permits.trim(), interval.trim());
+        if let Some(places) = permits.strip_suffix(IN_FLIGHT) {
+            let places = number(places.trim_end()).zip(time(interval));
+            let (places, longest) = places.ok_or_else(refuse)?;
+            return Self::try_in_flight(places, longest);
+        }
+        let permits = number(permits).ok_or_else(refuse)?;
         #[cfg(feature = "calendar")]
         if let Some(limit) = Self::in_words(permits, interval) {
             return limit;
@@ -65,7 +75,7 @@ impl FromStr for Limit {
 }
 
 /// Writes permits, a slash and a time in the longest unit that divides it, as rules files have
-/// them: `100/1m`. What is [per client](Limit::per_client), or the
+/// them: `100/1m`, `4 in flight/30s`. What is [per client](Limit::per_client), or the
 /// [keep-alive time](Limit::keep_alive), has no place in the text.
 impl fmt::Display for Limit {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -75,7 +85,8 @@ impl fmt::Display for Limit {
         }
         let fits = |unit: &&(&str, u64)| self.interval.is_multiple_of(unit.1);
         let (unit, of) = UNITS.iter().find(fits).unwrap_or(&("ms", 1));
-        write!(f, "{}/{}{unit}", self.permits, self.interval / of)
+        let places = if self.in_flight { " in flight" } else { "" };
+        write!(f, "{}{places}/{}{unit}", self.permits, self.interval / of)
     }
 }
 
@@ -174,7 +185,13 @@ mod tests {
         let count = prop_oneof![1..=100u64, 1..=36_525u64];
         let interval = (unit, count).prop_map(|(unit, count)| Duration::from_millis(unit * count));
         let permits = prop_oneof![1..=100u64, 1..=MOST];
-        (permits, interval).prop_map(|(permits, interval)| Limit::new(permits, interval))
+        (permits, interval, any::<bool>()).prop_map(|(permits, interval, in_flight)| {
+            if in_flight {
+                Limit::in_flight(permits.min(1000), interval)
+            } else {
+                Limit::new(permits, interval)
+            }
+        })
     }
 
     /// Texts near to rates, most of them wrong.
@@ -190,6 +207,10 @@ mod tests {
             "9007199254740992",
             "x",
             " 7",
+            "4 in flight",
+            "1_000in flight ",
+            "1001 in flight",
+            "in flight",
         ]);
         let time = part(&[
             "", "/", "/1", "/s", "/1m", "/ 5ms", "/1w", "/0s", "/36526d", "/1m ",
@@ -213,7 +234,8 @@ mod tests {
                     let said = error.to_string();
                     let of_form = said.contains(&format!("{text:?}")) && said.contains("`100/1m`");
                     let of_value = said.contains("2^53 - 1 permits, not ")
-                        || said.contains("at most a century, not ");
+                        || said.contains("at most a century, not ")
+                        || said.contains("has 1 to 1000 places, not ");
                     prop_assert!(of_form || of_value, "{}", said);
                 }
             }
@@ -276,14 +298,30 @@ mod tests {
                 3_155_760_000_000,
                 "9007199254740991/36525d",
             ),
+            ("4 in flight/90s", 4, 90_000, "4 in flight/90s"),
+            ("1_000in flight / 60m", 1000, 3_600_000, "1000 in flight/1h"),
         ] {
             let limit: Limit = text.parse().unwrap();
+            assert_eq!(limit.is_in_flight(), text.contains("flight"));
             assert_eq!(limit.permits(), permits, "{text}");
             assert_eq!(limit.interval(), Duration::from_millis(millis), "{text}");
             assert_eq!(limit.to_string(), written);
         }
         for text in [
-            "", "5", "/1m", "5/", "5/1w", "-5/1s", "0/1s", "5/0s", "5_/1s",
+            "",
+            "5",
+            "/1m",
+            "5/",
+            "5/1w",
+            "-5/1s",
+            "0/1s",
+            "5/0s",
+            "5_/1s",
+            "0 in flight/1s",
+            "1001 in flight/1s",
+            "5 in flight",
+            "5 in flight/s",
+            "5 inflight/1s",
         ] {
             let error = text.parse::<Limit>().unwrap_err();
             assert_eq!(error.kind(), crate::ConfigErrorKind::Limit, "{text}");

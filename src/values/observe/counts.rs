@@ -55,7 +55,8 @@ pub(crate) struct RuleCounts {
     pub(crate) observer: Arc<()>,
     pub(crate) name: Option<Arc<str>>,
     pub(crate) counts: Counts<{ RuleResult::ALL.len() }>,
-    /// Permits and milliseconds of the limit that was last seen; zero if none was.
+    /// Permits and milliseconds of the limit that was last seen; zero if none was, and the time of
+    /// places in flight.
     pub(crate) limit: [AtomicU64; 2],
     pub(crate) shadow: AtomicBool,
 }
@@ -74,7 +75,8 @@ impl RuleCounts {
     /// Counts a decision, and returns how many like it there were before.
     pub(crate) fn add(&self, rule: &DecidedRule<'_>, source: Source) -> u64 {
         if let Some((permits, interval)) = rule.limit.or(rule.observed.limit) {
-            for (last, now) in self.limit.iter().zip([permits, millis(interval)]) {
+            let interval = if rule.in_flight { 0 } else { millis(interval) };
+            for (last, now) in self.limit.iter().zip([permits, interval]) {
                 // The plain load keeps the cache line shared where nothing changes.
                 if last.load(Relaxed) != now {
                     last.store(now, Relaxed);

@@ -20,6 +20,9 @@ use crate::values::{
 /// The largest Integer of RFC 9651, section 3.3.1: fifteen digits.
 pub(super) const LARGEST: u64 = 999_999_999_999_999;
 
+/// The unit of places in flight, as the drafts name it.
+const CONCURRENT: &str = "concurrent-requests";
+
 const RATE_LIMIT: HeaderName = HeaderName::from_static("ratelimit");
 const POLICY: HeaderName = HeaderName::from_static("ratelimit-policy");
 /// Three fields with one number each: the limit, what is left, and the reset.
@@ -47,8 +50,9 @@ pub enum HeaderStyle {
     /// draft-ietf-httpapi-ratelimit-headers-11, unchanged since draft 08
     ///
     /// The string is the rule's name; `q` its permits; `qu` their [unit](crate::Rule::unit),
-    /// omitted if it is requests; `w` its interval in seconds, omitted if that is not a whole
-    /// number; `r` the permits left, without which there is no `RateLimit` field. `t` is in
+    /// omitted if it is requests, and `concurrent-requests` for [places in
+    /// flight](crate::Limit::in_flight); `w` its interval in seconds, omitted for those, and if it
+    /// is not a whole number; `r` the permits left, without which there is no `RateLimit` field. `t` is in
     /// seconds, rounded up: on a refusal the same number as `Retry-After`, on a grant the time
     /// until at least one more permit is free,
     /// [`LimitState::next_after`](crate::LimitState::next_after). It is omitted if it is unknown,
@@ -220,6 +224,8 @@ impl Report<'_> {
     /// room.
     fn reset(&self, place: usize, limit: &Charge) -> Option<u64> {
         match self.kind {
+            // When requests end, nothing knows.
+            DecisionKind::Granted if limit.of().is_in_flight() => None,
             DecisionKind::Granted => Some(ceil(limit.standing.reset_after)),
             // The wait of the first is the longest; the others have their own, or room.
             DecisionKind::Refused(retry_after) if place == 0 => retry_after,
@@ -269,7 +275,7 @@ impl Report<'_> {
     fn nameless_policies(&self) -> Option<HeaderValue> {
         let mut text = Short::default();
         for (_, limit) in shown(self.limits) {
-            if let Some(window) = whole_seconds(limit.standing.interval) {
+            if let Some(window) = window(limit) {
                 let begin = if text.is_empty() { "" } else { ", " };
                 push_number(&mut text, begin, limit.standing.permits);
                 push_number(&mut text, ";w=", window);
@@ -306,11 +312,14 @@ impl Report<'_> {
         };
         let [limit_name, remaining_name, reset_name] = names;
         insert(limit_name, limit.standing.permits);
-        let (Some(remaining), Some(reset)) = (limit.standing.remaining, self.reset(place, limit))
-        else {
+        let Some(remaining) = limit.standing.remaining else {
             return;
         };
-        insert(remaining_name, remaining);
+        let reset = self.reset(place, limit);
+        if reset.is_some() || limit.of().is_in_flight() {
+            insert(remaining_name, remaining);
+        }
+        let Some(reset) = reset else { return };
         let reset = match unit {
             ResetUnit::DeltaSeconds => reset,
             // From the moment of the decision, and rounded up a second time.
@@ -415,13 +424,15 @@ pub(super) fn render_policy(limit: &Charge) -> Option<HeaderValue> {
     let mut text = Short::default();
     push_name(&mut text, &limit.of().name);
     push_number(&mut text, ";q=", limit.standing.permits);
-    if let Some(unit) = &limit.of().unit {
+    let of = limit.of();
+    let places = of.is_in_flight().then_some(CONCURRENT);
+    if let Some(unit) = of.unit.as_deref().or(places) {
         // A word: it contains nothing to escape.
         text.push(b";qu=\"");
         text.push(unit.as_bytes());
         text.push(b"\"");
     }
-    if let Some(window) = whole_seconds(limit.standing.interval) {
+    if let Some(window) = window(limit) {
         push_number(&mut text, ";w=", window);
     }
     value(&text)
@@ -433,7 +444,10 @@ pub(crate) fn ceil(time: Duration) -> u64 {
     time.as_secs().saturating_add(part)
 }
 
-/// Returns the interval, if it is of whole seconds. Java may have stored one of zero.
-fn whole_seconds(interval: Millis) -> Option<u64> {
-    (interval > 0 && interval.is_multiple_of(1000)).then_some(interval / 1000)
+/// Returns the interval, if it is of whole seconds. Java may have stored one of zero. Places in
+/// flight have none: they come back earlier.
+fn window(limit: &Charge) -> Option<u64> {
+    let interval = limit.standing.interval;
+    let is_whole = interval > 0 && interval.is_multiple_of(1000) && !limit.of().is_in_flight();
+    is_whole.then_some(interval / 1000)
 }

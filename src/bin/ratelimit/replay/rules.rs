@@ -124,10 +124,12 @@ impl OneLimit {
     fn of(row: &Row, text: &str, share: f64) -> Option<Self> {
         let file = DeTable::parse(text).ok()?.into_inner();
         let rule = file.get("rules")?.get_ref().get(&*row.name)?;
+        // What is in flight, no run finds.
+        let known = row.limit.filter(|limit| !limit.is_in_flight())?;
         let limit = row.limit();
         let (_, interval) = limit.split_once('/')?;
         // GCRA counts no more than one in a microsecond.
-        let micros = u64::try_from(row.limit?.interval().as_micros()).unwrap_or(MOST);
+        let micros = u64::try_from(known.interval().as_micros()).unwrap_or(MOST);
         Some(Self {
             name: row.name.clone(),
             rate: rule.get_ref().get("rate")?.span(),

@@ -312,7 +312,8 @@ impl WaitQueue {
         let due = now.saturating_add(wait);
         waiter.due = Some(due);
         self.refusal = Some(Box::new(refusal.clone()));
-        if waiter.deadline.is_some_and(|deadline| deadline < due) {
+        let gives_up = |deadline| deadline < due && (deadline <= now || !refusal.may_end_sooner());
+        if waiter.deadline.is_some_and(gives_up) {
             // The wait of those behind it counts its permits, too.
             self.nudged = true;
             self.wakers.extend(waiter.decided(decision));
@@ -340,8 +341,8 @@ impl WaitQueue {
             // Of several limits, the one that refused last need not be the one that refuses next.
             return None;
         };
-        if u64::from(demand.first().permits) > standing.permits {
-            // No wait helps: the store refuses it.
+        if u64::from(demand.first().permits) > standing.permits || refusal.may_end_sooner() {
+            // No wait helps: the store refuses it. Or it is not known.
             return None;
         }
         let permits = |waiter: &Waiter| u64::from(waiter.demand.first().permits);

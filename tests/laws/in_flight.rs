@@ -1,0 +1,140 @@
+//! Limits of what is in flight, by any history of starts, ends and crashes: never more than there
+//! are places, a refusal only where all are taken, and all of them are back after the last end, or
+//! after the longest time where a process has died.
+//!
+//! A place that is given back twice, or late, is nobody else's.
+
+use kit::scene::*;
+use proptest::sample::Index;
+use tower_ratelimit::{Grant, RedisStore};
+
+use super::world::{MILLISECOND, World, check_in_redis, check_in_redis_with};
+
+const LONGEST: Duration = Duration::from_millis(3000);
+
+#[derive(Clone, Copy, Debug)]
+enum Step {
+    Start,
+    End(Index),
+    /// What has ended ends once more.
+    Again(Index),
+    /// The process of one dies.
+    Crash(Index),
+    Pass(u64),
+}
+
+/// The places, and what happens.
+type Input = (u64, Vec<Step>);
+
+fn input() -> impl Strategy<Value = Input> {
+    let step = prop_oneof![
+        8 => Just(Step::Start),
+        4 => any::<Index>().prop_map(Step::End),
+        2 => any::<Index>().prop_map(Step::Again),
+        1 => any::<Index>().prop_map(Step::Crash),
+        3 => prop_oneof![0..300u64, 900..3100u64].prop_map(Step::Pass),
+    ];
+    (1..6u64, proptest::collection::vec(step, 1..60))
+}
+
+fn law<S: Store>(world: &World<S>, (places, steps): Input) {
+    let limit = Limit::in_flight(places, LONGEST).named(&unique("flight"));
+    world.run(async {
+        let limiter = limit.single(&world.store).unwrap();
+        let (mut alive, mut over): (Vec<(Duration, Grant)>, Vec<Grant>) = Default::default();
+        let mut dead: Vec<Duration> = Vec::new();
+        for step in steps {
+            let counted = |alive: &[(Duration, Grant)], dead: &[Duration]| {
+                let all = alive.iter().map(|(at, _)| at).chain(dead);
+                all.filter(|at| **at + LONGEST > world.now()).count() as u64
+            };
+            match step {
+                Step::Start => match limiter.try_acquire().await.unwrap() {
+                    Decision::Allow(grant) => {
+                        assert!(counted(&alive, &dead) < places, "over");
+                        alive.push((world.now(), grant));
+                    }
+                    Decision::Deny(refusal) => {
+                        assert_eq!(counted(&alive, &dead), places, "refused for nothing");
+                        assert!(refusal.retry_after() <= Some(secs(1)), "{refusal:?}");
+                        assert_eq!(refusal.kind(), RefusalKind::OverLimit);
+                    }
+                },
+                Step::End(which) if !alive.is_empty() => {
+                    let (_, grant) = alive.swap_remove(which.index(alive.len()));
+                    limiter.give_back(&grant);
+                    over.push(grant);
+                }
+                Step::Again(which) if !over.is_empty() => {
+                    limiter.give_back(&over[which.index(over.len())]);
+                }
+                Step::Crash(which) if !alive.is_empty() => {
+                    dead.push(alive.swap_remove(which.index(alive.len())).0);
+                }
+                Step::Pass(time) => world.advance(millis(time)),
+                Step::End(_) | Step::Again(_) | Step::Crash(_) => {}
+            }
+            let left = places - counted(&alive, &dead);
+            until("it is settled", async || free(&limiter).await == left).await;
+        }
+        alive.iter().for_each(|(_, grant)| limiter.give_back(grant));
+        let held = dead.iter().filter(|at| **at + LONGEST > world.now());
+        let left = places - held.count() as u64;
+        until("all are back", async || free(&limiter).await == left).await;
+        world.advance(LONGEST);
+        assert_eq!(free(&limiter).await, places, "nothing of the dead");
+    });
+}
+
+#[test]
+fn in_memory() {
+    let world = World::memory(MILLISECOND);
+    check(400, &input(), |input| law(&world, input));
+}
+
+#[test]
+fn in_redis() {
+    check_in_redis(60, &input(), law);
+}
+
+#[test]
+fn in_redissons_format() {
+    check_in_redis_with(60, |store| store.redisson(), &input(), law::<RedisStore>);
+}
+
+#[test]
+fn in_a_store_of_ones_own() {
+    let world = World::backend(MILLISECOND);
+    check(100, &input(), |input| law(&world, input));
+}
+
+/// Waiters are served when a place is back, and give up at their time, not before.
+#[tokio::test]
+async fn waiters_are_tried_again_when_a_place_is_back() {
+    let limit = |name| Limit::in_flight(1, secs(3600)).named(name);
+    // Also by one that caches nothing, and where another process gives back.
+    let store = || shared_redis().prefix("flight");
+    let (here, there) = (store().build().unwrap(), store().build().unwrap());
+    let name = unique("flight");
+    let here = limit(&name).single(&here).unwrap();
+    let there = limit(&name).single(&there).unwrap();
+    let memory = limit(&name).single(&MemoryStore::new()).unwrap();
+    for (one, other) in [(&here, &here), (&here, &there), (&memory, &memory)] {
+        let held = one.acquire().await.unwrap();
+        let began = Instant::now();
+        let refused = refused(other.try_acquire_for(1, millis(300)).await.unwrap());
+        assert!(began.elapsed() >= millis(300), "{refused:?}");
+        // By rates, the last of them would wait for three hours.
+        let pass = async || {
+            let decision = other.try_acquire_for(1, secs(20)).await.unwrap();
+            other.give_back(&granted(decision));
+        };
+        let give_back = async {
+            tokio::time::sleep(millis(50)).await;
+            one.give_back(&held);
+            Instant::now()
+        };
+        let ((), (), (), given_back) = tokio::join!(pass(), pass(), pass(), give_back);
+        assert!(given_back.elapsed() < millis(1500));
+    }
+}
