@@ -165,7 +165,8 @@ impl Refusal {
     }
 
     /// Returns how long it takes until the same request finds room, if no other takes it: exact, in
-    /// Redis to the millisecond.
+    /// Redis to the millisecond. A lack of places [in flight](crate::Limit::in_flight) counts for a
+    /// second at most: as they come back when requests end, it is when to ask again.
     ///
     /// `None` if waiting does not help, or if it is unknown.
     pub fn retry_after(&self) -> Option<Duration> {

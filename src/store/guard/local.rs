@@ -98,7 +98,9 @@ impl<L: StandIn> Locals<L> {
             return Err(error);
         };
         for charge in reduced.charges() {
-            let Some(limit) = charge.of().limit.given() else {
+            // Places in flight are given back by receipts, which those of the store find there alone.
+            let limit = charge.of().limit.given();
+            let Some(limit) = limit.filter(|limit| !limit.is_in_flight()) else {
                 continue;
             };
             let interval = limit.stored().interval;

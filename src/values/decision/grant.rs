@@ -39,6 +39,9 @@ use crate::{
 /// limiter in Redis learns of it in the background. What cannot be sent within nine tenths of the
 /// interval, or a minute, is lost, and [counted](crate::Health::lost_charges).
 ///
+/// A place [in flight](crate::Limit::in_flight) comes back at the end, whatever was set; after an
+/// upgrade that is when the last clone of the grant is dropped.
+///
 /// If several rules applied to the request, a number is meant for each of them;
 /// [`rule`](Self::rule) chooses one. If several layers let it pass, the grant is the innermost
 /// one's, and [`layers`](Self::layers) has the others. A number is meant for all passes through the

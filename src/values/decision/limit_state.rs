@@ -64,7 +64,8 @@ impl<'a> LimitState<'a> {
     /// The sliding log frees permits as its oldest entry expires, with slots as the oldest slot
     /// does; GCRA one after the other, the fixed window all at its end. `None` if this limit
     /// refused, see [`retry_after`](Self::retry_after), if all permits are free, and if it is
-    /// unknown: the permits left were not counted, or the grant is from a
+    /// unknown: the permits left were not counted, they are places [in
+    /// flight](crate::Limit::in_flight), or the grant is from a
     /// [`Source::Lease`](crate::Source::Lease).
     pub fn next_after(&self) -> Option<Duration> {
         self.charge.standing.next_after()
@@ -74,7 +75,7 @@ impl<'a> LimitState<'a> {
     ///
     /// Exact if the permits left were counted, as they are by default. Otherwise the whole
     /// interval while any permit is in use: after a grant that is the same, after a refusal it may
-    /// be too long.
+    /// be too long. Places [in flight](crate::Limit::in_flight) are all free by then, or before.
     pub fn reset_after(&self) -> Duration {
         self.charge.standing.reset_after
     }
@@ -85,7 +86,8 @@ impl<'a> LimitState<'a> {
     }
 
     /// Returns how long it takes until this limit has room, if it had none: exact, in Redis to the
-    /// millisecond. `None` if it had room, or if more was requested than it ever allows.
+    /// millisecond; of places [in flight](crate::Limit::in_flight) a second at most, after which to
+    /// ask again. `None` if it had room, or if more was requested than it ever allows.
     pub fn retry_after(&self) -> Option<Duration> {
         self.charge.standing.retry_after()
     }

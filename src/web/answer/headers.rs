@@ -67,7 +67,8 @@ pub enum HeaderStyle {
     ///
     /// The first three are of the limit closest to exhaustion. `Reset` is in seconds, rounded up:
     /// on a refusal the same number as `Retry-After`, on a grant the time until *all* permits are
-    /// free. Without the permits left there is only the policy, and without whole seconds no
+    /// free. [Places in flight](crate::Limit::in_flight) have no policy, and no `Reset` on a grant.
+    /// Without the permits left there is only the policy, and without whole seconds no
     /// policy. Cannot be combined with `Draft11`, which gives `RateLimit-Policy` another syntax.
     Draft6,
     /// `X-RateLimit-Limit: 10`, `X-RateLimit-Remaining: 9` and `X-RateLimit-Reset`, of no standard

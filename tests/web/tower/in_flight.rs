@@ -59,7 +59,10 @@ async fn handle(end: End, request: Request<String>) -> Result<Response<Frames>, 
     Ok(response)
 }
 
-on_both_stores!(places_come_back_however_a_request_ends);
+on_both_stores! {
+    places_come_back_however_a_request_ends,
+    a_request_waits_for_a_place_that_comes_back,
+}
 
 async fn places_come_back_however_a_request_ends(store: impl Settles) {
     let name = unique("flight");
@@ -228,4 +231,21 @@ async fn shadows_and_tiers_have_places() {
         (1, 4)
     );
     assert_eq!(free_of("shade").await, 1);
+}
+
+async fn a_request_waits_for_a_place_that_comes_back(store: impl Settles) {
+    let rule = Limit::in_flight(1, secs(3600))
+        .by(Constant("all"))
+        .named(&unique("flight"));
+    let service = layer_of(&store, rule.wait(secs(20))).layer(service_fn(|it| handle(Read, it)));
+    let answer = async || service.clone().oneshot(request("a")).await.unwrap();
+    let held = answer().await;
+    let ends = async {
+        tokio::time::sleep(millis(50)).await;
+        drop(held);
+        Instant::now()
+    };
+    let waits = async || drop(answer().await);
+    let ((), (), ended) = tokio::join!(waits(), waits(), ends);
+    assert!(ended.elapsed() < millis(1500));
 }

@@ -131,6 +131,21 @@ fn since(grants: &[(i64, u32)], time: i64) -> u32 {
     late.map(|(_, permits)| permits).sum()
 }
 
+/// What ends in an outage is given back to the store alone, so it must not count here.
+#[test]
+fn places_taken_from_the_store_do_not_count_here() {
+    let world = World::new(FailurePolicy::Local(0.5));
+    let places = LimitSource::Code(Limit::in_flight(4, Duration::from_secs(3600)));
+    let place = charge("places", 1, places);
+    assert_eq!(world.takes_all(&place), 4);
+    world.fail(true);
+    world.advance(1000);
+    let held = [world.ask([place.clone()]), world.ask([place.clone()])];
+    assert_eq!(world.takes_all(&place), 0);
+    world.settle(&held[0], 0);
+    assert_eq!(world.takes_all(&place), 1);
+}
+
 proptest! {
     /// After the store has failed, a caller has room if, and only if, the share is more than the
     /// grants of the last interval, by the store or here. The same holds in the next outage, when
