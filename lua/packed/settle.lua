@@ -17,8 +17,12 @@ local function living(text)
 end
 
 local function settle_log(permits, was, mark)
-  local text, kept = rest_of(name, tail, log[#log], 0) .. (lent or ''), log[#log] - #tail
   local has, added, charged, releases = nil, nil, 0, mark == MOST
+  -- Where all is given back, what no longer lives makes no difference.
+  local base, written = permits == 0 and not releases and log[5] or 0, log[#log] - #tail
+  local stop, kept = log[#log] - base, max(written - base, 0)
+  local before = sub(tail, 1, max(base - written, 0))
+  local text = rest_of(name, tail, log[#log], base) .. (lent or '')
   local places = releases and living(text) or rare.places(text, 22, true)
   for _, at in ipairs(places) do
     local number, each = unpack('<BI6', text, at + 9)
@@ -42,7 +46,7 @@ local function settle_log(permits, was, mark)
     if gives ~= 0 then
       for w = 2, #log - 7, 5 do
         -- What is ahead is in no sum.
-        if log[w + 3] < at and at < log[#log] then
+        if log[w + 3] < at + base and at < stop then
           log[w + 2] = min(max(log[w + 2] - gives, 0), MOST)
         end
       end
@@ -50,7 +54,7 @@ local function settle_log(permits, was, mark)
       kept, rest = min(kept, at - 1), at == added and rest or rest - gives
     end
   end
-  tail, lent = sub(text, kept + 1, log[#log]), sub(text, log[#log] + 1)
+  tail, lent = before .. sub(text, kept + 1, stop), sub(text, stop + 1)
   if not added and owed > 0 then
     rare.join_ahead()
     rare.append(pack('<c8BBI6I6', of, of_place, 255, owed, now))

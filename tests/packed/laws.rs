@@ -185,7 +185,8 @@ fn a_settlement_frees_or_charges_what_it_says_and_sent_twice_changes_nothing() {
             }
             let place = (pass as usize + which) % ids.len();
             let (id, was) = ids.swap_remove(place);
-            let (share, left) = (play.log().share(id), permits - 1);
+            let left = permits - 1;
+            let share = play.log().share_at(id, left);
             let settled = Settled { was, mark: 0, given: 0 };
             let freed = if share.is_some() { was - left } else { (was - left).min(0) };
             prop_assert_eq!(play.settle(&row, id, left, settled), freed);

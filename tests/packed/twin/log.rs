@@ -167,7 +167,23 @@ impl Log {
 
     /// Returns the permits that a caller has, if it has a record, live or not.
     pub fn share(&self, id: Id) -> Option<i64> {
-        let each = self.records.iter().chain(&self.ahead);
+        self.share_from(id, 0)
+    }
+
+    /// Returns those that a settlement at so many permits finds.
+    pub fn share_at(&self, id: Id, permits: i64) -> Option<i64> {
+        self.share_from(id, self.sought_from(permits))
+    }
+
+    /// Returns the first record that a settlement at so many permits looks at: where all is given
+    /// back, those that no longer live make no difference.
+    fn sought_from(&self, permits: i64) -> usize {
+        let first = self.spans.first().filter(|_| permits == 0);
+        first.map_or(0, |span| span.start)
+    }
+
+    fn share_from(&self, id: Id, start: usize) -> Option<i64> {
+        let each = self.records.iter().skip(start).chain(&self.ahead);
         each.filter_map(|record| record.share(id))
             .reduce(|sum, share| sum + share)
     }
@@ -249,15 +265,16 @@ impl Log {
     /// than these have, or than they had if they are gone, is one record. Returns how many are
     /// free again; below zero, how many are charged.
     pub fn settle(&mut self, id: Id, permits: i64, was: i64, now: i64) -> i64 {
-        let share = self.share(id);
+        let share = self.share_at(id, permits);
         let freed = share.map_or(0, |share| share - permits).max(0);
-        self.free(id, freed);
+        self.free(id, freed, permits);
         let owed = (permits - share.unwrap_or(was)).max(0);
         let callers = Callers { id, number: ADDED };
-        let added = self
-            .records
-            .iter()
-            .position(|record| record.callers == callers && record.permits > 0);
+        let from = self.sought_from(permits);
+        let added = (from..self.records.len()).find(|at| {
+            let record = &self.records[*at];
+            record.callers == callers && record.permits > 0
+        });
         let Some(at) = added else {
             if owed > 0 {
                 self.push(callers, owed, now);
@@ -273,13 +290,13 @@ impl Log {
     }
 
     /// Frees permits of a caller, of its newest records first.
-    fn free(&mut self, id: Id, mut left: i64) {
+    fn free(&mut self, id: Id, mut left: i64, permits: i64) {
         for record in self.ahead.iter_mut().rev() {
             let freed = record.share(id).unwrap_or(0).min(left);
             record.permits -= freed;
             left -= freed;
         }
-        for at in (0..self.records.len()).rev() {
+        for at in (self.sought_from(permits)..self.records.len()).rev() {
             let freed = self.records[at].share(id).unwrap_or(0).min(left);
             left -= freed;
             self.take_from(at, freed);
