@@ -41,13 +41,14 @@ impl Meter {
         if limit.is_in_flight() {
             bail!(Limit: "{limit} counts what is in flight, which no log shows: replay a rate");
         }
+        limit.check_counting("replay", algorithm, true)?;
         algorithm.check(limit.stored().rate, limit.stored().interval)?;
         let counting = Counting {
             algorithm,
             ..Counting::default()
         };
         let of = CompiledLimit {
-            counting,
+            counting: counting.of(Some(&limit)),
             limit: LimitSource::Code(limit),
             ..CompiledLimit::of("replay", false, false)
         };
@@ -57,7 +58,10 @@ impl Meter {
 
     /// Returns the state of a caller that has nothing in use.
     pub fn begin(&self) -> Metered {
-        Metered(Count::new(self.0.of().counting.algorithm))
+        let counting = self.0.of().counting;
+        let mut count = Count::new(counting.algorithm);
+        count.state.count_by(counting);
+        Metered(count)
     }
 
     /// Takes a permit at a time in microseconds since the epoch. Returns whether there is none.

@@ -38,6 +38,9 @@
 --                            (rate + 1) * (interval + 1) is above MOST;  GCRA: backlog (us), given
 --       one without:         -wait, left, and of a log reset;  GCRA: -wait, backlog, given
 --                            -MOST: it asks for more than the rate. 1 - MOST alone: a ban refuses
+--       of a log by several limits, behind either, for each limit in the order of the row   left,
+--                            and next; or of one without room, ms until it has, 0 if it has some,
+--                            MOST if it never has
 --
 -- A state is one string. Its last two bytes say what it is: 16 * version + kind, and the magic
 -- byte. Kinds: 1 log, 2 GCRA, 3 window, 4 ban, 5 calendar; see the fragments of these names. A
@@ -156,7 +159,7 @@ repeat
     if number ~= row_number then
       --- @include row.lua
     end
-    local granted, left, next, one, two, told, third, freed, pending, is_usual = 0
+    local granted, left, next, one, two, told, third, freed, pending, is_usual, each = 0
     text, life, is_again = nil, nil, nil
     --- @include read.lua
     if size_before and (pending or flags > 1) then

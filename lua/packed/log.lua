@@ -26,9 +26,9 @@ if of_kind ~= 1 or log[1] <= now - log[2] and not (lent and rare.ahead(now - log
   lent, from = nil, MOST
   log = { used > 0 and now or 0, interval, 0, used, 0, 0, 0, LOG + 256 * limits, #tail }
   for limit = 2, limits do
-    for _, number in ipairs({ 0, 0, used, 0, ladder[2 * limit - 1] }) do
-      table.insert(log, 5 * limit - 3, number)
-    end
+    local w = 5 * limit - 3
+    log[w], log[w + 1], log[w + 2], log[w + 3], log[w + 4] = ladder[2 * limit - 1], 0, used, 0, 0
+    log[w + 5], log[w + 6], log[w + 7] = 0, LOG + 256 * limits, #tail
   end
 elseif not fits then
   rare.add_windows()
@@ -52,6 +52,9 @@ repeat
       first, oldest = unpack('<I6I6', page, start - from + 11)
     end
     if not oldest or oldest <= expired or first == 0 then
+      if not walk then
+        --- @include walk.lua
+      end
       local gone
       start, oldest, gone = walk(name, 22, tail, page, from, stop, start, expired, MOST)
       used = gone < used and used - gone or 0
@@ -81,16 +84,25 @@ repeat
     if not left or room < left or room == left and free < next then
       left, next = room, free
     end
+    local its_wait = 0
     if permits > its_rate then
-      wait_here = MOST
+      its_wait = MOST
     elseif granted < callers and room < permits then
       local offset, time
       if lent then
         time = rare.time_of_room(start, expired, permits - room)
       else
+        if not walk then
+          --- @include walk.lua
+        end
         offset, time = walk(name, 22, tail, page, from, stop, start, LATEST, permits - room)
       end
-      wait_here = max(wait_here, (time or taken > 0 and time_of_grant or newest) - expired)
+      its_wait = (time or taken > 0 and time_of_grant or newest) - expired
+    end
+    wait_here = max(wait_here, its_wait)
+    if limits > 1 then
+      each = each or {}
+      each[3 * limit - 2], each[3 * limit - 1], each[3 * limit] = room, free, its_wait
     end
   end
   limit = limit + 1

@@ -18,6 +18,9 @@ if is_long or log[last + 1] > 2 * most or log[last - 1] < server_ms + log[2] + l
     end
   end
   local cut = log[5]
+  if not walk then
+    --- @include walk.lua
+  end
   text = rest_of(name, text, log[last + 1], cut)
   for w = 2, last - 6, 5 do
     if log[w + 3] < cut then
@@ -33,5 +36,7 @@ if is_long or log[last + 1] > 2 * most or log[last - 1] < server_ms + log[2] + l
 end
 log[last] = log[last] + #lent / 22
 local windows = last == 8 and '<I6I7I7I4I6I6I4'
-  or '<' .. string.rep('I6I7I7I4I6', (last - 3) / 5) .. 'I6I4'
+  or last == 13 and '<I6I7I7I4I6I6I7I7I4I6I6I4'
+  or last == 18 and '<I6I7I7I4I6I6I7I7I4I6I6I7I7I4I6I6I4'
+  or '<I6I7I7I4I6I6I7I7I4I6I6I7I7I4I6I6I7I7I4I6I6I4'
 text = text .. lent .. pack(windows, unpack_list(log, 2, last))

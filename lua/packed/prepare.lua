@@ -2,10 +2,10 @@
 -- comes before the decision. A fragment of decide.lua.
 
 ladder = ladder or { interval, rate }
-if not walk and (kind == 1 or of_kind == 1 or pages) then
+local is_rare = is_late or lent or needs_rare or not fits and of_kind ~= 0
+if not walk and (is_rare or pages) then
   --- @include walk.lua
 end
-local is_rare = is_late or lent or needs_rare or not fits and of_kind ~= 0
 if not of_kind or size_before and is_rare then
   failure = false
 elseif kind == 5 and not open_label and failure == nil then

@@ -5,7 +5,7 @@ if held then
   held[key] = nil
 end
 if asks > 3 and asks < 8 then
-  granted, one, two = 1, freed or -permits, nil
+  granted, one, two, each = 1, freed or -permits, nil, nil
 elseif next and granted > 0 then
   one = left > 0 and left or 0
   two = next < interval and next or interval
@@ -14,7 +14,7 @@ elseif next and granted > 0 then
     two = nil
   end
 end
-if is_lone and granted > 0 and not two and kind < 5 then
+if is_lone and granted > 0 and not two and not each and kind < 5 then
   answer = one
 else
   reply = reply or {}
@@ -28,10 +28,17 @@ else
       size = size + 1
       reply[size] = two
     end
+    for limit = 1, each and limits or 0 do
+      local its_left, its_next = each[3 * limit - 2], min(each[3 * limit - 1], ladder[2 * limit - 1])
+      reply[size + 1], reply[size + 2], size = max(its_left, 0), its_next, size + 2
+    end
   end
   if granted < callers then
     reply[size + 1], reply[size + 2], reply[size + 3] = told, left, third
     size = size + (third and 3 or left and 2 or 1)
+    for limit = 1, each and limits or 0 do
+      reply[size + 1], reply[size + 2], size = each[3 * limit - 2], each[3 * limit], size + 2
+    end
   end
 end
 if ahead then

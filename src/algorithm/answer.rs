@@ -8,12 +8,12 @@ use crate::values::{
     decision::{Charges, Decision, Grant, Refusal, Source},
     demand::Demand,
     limit::Counting,
-    limit::{ASKS_AGAIN, Algorithm, StoredLimit, at_least_zero},
+    limit::{ASKS_AGAIN, Algorithm, Limit, MOST_LIMITS, StoredLimit, at_least_zero},
 };
 
 /// The result of counting one charge by its algorithm, in any store, apart from the other charges
 /// of a list.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Answer {
     pub(crate) verdict: Verdict,
     /// Permits left; below zero after a lowered rate.
@@ -37,6 +37,21 @@ pub(crate) struct Answer {
     pub(crate) estimated: bool,
     /// Set if its rule bans the caller: the wait is the longer one, of the ban and of the limit.
     pub(crate) banned: bool,
+    /// How each of several limits stands, the longest first, if that was counted.
+    pub(crate) each: Option<Box<Each>>,
+}
+
+/// How each of several limits stands.
+pub(crate) type Each = [OfLimit; MOST_LIMITS];
+
+/// How one of several limits stands.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct OfLimit {
+    pub(crate) remaining: i64,
+    /// Ticks until at least one more permit is free; 0 where it is not known.
+    pub(crate) next: i64,
+    /// Ticks until the first caller that the call refused has room; 0 if it has some.
+    pub(crate) wait: i64,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -72,12 +87,13 @@ impl Answer {
             taken: None,
             estimated: false,
             banned: false,
+            each: None,
         }
     }
 
     /// Returns the same answer for one of the callers. A refused caller has its `wait` and no
     /// `next`.
-    pub(crate) fn for_caller(self, verdict: Verdict, wait: i64) -> Self {
+    pub(crate) fn for_caller(&self, verdict: Verdict, wait: i64) -> Self {
         let next = if verdict == Verdict::Granted {
             self.next
         } else {
@@ -87,7 +103,7 @@ impl Answer {
             verdict,
             wait,
             next,
-            ..self
+            ..self.clone()
         }
     }
 
@@ -135,6 +151,40 @@ impl Answer {
             banned: self.banned,
             granted: false,
         }
+    }
+}
+
+impl Answer {
+    /// Returns how each of several limits stands after it for a charge of so many permits, the
+    /// closest to exhaustion first.
+    fn standing_of_each(&self, limit: &Limit, permits: u32) -> Option<Box<[Standing]>> {
+        let each = self.each.as_deref().filter(|_| !self.banned)?;
+        let whole = self.standing(true);
+        let all = limit.parts().zip(each.iter()).map(|(part, of)| {
+            let refused = whole.refused && of.remaining < permits.into();
+            let is_possible = u64::from(permits) <= part.permits;
+            let wait = if refused {
+                (is_possible && of.wait > 0).then(|| self.now.until(of.wait))
+            } else {
+                (!whole.refused && of.next > 0).then(|| self.now.until_from_score(of.next))
+            };
+            // The longest is the last to be free, and a shorter one is so much sooner.
+            let sooner = limit
+                .interval()
+                .saturating_sub(Duration::from_millis(part.interval));
+            Standing {
+                permits: part.permits,
+                interval: part.interval,
+                remaining: Some(at_least_zero(of.remaining)),
+                wait,
+                reset_after: whole.reset_after.saturating_sub(sooner),
+                refused,
+                ..whole
+            }
+        });
+        let mut all: Vec<_> = all.collect();
+        all.sort_by(Standing::by_tightness);
+        Some(all.into())
     }
 }
 
@@ -277,6 +327,12 @@ impl Charge {
             standing.wait = wait.map(|wait| self.soonest(wait));
         }
         self.standing = standing;
+        if counted
+            && answer.each.is_some()
+            && let Some(limit) = self.of().limit.given()
+        {
+            self.each = answer.standing_of_each(limit, self.permits);
+        }
     }
 
     /// Returns the wait of a refusal, of places in flight until it makes sense to ask again.

@@ -186,7 +186,7 @@ pub(crate) fn refuse(
         })
         .collect();
     let all = answers.iter().cycle().take(answers.len() * run.len());
-    all.copied().collect()
+    all.cloned().collect()
 }
 
 /// Records the refusals among `answers`, bans the callers that had too many, and marks the answers

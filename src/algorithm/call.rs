@@ -139,7 +139,7 @@ impl Refused {
             .iter()
             .filter(|unmet| unmet.limiter == place && unmet.permits > txn.answer.remaining);
         let mut needs: List<_> = without_room
-            .map(|unmet| Needs::new(unmet.permits, txn.call.limit.rate, unmet.answer))
+            .map(|unmet| Needs::new(unmet.permits, txn.most, unmet.answer))
             .collect();
         needs.sort_unstable();
         needs
@@ -150,6 +150,8 @@ impl Refused {
 struct Txn<'a> {
     limiter: &'a mut LimiterState,
     call: CallContext,
+    /// The most permits that a request can take
+    most: i64,
     /// As the call leaves the limiter up to now.
     answer: Answer,
     /// The permits that were taken, up to now.
@@ -169,6 +171,7 @@ impl<'a> Txn<'a> {
         let (mut call, changed) = CallContext::new(limiter.limit, first, exact, now)?;
         limiter.state.check(&mut call)?;
         Ok(Self {
+            most: limiter.state.most(&call),
             limiter,
             call,
             answer: Answer::new(&call.limit, changed, now),
@@ -201,7 +204,7 @@ impl<'a> Txn<'a> {
     }
 
     fn is_possible(&self, charge: &Charge) -> bool {
-        i64::from(charge.permits) <= self.call.limit.rate
+        i64::from(charge.permits) <= self.most
     }
 
     fn has_room(&self, charge: &Charge) -> bool {
@@ -223,7 +226,7 @@ impl<'a> Txn<'a> {
         // A caller that another limiter refuses makes nothing here.
         let is_unmade = is_of_several
             && self.answer.changed == Changed::Created
-            && self.answer.remaining == self.call.limit.rate
+            && self.answer.remaining == self.most
             && self.limiter.state.is_unused();
         let state = &mut self.limiter.state;
         state.end(&self.call, self.taken, &mut self.answer, needs);
@@ -232,7 +235,7 @@ impl<'a> Txn<'a> {
             self.limiter.state.forget();
             self.answer.changed = Changed::Nothing;
         }
-        self.answer
+        self.answer.clone()
     }
 }
 

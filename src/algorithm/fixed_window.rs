@@ -269,7 +269,7 @@ mod tests {
     }
 
     fn take(limiter: &mut Limiter, permits: u32, now: i64) -> Answer {
-        ask(limiter, &[permits], now)[0]
+        ask(limiter, &[permits], now).remove(0)
     }
 
     proptest! {

@@ -33,6 +33,11 @@ pub(crate) trait Counter: Debug + Send {
     /// Counts in these slots, or by this calendar, from now on.
     fn count_by(&mut self, _counting: Counting) {}
 
+    /// Returns the most permits that a request can take.
+    fn most(&self, call: &CallContext) -> i64 {
+        call.limit.rate
+    }
+
     /// Begins a call. Returns the permits left: exactly, or well enough to know whether
     /// there are as many as `wanted`. Callers are granted by that number, one after the other; one
     /// that waits long enough finds as many as the limit has.
@@ -67,7 +72,8 @@ pub(crate) trait Counter: Debug + Send {
         self.check(&mut call)?;
         let mut answer = Answer::new(&call.limit, changed, now);
         let permits = i64::from(charge.permits);
-        let is_possible = permits <= call.limit.rate;
+        let most = self.most(&call);
+        let is_possible = permits <= most;
         let is_held = charge.may_have_come() && self.holds(charge);
         if !is_possible && !charge.shadow && !is_held && changed == Changed::Nothing {
             answer.verdict = Verdict::AboveRate;
@@ -90,7 +96,7 @@ pub(crate) trait Counter: Debug + Send {
             answer.remaining -= permits;
             Verdict::Granted
         } else {
-            needs = Some(Needs::new(permits, call.limit.rate, 0));
+            needs = Some(Needs::new(permits, most, 0));
             Verdict::Refused
         };
         self.end(&call, taken, &mut answer, needs.as_mut_slice());

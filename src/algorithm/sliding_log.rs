@@ -1,6 +1,7 @@
 //! The algorithm sliding log: decides in Rust as `lua/sliding_log` and `lua/slots` do in Redis.
 
 mod log;
+mod several;
 mod slots;
 
 pub(crate) use self::log::{Entry, Log};
@@ -15,7 +16,7 @@ use crate::values::{
     clock::{Now, TICKS},
     error::ErrorKind,
     limit::Counting,
-    limit::{self, StoredLimit, ahead_of},
+    limit::{self, Shorter, StoredLimit, ahead_of},
 };
 
 /// The number of expired entries that an acquire may remove beyond those it needs, if the permits
@@ -33,11 +34,20 @@ const SINGLE: usize = 500;
 pub(crate) struct SlidingLog {
     pub(crate) value: Option<i64>,
     pub(crate) log: Log,
-    /// With slots: the bucket of the log to which the current call adds its grants. Slots are rare.
-    bucket: Option<Box<Bucket>>,
+    /// What few logs count by.
+    beside: Option<Box<Beside>>,
 }
 
-bytes!(SlidingLog { value, log } bucket: None);
+/// What few logs count by, beside the limit of the call.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Beside {
+    /// With slots: the bucket of the log to which the current call adds its grants
+    Slots(Bucket),
+    /// The limits beside the longest
+    Shorter(Shorter),
+}
+
+bytes!(SlidingLog { value, log } beside: None);
 
 impl Counter for SlidingLog {
     fn kind(&self) -> limit::Algorithm {
@@ -45,8 +55,21 @@ impl Counter for SlidingLog {
     }
 
     fn count_by(&mut self, counting: Counting) {
-        if self.bucket.as_ref().map(|bucket| bucket.slots) != counting.slots {
-            self.bucket = counting.slots.map(|slots| Box::new(Bucket::new(slots)));
+        let shorter = Some(counting.shorter).filter(|shorter| !shorter.is_none());
+        if self.bucket().map(|bucket| bucket.slots) == counting.slots && self.shorter() == shorter {
+            return;
+        }
+        let slots = counting
+            .slots
+            .map(|slots| Beside::Slots(Bucket::new(slots)));
+        self.beside = slots.or(shorter.map(Beside::Shorter)).map(Box::new);
+    }
+
+    #[inline]
+    fn most(&self, call: &CallContext) -> i64 {
+        match self.beside {
+            None => call.limit.rate,
+            Some(_) => self.most_of(call),
         }
     }
 
@@ -55,7 +78,7 @@ impl Counter for SlidingLog {
     fn begin(&mut self, call: &CallContext, wanted: i64) -> i64 {
         let StoredLimit { rate, interval, .. } = call.limit;
         if call.is_own && self.log.len() > MOST_ENTRIES {
-            self.log.merge(call.interval() / 1000, SINGLE);
+            self.merge(call);
         }
         if let Some(before) = &call.rewritten {
             // O(1): the value may fall below zero.
@@ -63,8 +86,15 @@ impl Counter for SlidingLog {
             self.value = kept.map(|value| value + rate - before.rate);
         }
         let value = self.count(call, wanted);
+        if self.beside.is_none() {
+            return value;
+        }
+        if let Some(shorter) = self.shorter() {
+            self.value = Some(value);
+            return self.least(shorter, call.now, value);
+        }
         // If nothing is left, nothing will be taken.
-        if self.bucket.is_some() && value > 0 {
+        if value > 0 {
             self.open_bucket(call, value)
         } else {
             value
@@ -78,7 +108,7 @@ impl Counter for SlidingLog {
     #[inline(always)]
     fn take(&mut self, charge: &Charge, score: i64) {
         let Charge { permits, id, .. } = *charge;
-        if self.bucket.is_some() {
+        if self.has_slots() {
             self.add_to_bucket(permits, id);
         } else {
             self.log.insert(Entry { score, permits, id });
@@ -86,10 +116,15 @@ impl Counter for SlidingLog {
     }
 
     #[inline(always)]
-    fn end(&mut self, call: &CallContext, _taken: i64, answer: &mut Answer, needs: &mut [Needs]) {
-        let (value, now) = (answer.remaining, call.now);
+    fn end(&mut self, call: &CallContext, taken: i64, answer: &mut Answer, needs: &mut [Needs]) {
+        let now = call.now;
         let interval = call.interval();
-        if self.bucket.is_some() {
+        let shorter = self.shorter();
+        let value = match (shorter, self.value) {
+            (Some(_), Some(value)) => value - taken,
+            _ => answer.remaining,
+        };
+        if self.has_slots() {
             self.write_bucket();
         }
         if call.exact || !needs.is_empty() {
@@ -99,7 +134,7 @@ impl Counter for SlidingLog {
             // The permits left are free now.
             self.log.due(needs, value, now.score() - interval);
         }
-        for needs in needs {
+        for needs in &mut *needs {
             let rounds = needs.rounds.saturating_mul(interval);
             needs.wait = (needs.wait + interval - now.tick).saturating_add(rounds);
         }
@@ -116,6 +151,11 @@ impl Counter for SlidingLog {
             answer.next = (oldest + interval - now.tick).max(0);
         }
         self.value = Some(value);
+        if let Some(shorter) = shorter
+            && (call.exact || !needs.is_empty())
+        {
+            self.end_each(shorter, call, value, answer, needs);
+        }
     }
 
     fn is_unused(&self) -> bool {
@@ -130,7 +170,10 @@ impl Counter for SlidingLog {
             value = self.sweep(call, value, i64::MAX, i64::MAX);
             self.value = Some(value);
         }
-        Ok(value)
+        Ok(match self.shorter() {
+            None => value,
+            Some(shorter) => self.least(shorter, call.now, value),
+        })
     }
 
     fn release(&mut self, call: &CallContext, wanted: i64) -> Result<i64, ErrorKind> {
@@ -152,7 +195,7 @@ impl Counter for SlidingLog {
         let (id, less) = (back.grant.id, back.permits);
         let held = match back.taken {
             _ if less == 0 => None,
-            _ if self.bucket.is_none() => self.log.remove(id, back.grant.permits),
+            _ if !self.has_slots() => self.log.remove(id, back.grant.permits),
             Some(Taken::Slot(end)) => self.remove_bucket(end),
             _ => None,
         };
@@ -168,7 +211,7 @@ impl Counter for SlidingLog {
         if rest.permits > 0 {
             if !self.log.holds(rest.id, rest.permits) {
                 self.log.insert(rest);
-            } else if self.bucket.is_some() {
+            } else if self.has_slots() {
                 self.insert_own(Entry { id, ..rest });
             } else {
                 // The acquire was repeated after it had been settled, and added its entry again.
@@ -186,7 +229,7 @@ impl Counter for SlidingLog {
         // was credited already.
         let mut value = self.sweep(call, value, i64::MAX, i64::MAX);
         let mut charged = i64::from(permits);
-        if self.bucket.is_some() {
+        if self.has_slots() {
             value = self.open_bucket(call, value);
             self.add_to_bucket(permits, id);
             self.write_bucket();
@@ -261,6 +304,49 @@ impl Counter for SlidingLog {
 }
 
 impl SlidingLog {
+    fn bucket(&self) -> Option<&Bucket> {
+        match self.beside.as_deref() {
+            Some(Beside::Slots(bucket)) => Some(bucket),
+            Some(Beside::Shorter(_)) | None => None,
+        }
+    }
+
+    fn bucket_mut(&mut self) -> Option<&mut Bucket> {
+        match self.beside.as_deref_mut() {
+            Some(Beside::Slots(bucket)) => Some(bucket),
+            Some(Beside::Shorter(_)) | None => None,
+        }
+    }
+
+    fn has_slots(&self) -> bool {
+        self.bucket().is_some()
+    }
+
+    /// Returns the most permits that a request can take: by the shortest interval, the fewest.
+    fn most_of(&self, call: &CallContext) -> i64 {
+        let shortest = self
+            .shorter()
+            .and_then(|shorter| shorter.iter().next_back());
+        shortest.map_or(call.limit.rate, |part| part.permits.cast_signed())
+    }
+
+    /// Merges entries that no limit tells apart: those that live by the same shortest interval, in
+    /// parts of a thousandth of it.
+    fn merge(&mut self, call: &CallContext) {
+        let (now, longest) = (call.now, call.interval());
+        let shorter = self.shorter().unwrap_or_default();
+        let intervals = shorter.iter().rev();
+        let intervals: Vec<i64> = intervals
+            .map(|part| now.ticks(part.interval.cast_signed()))
+            .collect();
+        let width_at = |score: i64| {
+            let mut each = intervals.iter();
+            let shortest = each.find(|interval| score > now.tick - **interval);
+            shortest.unwrap_or(&longest) / 1000
+        };
+        self.log.merge(width_at, SINGLE);
+    }
+
     /// Returns the permits left after crediting expired ones: if they are wanted exactly all, up to
     /// a bound, otherwise as many as the call needs.
     fn count(&mut self, call: &CallContext, wanted: i64) -> i64 {

@@ -89,12 +89,11 @@ impl RateLimiterBuilder {
         let store = store.handle().0;
         let about = store.about();
         let naming = Naming::derived(&about.prefix, &self.name)?;
-        let fixed = (self.limit.permits(), self.limit.interval());
         let of = CompiledLimit {
             limit: LimitSource::Code(self.limit.for_request_key()),
-            counting: self.checked(about.in_redisson)?,
+            counting: self.checked(about.in_redisson == Some(true))?,
             observers: about.observers.clone(),
-            observed: ObservedRule::new(Some(fixed), None).into(),
+            observed: ObservedRule::new(Some(self.limit), None).into(),
             ban: self.ban,
             ..CompiledLimit::of(&self.name, true, false)
         };

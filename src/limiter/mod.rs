@@ -478,7 +478,7 @@ impl RateLimiter {
     async fn manage_permits(&self, op: Op) -> Result<i64, Error> {
         // Of a limit that is known here and that no store has, this is no more than an unused one.
         let unused = self.limiter.of.limit.given().map(|limit| match op {
-            Op::Available => limit.stored().rate,
+            Op::Available => limit.most_permits().cast_signed(),
             _ => 0,
         });
         match self.manage(op).await {

@@ -143,7 +143,7 @@ impl RateLimiter {
 
     /// Returns a limit as a store has it, if it can have it.
     fn settable(limit: Limit) -> Result<StoredLimit, Error> {
-        if limit.calendar().is_some() || limit.is_in_flight() {
+        if limit.calendar().is_some() || limit.is_in_flight() || limit.is_several() {
             return Err(in_code());
         }
         Ok(limit.stored())

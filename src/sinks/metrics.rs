@@ -4,6 +4,7 @@ use std::{
     collections::{HashMap, HashSet},
     fmt,
     sync::{Mutex, OnceLock},
+    time::Duration,
 };
 
 use metrics::{
@@ -17,6 +18,7 @@ use crate::{
         clock::{Clock, SystemClock},
         decision::source::Source,
         error::ErrorKind,
+        limit::name_of_part,
         observe::{
             Decided, DecidedRule, Observer, RequestResult, RuleResult, StateChange, StoreCall,
         },
@@ -71,11 +73,16 @@ impl Metrics {
     fn rule(&self, name: &str, rule: &DecidedRule<'_>) {
         let counters = rule.observed.counters.get_or_init(|| {
             self.describe();
-            if let Some((permits, interval)) = rule.observed.limit {
-                let rule = name.to_owned();
-                gauge!("ratelimit_limit_permits", "rule" => rule.clone()).set(permits as f64);
-                gauge!("ratelimit_limit_interval_seconds", "rule" => rule)
-                    .set(interval.as_secs_f64());
+            let parts = rule
+                .observed
+                .limit
+                .iter()
+                .flat_map(|limit| limit.parts().rev());
+            for (number, part) in parts.enumerate() {
+                let rule = name_of_part(name, number == 0, part.interval).into_owned();
+                let interval = Duration::from_millis(part.interval).as_secs_f64();
+                gauge!("ratelimit_limit_permits", "rule" => rule.clone()).set(part.permits as f64);
+                gauge!("ratelimit_limit_interval_seconds", "rule" => rule).set(interval);
             }
             Box::default()
         });

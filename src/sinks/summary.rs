@@ -163,7 +163,6 @@ mod tests {
             shadow: false,
             permits: 1,
             limit: None,
-            in_flight: false,
             remaining: None,
             key: None,
             key_hash,

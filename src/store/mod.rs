@@ -164,8 +164,9 @@ pub(crate) struct About {
     pub(crate) address: Option<Arc<str>>,
     /// Set if the store cannot count for each client on its own.
     pub(crate) lacks_clients: bool,
-    /// Set if the limiters of rules are in Redisson's format.
-    pub(crate) in_redisson: bool,
+    /// Whether the limiters of rules are in Redisson's format; `None` for each as it can be, where
+    /// the store that they are for is not known.
+    pub(crate) in_redisson: Option<bool>,
     pub(crate) rule_names: RuleNames,
     pub(crate) observers: Observers,
 }
@@ -187,7 +188,7 @@ impl About {
         of.check_in_flight()
     }
 
-    fn in_memory(observers: Observers, in_redisson: bool) -> Self {
+    fn in_memory(observers: Observers, in_redisson: Option<bool>) -> Self {
         Self {
             prefix: "memory".into(),
             observers,

@@ -11,6 +11,7 @@ use crate::values::{
     decision::{Decision, Refusal, RefusalKind, Source},
     demand::Demand,
     error::{Error, ErrorKind},
+    limit::Limit,
     observe::{CallerSpan, Decided, DecidedRule, RequestResult, RuleResult, StateChange},
 };
 
@@ -126,14 +127,14 @@ impl<'a> Seen<'a> {
     fn decided<'c>(&self, charge: &'c Charge) -> DecidedRule<'c> {
         let of = charge.of();
         let answered = |it: &&Charge| it.limiter.is_same(&charge.limiter);
-        let limit = self.charges.iter().find(answered).map(|it| &it.standing);
+        let answered = self.charges.iter().find(answered);
+        let limit = answered.map(|it| &it.standing);
         DecidedRule {
             rule: of.rule(),
             result: self.result(charge, limit),
             shadow: charge.shadow,
             permits: charge.permits,
-            limit: limit.map(|limit| (limit.permits, limit.interval())),
-            in_flight: of.is_in_flight(),
+            limit: answered.and_then(limit_of),
             remaining: limit.and_then(|limit| limit.remaining),
             key: of
                 .observed
@@ -167,6 +168,18 @@ impl<'a> Seen<'a> {
             _ => RuleResult::Deny,
         }
     }
+}
+
+/// Returns the limit that an answered charge was counted by, which another process may have changed.
+#[inline]
+fn limit_of(answered: &Charge) -> Option<Limit> {
+    let Standing { permits, .. } = answered.standing;
+    let limit = Limit::try_new(permits, answered.interval()).ok()?;
+    let source = answered.limit();
+    Some(match source.given() {
+        Some(given) if given.is_several() || given.is_in_flight() => limit.like(given),
+        _ => limit,
+    })
 }
 
 impl Refusal {

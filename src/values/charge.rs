@@ -6,7 +6,7 @@ mod standing;
 mod taken;
 
 use std::{
-    cmp, fmt,
+    cmp, fmt, slice,
     sync::Arc,
     time::{Duration, Instant},
 };
@@ -49,8 +49,11 @@ pub(crate) struct Charge {
     pub(crate) lead: i64,
     /// Its rules, if there are several.
     pub(crate) rules: Option<ForRules>,
-    /// How its limit stands after the answer, and empty before.
+    /// How its limit stands after the answer, and empty before: several limits as one, with the
+    /// longest interval and the fewest permits left.
     pub(crate) standing: Standing,
+    /// How each of several limits stands, the closest to exhaustion first.
+    pub(crate) each: Option<Box<[Standing]>>,
     /// Since when its call may be under way, if it is settled without an answer.
     pub(crate) made: Option<Instant>,
     /// The mark by which the algorithm finds a grant that has no entry of its own, used by the
@@ -72,6 +75,7 @@ impl Charge {
             lead: 0,
             rules: None,
             standing: Standing::default(),
+            each: None,
             made: None,
             taken: None,
             taken_from: TakenFrom::Store,
@@ -92,8 +96,8 @@ impl Charge {
         if self.shadow == other.shadow {
             // Only one of them may bring a limit.
             let limit = match self.limit() {
-                LimitSource::Store => other.limit(),
-                limit => limit,
+                LimitSource::Store => *other.limit(),
+                limit => *limit,
             };
             self.permits = of_both(self.permits, other.permits);
             // A rule with a stricter policy counts the limiter while the store fails, one that is
@@ -103,7 +107,7 @@ impl Charge {
                 self.allow_on_failure &= other.allow_on_failure;
                 self.limiter.of = other.limiter.of;
             }
-            if self.limit() != limit {
+            if *self.limit() != limit {
                 self.limiter.of = self.of().by(limit);
             }
         } else if self.shadow {
@@ -130,15 +134,15 @@ impl Charge {
     }
 
     /// Returns the source of the limit.
-    pub(crate) fn limit(&self) -> LimitSource {
-        self.limiter.of.limit
+    pub(crate) fn limit(&self) -> &LimitSource {
+        &self.limiter.of.limit
     }
 
     /// Checks that the limit that comes from the caller can be counted.
     #[inline]
     pub(crate) fn check(&self) -> Result<(), Error> {
         match self.limit().given() {
-            Some(limit) => self.of().check(&limit.stored()),
+            Some(limit) => self.of().check(limit),
             None => Ok(()),
         }
     }
@@ -204,6 +208,19 @@ impl Charge {
         self.standing.interval > 0
     }
 
+    /// Returns how each of its limits stands, the closest to exhaustion first.
+    pub(crate) fn standings(&self) -> &[Standing] {
+        match &self.each {
+            Some(each) => each,
+            None => slice::from_ref(&self.standing),
+        }
+    }
+
+    /// Returns how that of its limits stands which is closest to exhaustion.
+    pub(crate) fn tightest(&self) -> &Standing {
+        self.standings().first().unwrap_or(&self.standing)
+    }
+
     /// Returns the interval of its limit; zero until the grant is received. An extra charge counts
     /// for at least as long, so it may be sent again within that time.
     pub(crate) fn interval(&self) -> Duration {
@@ -245,18 +262,8 @@ impl Charge {
     /// Orders limits: first those that refuse, the longest wait first, then the others, the
     /// smallest remaining part first. Shadow limits come last.
     pub(crate) fn by_tightness(&self, other: &Self) -> cmp::Ordering {
-        let refusal = |limit: &Self| {
-            let wait = limit.standing.wait.unwrap_or(Duration::MAX);
-            limit.standing.refused.then_some(wait)
-        };
-        let part = |limit: &Self, of: &Self| {
-            let remaining = limit.standing.remaining.unwrap_or(limit.standing.permits);
-            u128::from(remaining) * u128::from(of.standing.permits)
-        };
-        self.shadow
-            .cmp(&other.shadow)
-            .then_with(|| refusal(other).cmp(&refusal(self)))
-            .then_with(|| part(self, other).cmp(&part(other, self)))
+        let by_limit = || self.tightest().by_tightness(other.tightest());
+        self.shadow.cmp(&other.shadow).then_with(by_limit)
     }
 }
 

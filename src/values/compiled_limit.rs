@@ -12,7 +12,7 @@ use crate::{
     sync::Once,
     values::{
         error::{Error, ErrorKind},
-        limit::{Ban, Counting, LimitSource, RateType, StoredLimit},
+        limit::{Algorithm, Ban, Counting, Limit, LimitSource, RateType},
         name::{BuildSpread, Name},
         observe::{ObservedRule, Observers},
     },
@@ -163,13 +163,19 @@ impl CompiledLimit {
     }
 
     /// Checks that its algorithm can count by this limit.
-    pub(crate) fn check(&self, limit: &StoredLimit) -> Result<(), Error> {
-        if limit.rate_type == RateType::PerClient && self.counting.is_own() {
+    pub(crate) fn check(&self, limit: &Limit) -> Result<(), Error> {
+        let (is_own, algorithm) = (self.counting.is_own(), self.counting.algorithm);
+        if limit.is_several() && !(is_own && algorithm == Algorithm::SlidingLog) {
+            let detail = "several limits are counted by a sliding log in our own format alone";
+            return Err(Error::new(ErrorKind::Limit).detail(detail));
+        }
+        let limit = limit.stored();
+        if limit.rate_type == RateType::PerClient && is_own {
             let detail = "for all clients together: leave `per_client` out, and name the client in \
                           the key";
             return Err(Error::new(ErrorKind::Limit).detail(detail));
         }
-        let checked = self.counting.algorithm.check(limit.rate, limit.interval);
+        let checked = algorithm.check(limit.rate, limit.interval);
         let checked = checked.and_then(|()| self.check_in_flight());
         checked.map_err(|error| Error::new(ErrorKind::Limit).caused_by(error))
     }
@@ -227,7 +233,6 @@ impl Hash for Limiter {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::values::limit::{Algorithm, Limit};
 
     #[test]
     fn limiters_are_equal_that_count_by_the_same_limit_in_the_same_way() {
@@ -253,10 +258,7 @@ mod tests {
 
     #[test]
     fn a_limit_that_the_algorithm_cannot_count_by_is_an_error() {
-        let limit = StoredLimit {
-            rate: 3001,
-            ..Limit::new(3000, Duration::from_millis(3)).stored()
-        };
+        let limit = Limit::new(3001, Duration::from_millis(3));
         let mut compiled = CompiledLimit::of("orders", true, false);
         assert!(compiled.check(&limit).is_ok());
         compiled.counting.algorithm = Algorithm::Gcra;

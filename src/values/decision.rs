@@ -75,7 +75,7 @@ impl Decision {
     /// Returns the limits that applied, the one closest to exhaustion first.
     ///
     /// Empty if no store answered: see [`source`](Self::source).
-    pub fn limits(&self) -> impl ExactSizeIterator<Item = LimitState<'_>> {
+    pub fn limits(&self) -> impl Iterator<Item = LimitState<'_>> {
         LimitState::each(self.charges(), self.is_allowed())
     }
 
@@ -174,7 +174,7 @@ impl Refusal {
     }
 
     /// Returns the limits that applied, the one closest to exhaustion first.
-    pub fn limits(&self) -> impl ExactSizeIterator<Item = LimitState<'_>> {
+    pub fn limits(&self) -> impl Iterator<Item = LimitState<'_>> {
         LimitState::each(&self.charges, false)
     }
 

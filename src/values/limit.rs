@@ -4,6 +4,7 @@ mod algorithm;
 mod ban;
 pub(crate) mod calendar;
 mod in_flight;
+mod several;
 mod slots;
 mod text;
 
@@ -16,8 +17,9 @@ pub(crate) use self::{
     algorithm::{Counting, emission},
     calendar::Calendar,
     in_flight::ASKS_AGAIN,
+    several::{MOST_LIMITS, Shorter},
     slots::Slots,
-    text::time,
+    text::{name_of_part, time},
 };
 use crate::values::{
     clock::Millis,
@@ -63,6 +65,7 @@ pub struct Limit {
     calendar: Option<Calendar>,
     /// Set for a limit of places in flight, whose interval is how long one is held at most.
     in_flight: bool,
+    shorter: Shorter,
 }
 
 /// The clients that share a limit: Redisson's `RateType`, and its numbers on the wire.
@@ -101,6 +104,7 @@ impl Limit {
             keep_alive: None,
             calendar: None,
             in_flight: false,
+            shorter: Shorter::NONE,
         }
     }
 
@@ -159,6 +163,55 @@ impl Limit {
         Self::new(permits, Duration::from_secs(86_400))
     }
 
+    /// Adds another limit: a request takes its permits from all, or from none.
+    ///
+    /// Up to four limits of different intervals are one limiter with one state, as in Bucket4j the
+    /// bandwidths of a bucket. Each counts exactly, by a sliding log in our own format: another
+    /// algorithm, slots, leases, [`per_client`](Self::per_client), [`keep_alive`](Self::keep_alive),
+    /// a window of the calendar and Redisson's format are each a [`ConfigError`] where the limit is
+    /// used. [`LimitState`](crate::LimitState) has an entry for each. In text: `10/1s and 500/1h`.
+    ///
+    /// # Panics
+    ///
+    /// If more than four combine, if one of them is by the calendar, per client or has a keep-alive
+    /// time, or if one would never refuse a request beside the others: two of one interval, a
+    /// shorter one with as many permits, or a longer one with as many as the shorter allows in that
+    /// time. At compile time in a constant. For values from outside of the code, parse the text.
+    ///
+    /// # Example
+    ///
+    /// ```
+    /// use tower_ratelimit::{Limit, MemoryStore};
+    ///
+    /// const API: Limit = Limit::per_second(2).and(Limit::per_hour(3));
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let clock = tower_ratelimit::testing::ManualClock::default();
+    /// let store = MemoryStore::builder().build_manual(clock.clone());
+    /// let api = API.named("api").keyed(&store)?.of("ann");
+    /// assert!(api.try_acquire_many(2).await?.is_allowed());
+    /// assert!(!api.try_acquire().await?.is_allowed());
+    /// clock.advance(std::time::Duration::from_secs(1));
+    /// assert!(api.try_acquire().await?.is_allowed());
+    /// let refused = api.try_acquire().await?;
+    /// let lacking = refused.limits().find(|limit| limit.is_refused()).unwrap();
+    /// assert_eq!((lacking.permits(), lacking.remaining()), (3, Some(0)));
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[allow(
+        clippy::panic,
+        reason = "documented, and a compile error in a constant"
+    )]
+    #[track_caller]
+    pub const fn and(self, other: Self) -> Self {
+        match self.joined(other) {
+            Ok(limit) => limit,
+            Err(reason) => panic!("{}", reason),
+        }
+    }
+
     /// Gives each client id the whole limit, instead of all of them together: where it is in
     /// Redisson's format, which alone has such limits.
     pub const fn per_client(mut self) -> Self {
@@ -190,12 +243,13 @@ impl Limit {
         Ok(self)
     }
 
-    /// Returns the permits of one interval.
+    /// Returns the permits of one interval; of [several limits](Self::and) of the longest one.
     pub const fn permits(&self) -> u64 {
         self.permits
     }
 
-    /// Returns the length of the interval; of a limit by the calendar 1, 7 or 31 times 24 hours.
+    /// Returns the length of the interval; of a limit by the calendar 1, 7 or 31 times 24 hours,
+    /// of [several limits](Self::and) the longest.
     pub const fn interval(&self) -> Duration {
         Duration::from_millis(self.interval)
     }
@@ -231,6 +285,10 @@ impl Limit {
                 bail!(Limit: "{owner:?} counts {self} by the calendar, for all \
                 clients together: leave the algorithm and `per_client` out")
             }
+            None if self.is_several() && !(is_own && is_plain) => {
+                bail!(Limit: "{owner:?} counts by {self}, which a sliding log in our own format \
+                    alone can: leave the algorithm, `per_client` and Redisson's format out")
+            }
             None if by == Algorithm::Calendar => {
                 bail!(Limit: "{owner:?} cannot count {self} by the \
                 calendar: only days, weeks and months go by it, as in `Limit::monthly(10_000)`")
@@ -252,11 +310,6 @@ impl Limit {
         let vanishing = self.keep_alive.unwrap_or((2 * self.interval).max(60_000));
         self.keep_alive = Some(vanishing);
         self
-    }
-
-    /// Returns the same limit with other permits, at least one and at most the maximum.
-    pub(crate) fn with_permits(self, permits: u64) -> Self {
-        Self { permits, ..self }
     }
 
     pub(crate) fn stored(&self) -> StoredLimit {
@@ -338,6 +391,8 @@ pub(crate) fn check_lease(
         Algorithm::Calendar.facts().no_lease
     } else if limit.is_some_and(|limit| limit.in_flight) {
         "a place that nothing holds would be taken"
+    } else if limit.is_some_and(Limit::is_several) {
+        "only a single limit is leased"
     } else if !algorithm.facts().has_log {
         algorithm.facts().no_lease
     } else if in_slots {

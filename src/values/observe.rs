@@ -24,6 +24,7 @@ use crate::{
     values::{
         decision::source::Source,
         error::{ConfigError, ErrorKind},
+        limit::Limit,
     },
 };
 
@@ -170,11 +171,9 @@ pub struct DecidedRule<'a> {
     pub shadow: bool,
     /// The permits that it asked for.
     pub permits: u32,
-    /// The permits of the limit and their interval, if they are known.
-    pub limit: Option<(u64, Duration)>,
-    /// Set if they are places [in flight](crate::Limit::in_flight), each for that time at most.
-    pub in_flight: bool,
-    /// The permits left, if they were counted.
+    /// The limit, if it is known.
+    pub limit: Option<Limit>,
+    /// The permits left, if they were counted: of [several limits](crate::Limit::and) the fewest.
     pub remaining: Option<u64>,
     pub(crate) key: Option<&'a str>,
     pub(crate) key_hash: u64,

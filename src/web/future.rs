@@ -84,12 +84,10 @@ impl LayerState {
     /// Puts a grant where handlers and inner layers look for it, and logs which shadow rules would
     /// have refused the request.
     pub(super) fn admit(&self, grant: Grant, request: &mut Parts, fields: Fields) -> SettleOnDrop {
-        for limit in grant
-            .limits()
-            .filter(|limit| limit.is_shadow() && limit.is_refused())
-        {
+        let charges = grant.charges().iter();
+        for charge in charges.filter(|charge| charge.shadow && charge.standing.refused) {
             detail!(
-                rule = limit.name(),
+                rule = &*charge.of().name,
                 "a request passes that this rule would refuse if it were enforced"
             );
         }

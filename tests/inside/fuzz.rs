@@ -267,10 +267,12 @@ proptest! {
         let by_calendar = calendar::Row { rate: 5, windows: [window(1), window(2)] };
         let pace = Pace::of(5, 60_000).unwrap();
         let (rate, interval) = (5, 60_000);
+        let several = Limit::per_minute(5).and(Limit::per_second(2));
         for row in [
             Row::Gcra(gcra::Row(pace)),
             Row::Calendar(by_calendar),
-            Row::Log(log::Row { rate, interval }),
+            Row::Log(log::Row::of(&Limit::per_minute(5))),
+            Row::Log(log::Row::of(&several)),
             Row::Window(window::Row { rate, interval }),
         ] {
             let stamp = Stamp { id: PermitId::NONE, now: None };
@@ -310,7 +312,7 @@ proptest! {
     ) {
         let limit = LimitSource::Code(Limit::per_minute(5));
         let demand = acquire(Algorithm::SlidingLog, None, 1);
-        let row = Row::Log(log::Row { rate: 5, interval: 60_000 });
+        let row = Row::Log(log::Row::of(&Limit::per_minute(5)));
         let stamp = Stamp { id: PermitId::NONE, now: None };
         let asked = Asked { stamp, rows: &[row], carried: &[], again: false };
         let mut joined = Joined::default();

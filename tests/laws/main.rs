@@ -35,5 +35,6 @@ mod real_time;
 mod reserve;
 mod saved;
 mod settled;
+mod several;
 mod slots;
 mod world;

@@ -92,8 +92,11 @@ impl Side {
 
 #[test]
 fn a_store_that_was_loaded_decides_as_the_one_that_was_saved() {
-    for way in WAYS {
+    let of_several = [(Way::OwnLog, true)];
+    for (way, is_several) in WAYS.map(|way| (way, false)).into_iter().chain(of_several) {
         check(300, &steps(), |(limit, steps)| {
+            let longer = Limit::new(2 * limit.permits(), 3 * limit.interval());
+            let limit = if is_several { limit.and(longer) } else { limit };
             runtime().block_on(async {
                 let clock = ManualClock::new();
                 let mut saved = Side::new(&clock, way, limit).await;

@@ -38,7 +38,7 @@ impl Books {
         Self { limit, charges }
     }
 
-    fn used(&self, now: Duration) -> u64 {
+    pub(crate) fn used(&self, now: Duration) -> u64 {
         let interval = self.limit.interval();
         let live = self.charges.iter().filter(|(at, _)| *at + interval > now);
         live.map(|(_, permits)| permits).sum()

@@ -381,7 +381,7 @@ async fn look(what: &str, limiter: &RateLimiter, keys: &Keys, step: &Step, per_c
 }
 
 fn assert_decision(what: &str, decision: &Decision, step: &Step) {
-    assert_eq!(decision.limits().len(), 1, "{what}: {decision:?}");
+    assert_eq!(decision.limits().count(), 1, "{what}: {decision:?}");
     let state = decision.limits().next().unwrap();
     let reset = whole_millis(state.reset_after());
     let over = step.deny.is_some() || step.wait.is_some() || step.refused;

@@ -129,6 +129,19 @@ impl Log {
         self.0.iter().map(|entry| i64::from(entry.permits)).sum()
     }
 
+    /// Returns the entries that are later than a score, the oldest first.
+    pub(super) fn after(&self, score: i64) -> impl Iterator<Item = &Entry> {
+        let from = self.0.partition_point(|entry| entry.score <= score);
+        self.0.range(from..)
+    }
+
+    /// The sum of those.
+    pub(super) fn permits_after(&self, score: i64) -> i64 {
+        let newest = self.0.iter().rev();
+        let after = newest.take_while(|entry| entry.score > score);
+        after.map(|entry| i64::from(entry.permits)).sum()
+    }
+
     /// Gives each of `needs`, in ascending order, the score of the entry whose expiry frees what it
     /// lacks beside what is `left`, or of the last one; `already` where it lacks nothing.
     pub(super) fn due(&self, needs: &mut [Needs], left: i64, already: i64) {
@@ -149,14 +162,15 @@ impl Log {
         self.0.len()
     }
 
-    /// Merges the entries of each part of time, which is a `width` of scores, to the last of them:
+    /// Merges the entries of each part of time, which is a width of scores, to the last of them:
     /// one that is merged again moves no further. So many of the newest stay as they are.
-    pub(super) fn merge(&mut self, width: i64, newest: usize) {
+    pub(super) fn merge(&mut self, width_at: impl Fn(i64) -> i64, newest: usize) {
         let mut part = None;
         let mut merged: VecDeque<Entry> = VecDeque::new();
         let newest = self.0.split_off(self.0.len().saturating_sub(newest));
         for entry in self.0.drain(..) {
-            let its_part = entry.score.div_euclid(width.max(1));
+            let width = width_at(entry.score).max(1);
+            let its_part = (width, entry.score.div_euclid(width));
             if part == Some(its_part)
                 && let Some(slot) = merged.back_mut()
                 && let Some(permits) = slot.permits.checked_add(entry.permits)

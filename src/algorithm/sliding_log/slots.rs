@@ -34,7 +34,7 @@ impl SlidingLog {
     /// Finds the bucket of now. If it has no entry yet, up to two that have expired make room for
     /// one: a limiter that is never exhausted would keep them all.
     pub(super) fn open_bucket(&mut self, call: &CallContext, value: i64) -> i64 {
-        let Some(bucket) = &mut self.bucket else {
+        let Some(bucket) = self.bucket_mut() else {
             return value;
         };
         bucket.end = bucket.slots.end(call.now.score(), call.interval());
@@ -48,10 +48,10 @@ impl SlidingLog {
     /// Records a grant in the bucket.
     pub(super) fn add_to_bucket(&mut self, permits: u32, id: PermitId) {
         let is_full = |bucket: &Bucket| bucket.permits.checked_add(permits).is_none();
-        if self.bucket.as_deref().is_some_and(is_full) {
+        if self.bucket().is_some_and(is_full) {
             self.write_bucket();
         }
-        if let Some(bucket) = &mut self.bucket {
+        if let Some(bucket) = self.bucket_mut() {
             bucket.permits += permits;
             bucket.own = id;
         }
@@ -59,7 +59,7 @@ impl SlidingLog {
 
     /// Writes what was recorded: one of the sum takes the place of the bucket's entry.
     pub(super) fn write_bucket(&mut self) {
-        let bucket = self.bucket.as_deref().copied();
+        let bucket = self.bucket().copied();
         let Some(Bucket {
             end, permits, own, ..
         }) = bucket.filter(|bucket| bucket.permits > 0)
@@ -88,7 +88,7 @@ impl SlidingLog {
             }
             self.log.insert(entry(id, sum));
         }
-        if let Some(bucket) = &mut self.bucket {
+        if let Some(bucket) = self.bucket_mut() {
             bucket.permits = 0;
         }
     }

@@ -13,7 +13,7 @@ use std::{
 use http::{Request, Response};
 use tower_layer::Layer;
 use tower_ratelimit::{
-    ConfigError, Limit, MemoryStore, RateLimit, RateLimitLayer, Rules,
+    ConfigError, Limit, MemoryStore, MemoryStoreBuilder, RateLimit, RateLimitLayer, Rules,
     observe::{Decided, Observer, RequestResult, RuleResult},
     testing::ManualClock,
 };
@@ -98,13 +98,7 @@ impl Observer for Recorder {
                 effect.rules.len() - 1
             });
             let row = &mut effect.rules[at];
-            let limit_of = if met.in_flight {
-                Limit::try_in_flight
-            } else {
-                Limit::try_new
-            };
-            let limit = met.limit.and_then(|(of, per)| limit_of(of, per).ok());
-            row.limit = limit.or(row.limit);
+            row.limit = met.limit.or(row.limit);
             (row.shadow, row.cost) = (met.shadow, met.permits);
             row.met += 1;
             if met.result == RuleResult::MissingKey {
@@ -154,15 +148,18 @@ pub(crate) struct Stage {
 }
 
 impl Stage {
+    /// Makes the layer. The store that the rules are for is not known: it has its own format, or
+    /// else Redisson's, which has slots.
     pub(crate) fn new(rules: Rules) -> Result<Self, ConfigError> {
+        let in_own = Self::of(rules.clone(), MemoryStore::builder());
+        in_own.or_else(|_| Self::of(rules, MemoryStore::builder().redisson()))
+    }
+
+    fn of(rules: Rules, store: MemoryStoreBuilder) -> Result<Self, ConfigError> {
         let clock = ManualClock::new();
         clock.set(Duration::ZERO);
         // No bound, and so no estimates: each caller is counted exactly.
-        let store = MemoryStore::builder()
-            .redisson()
-            .max_limiters(usize::MAX)
-            .clock(clock.clone())
-            .build();
+        let store = store.max_limiters(usize::MAX).clock(clock.clone()).build();
         let recorder = Arc::new(Recorder::default());
         let layer = RateLimitLayer::builder(&store)
             .rules(rules)

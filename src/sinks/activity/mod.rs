@@ -292,10 +292,15 @@ fn sampled(before: u64) -> Option<u64> {
 
 /// Returns the row of a rule; `is_met` is false if no rule in force has met a request.
 fn row(rule: &RuleCounts, is_met: bool) -> Value {
-    let [permits, interval] = rule.limit.each_ref().map(|it| it.load(Relaxed));
+    let limits = rule
+        .limits
+        .iter()
+        .map(|it| it.each_ref().map(|it| it.load(Relaxed)));
+    let limits = limits.filter(|[permits, _]| *permits > 0);
+    let limits = limits.map(|[permits, ms]| json!({ "permits": permits, "interval_ms": ms }));
     json!({
         "name": rule.name.as_deref(),
-        "limit": (permits > 0).then(|| json!({ "permits": permits, "interval_ms": interval })),
+        "limits": limits.collect::<Vec<_>>(),
         "shadow": rule.shadow.load(Relaxed),
         "met": is_met,
         "results": rule.counts.shown(RuleResult::ALL),

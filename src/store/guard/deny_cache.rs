@@ -376,14 +376,16 @@ impl KnownRefusal {
         let ([known], [asked]) = (&*self.charges, &mut *demand.charges) else {
             return self.refusal(elapsed);
         };
-        asked.standing = self.standing(known, elapsed);
+        asked.standing = self.standing(&known.standing, elapsed);
+        asked.each = self.each(known, elapsed);
         self.by(mem::take(&mut demand.charges), elapsed)
     }
 
     /// Returns the refusal as it is at another time.
     fn refusal(&self, elapsed: Duration) -> Refusal {
         let each = self.charges.iter().map(|known| Charge {
-            standing: self.standing(known, elapsed),
+            standing: self.standing(&known.standing, elapsed),
+            each: self.each(known, elapsed),
             ..known.clone()
         });
         self.by(each.collect(), elapsed)
@@ -395,10 +397,16 @@ impl KnownRefusal {
         Refusal::by_limits(charges, wait, Source::Cache)
     }
 
-    /// Returns how the limit of one of its charges stands then.
+    /// Returns how each of several limits of one of its charges stands then.
     #[inline]
-    fn standing(&self, known: &Charge, elapsed: Duration) -> Standing {
-        let before = &known.standing;
+    fn each(&self, known: &Charge, elapsed: Duration) -> Option<Box<[Standing]>> {
+        let each = known.each.as_deref()?.iter();
+        Some(each.map(|before| self.standing(before, elapsed)).collect())
+    }
+
+    /// Returns how a limit of one of its charges stands then.
+    #[inline]
+    fn standing(&self, before: &Standing, elapsed: Duration) -> Standing {
         let wait = before.wait.map(|wait| self.left(wait, elapsed));
         let wait = wait.filter(|wait| !wait.is_zero());
         Standing {

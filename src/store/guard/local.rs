@@ -142,7 +142,7 @@ impl<L: StandIn> Locals<L> {
             let limit = if limit.is_per_client() {
                 limit
             } else {
-                limit.with_permits(part(share, limit.permits()))
+                limit.with_permits(|permits| part(share, permits))
             };
             let limit = LimitSource::Code(limit.for_request_key());
             charges.push(charge.clone().by(limit));

@@ -176,7 +176,7 @@ pub(crate) fn decide(
     let answers = call::acquire(limiters, &sent, now).unwrap();
     let answers = run.iter().zip(answers.iter());
     answers
-        .map(|(demand, answer)| demand.decision(&[*answer]))
+        .map(|(demand, answer)| demand.decision(std::slice::from_ref(answer)))
         .collect()
 }
 

@@ -27,7 +27,7 @@ pub struct MemoryStoreBuilder {
     /// The system's, steadied, if there is none.
     clock: Option<Arc<dyn Clock>>,
     observers: Observers,
-    in_redisson: bool,
+    in_redisson: Option<bool>,
     /// Set if every call fails.
     #[cfg(feature = "test-util")]
     failing: Option<ErrorKind>,
@@ -39,7 +39,7 @@ impl MemoryStoreBuilder {
             max_limiters: MOST_LIMITERS,
             clock: None,
             observers: Observers::default(),
-            in_redisson: false,
+            in_redisson: Some(false),
             #[cfg(feature = "test-util")]
             failing: None,
         }
@@ -76,7 +76,15 @@ impl MemoryStoreBuilder {
     /// ```
     #[must_use]
     pub fn redisson(mut self) -> Self {
-        self.in_redisson = true;
+        self.in_redisson = Some(true);
+        self
+    }
+
+    /// Lets each rule have the format that it can have: for rules of a file, whose store is not
+    /// known.
+    #[cfg(feature = "config")]
+    pub(crate) fn in_any_format(mut self) -> Self {
+        self.in_redisson = None;
         self
     }
 

@@ -67,7 +67,7 @@ pub(super) struct Locked<'a> {
 impl Untracked {
     /// Returns whether a name with this limit can be counted here.
     pub(super) fn can_count(limit: Option<&Limit>) -> bool {
-        limit.is_some_and(|limit| limit.permits() <= MOST_PERMITS)
+        limit.is_some_and(|limit| limit.permits() <= MOST_PERMITS && !limit.is_several())
     }
 
     /// Returns whether there may be untracked names. Once a caller has locked the shard of a name,

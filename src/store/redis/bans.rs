@@ -179,7 +179,7 @@ impl Server {
             answers.push(Answer::of_banned(limit, back, Now::millis(0)));
         }
         let all = answers.iter().cycle().take(answers.len() * run.len());
-        all.copied().collect()
+        all.cloned().collect()
     }
 
     /// Carries out a verb for bans, in either format; `None` for others.

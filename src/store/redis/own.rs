@@ -331,7 +331,7 @@ impl Server {
         let stored = limit.stored();
         let (rate, interval) = (stored.rate, stored.interval);
         match counting.algorithm {
-            Algorithm::SlidingLog => return Ok(Row::Log(log::Row { rate, interval })),
+            Algorithm::SlidingLog => return Ok(Row::Log(log::Row::of(limit))),
             Algorithm::FixedWindow => return Ok(Row::Window(window::Row { rate, interval })),
             Algorithm::Gcra => {
                 let pace = Pace::of(rate, interval);

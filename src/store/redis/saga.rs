@@ -104,7 +104,8 @@ impl Server {
 fn likelier_to_refuse(a: &Charge, b: &Charge) -> Ordering {
     let part = |charge: &Charge, of: &Charge| {
         let limit = of.limiter.of.limit.given();
-        u128::from(charge.permits) * u128::from(limit.map_or(u64::MAX, |limit| limit.permits()))
+        u128::from(charge.permits)
+            * u128::from(limit.map_or(u64::MAX, |limit| limit.most_permits()))
     };
     part(b, a).cmp(&part(a, b))
 }

@@ -178,7 +178,7 @@ impl RedisStore {
         let about = About {
             prefix: Arc::clone(&settings.prefix),
             address: source.shown.clone(),
-            in_redisson: settings.in_redisson,
+            in_redisson: Some(settings.in_redisson),
             observers: settings.observers.clone(),
             ..About::default()
         };

@@ -1,6 +1,6 @@
 //! How a limit stands after a decision: [`Standing`].
 
-use std::time::Duration;
+use std::{cmp, time::Duration};
 
 use crate::values::clock::Millis;
 
@@ -23,6 +23,21 @@ pub(crate) struct Standing {
 }
 
 impl Standing {
+    /// Orders limits: first those that refuse, the longest wait first, then the others, the
+    /// smallest remaining part first.
+    pub(crate) fn by_tightness(&self, other: &Self) -> cmp::Ordering {
+        let refusal = |limit: &Self| {
+            let wait = limit.wait.unwrap_or(Duration::MAX);
+            limit.refused.then_some(wait)
+        };
+        let part = |limit: &Self, of: &Self| {
+            let remaining = limit.remaining.unwrap_or(limit.permits);
+            u128::from(remaining) * u128::from(of.permits)
+        };
+        let refusals = refusal(other).cmp(&refusal(self));
+        refusals.then_with(|| part(self, other).cmp(&part(other, self)))
+    }
+
     pub(crate) fn interval(&self) -> Duration {
         Duration::from_millis(self.interval)
     }

@@ -105,7 +105,7 @@ impl Grant {
     /// Returns the limits that applied, the one closest to exhaustion first.
     ///
     /// Empty if no store answered: see [`source`](Self::source).
-    pub fn limits(&self) -> impl ExactSizeIterator<Item = LimitState<'_>> {
+    pub fn limits(&self) -> impl Iterator<Item = LimitState<'_>> {
         LimitState::each(self.charges(), true)
     }
 

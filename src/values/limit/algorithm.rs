@@ -2,7 +2,7 @@
 
 use std::{fmt, str::FromStr, time::Duration};
 
-use super::{Calendar, Limit, Slots};
+use super::{Calendar, Limit, Shorter, Slots};
 use crate::values::error::{ConfigError, bail, config_error};
 
 /// The algorithm that counts the permits in use.
@@ -216,6 +216,8 @@ pub(crate) struct Counting {
     pub(crate) slots: Option<Slots>,
     /// Set with [`Algorithm::Calendar`] alone.
     pub(crate) calendar: Option<Calendar>,
+    /// The limits beside the longest, which only a log in our own format has.
+    pub(crate) shorter: Shorter,
     /// Set if its limiters are in Redisson's format, which Java shares, where the algorithm has it.
     pub(crate) is_shared: bool,
 }
@@ -224,7 +226,10 @@ impl Counting {
     /// Returns how a limit is counted: by its calendar, if it has one, else like this.
     pub(crate) fn of(self, limit: Option<&Limit>) -> Self {
         match limit.and_then(Limit::calendar) {
-            None => self,
+            None => Self {
+                shorter: limit.map(Limit::shorter).unwrap_or_default(),
+                ..self
+            },
             calendar => Self {
                 algorithm: Algorithm::Calendar,
                 slots: None,

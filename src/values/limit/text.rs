@@ -1,9 +1,12 @@
 //! Limits and times as text: `100/1m`, `90s`.
 
-use std::{fmt, str::FromStr, time::Duration};
+use std::{borrow::Cow, fmt, str::FromStr, time::Duration};
 
 use super::Limit;
-use crate::values::error::{ConfigError, config_error};
+use crate::values::{
+    clock::Millis,
+    error::{ConfigError, config_error},
+};
 
 /// The units of time, each with its milliseconds, the longest first.
 const UNITS: [(&str, u64); 5] = [
@@ -27,7 +30,8 @@ const BY_CALENDAR: &str = if cfg!(feature = "calendar") {
 /// Reads permits, a slash and a time, as rules files have them: `100/1m`, `5/s`; or
 /// [places in flight](Limit::in_flight), a slash and the longest time: `4 in flight/30s`. With
 /// feature `calendar` also a day, week or month, its zone and its first day: `100/day`,
-/// `10000/month Europe/Berlin from 15`.
+/// `10000/month Europe/Berlin from 15`. [Several limits](Limit::and) are joined by ` and `:
+/// `10/s and 500/h`.
 ///
 /// # Errors
 ///
@@ -48,10 +52,15 @@ impl FromStr for Limit {
     type Err = ConfigError;
 
     fn from_str(text: &str) -> Result<Self, ConfigError> {
+        if let Some((one, others)) = text.split_once(" and ") {
+            let (one, others): (Self, Self) = (one.parse()?, others.parse()?);
+            let joined = one.joined(others);
+            return joined.map_err(|reason| config_error!(Limit: "{text:?} is no rate: {reason}"));
+        }
         let refuse = || {
             config_error!(Limit: "{text:?} is not a rate: write permits, a slash and a time, as in \
                 `100/1m` or `5/s`, or places, as in `4 in flight/30s`; times end in ms, s, m, h or \
-                d{BY_CALENDAR}")
+                d, and several limits are joined by ` and `{BY_CALENDAR}")
         };
         let (permits, interval) = text.split_once('/').ok_or_else(refuse)?;
         let (permits, interval) = (permits.trim(), interval.trim());
@@ -75,7 +84,8 @@ impl FromStr for Limit {
 }
 
 /// Writes permits, a slash and a time in the longest unit that divides it, as rules files have
-/// them: `100/1m`, `4 in flight/30s`. What is [per client](Limit::per_client), or the
+/// them: `100/1m`, `4 in flight/30s`; of [several limits](Limit::and) the shortest first:
+/// `10/1s and 500/1h`. What is [per client](Limit::per_client), or the
 /// [keep-alive time](Limit::keep_alive), has no place in the text.
 impl fmt::Display for Limit {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -83,10 +93,24 @@ impl fmt::Display for Limit {
         if let Some(calendar) = self.calendar {
             return write!(f, "{}/{calendar}", self.permits);
         }
-        let fits = |unit: &&(&str, u64)| self.interval.is_multiple_of(unit.1);
+        for (number, part) in self.parts().rev().enumerate() {
+            let begin = if number > 0 { " and " } else { "" };
+            let time = TimeText(part.interval);
+            let places = if self.in_flight { " in flight" } else { "" };
+            write!(f, "{begin}{}{places}/{time}", part.permits)?;
+        }
+        Ok(())
+    }
+}
+
+/// Writes a time in ms in the longest unit that divides it: `1h`.
+struct TimeText(Millis);
+
+impl fmt::Display for TimeText {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let fits = |unit: &&(&str, u64)| self.0.is_multiple_of(unit.1);
         let (unit, of) = UNITS.iter().find(fits).unwrap_or(&("ms", 1));
-        let places = if self.in_flight { " in flight" } else { "" };
-        write!(f, "{}{places}/{}{unit}", self.permits, self.interval / of)
+        write!(f, "{}{unit}", self.0 / of)
     }
 }
 
@@ -152,6 +176,16 @@ impl<'de> serde::Deserialize<'de> for Limit {
     }
 }
 
+/// Returns the name of one of several limits: the shortest has that of the rule, and the others add
+/// their interval: `api.1h`.
+pub(crate) fn name_of_part(name: &str, is_shortest: bool, interval: Millis) -> Cow<'_, str> {
+    if is_shortest {
+        name.into()
+    } else {
+        format!("{name}.{}", TimeText(interval)).into()
+    }
+}
+
 /// Reads a whole number and a unit.
 pub(crate) fn time(text: &str) -> Option<Duration> {
     let digits = text.bytes().take_while(u8::is_ascii_digit).count();
@@ -194,6 +228,20 @@ mod tests {
         })
     }
 
+    /// One to six limits, which are one where they combine.
+    fn several() -> impl Strategy<Value = Result<Limit, &'static str>> {
+        let part = (1..2000u64, 1..2000u64);
+        let part = part.prop_map(|(permits, millis)| (permits, Duration::from_millis(millis)));
+        let parts = proptest::collection::vec(part, 1..7);
+        parts.prop_map(|parts| {
+            let mut limits = parts
+                .into_iter()
+                .map(|(permits, time)| Limit::new(permits, time));
+            let first = limits.next().unwrap();
+            limits.try_fold(first, Limit::joined)
+        })
+    }
+
     /// Texts near to rates, most of them wrong.
     fn texts() -> impl Strategy<Value = String> {
         let part = |parts: &'static [&'static str]| proptest::sample::select(parts);
@@ -222,6 +270,25 @@ mod tests {
         #[test]
         fn a_limit_reads_back(limit in limits()) {
             prop_assert_eq!(limit.to_string().parse(), Ok(limit));
+        }
+
+        #[test]
+        fn several_limits_read_back(limit in several()) {
+            if let Ok(limit) = limit {
+                prop_assert_eq!(limit.to_string().parse(), Ok(limit));
+            }
+        }
+
+        /// Each of them refuses some history that the others alone grant.
+        #[test]
+        fn no_limit_of_several_is_needless(limit in several()) {
+            let parts: Vec<_> = limit.iter().flat_map(Limit::parts).collect();
+            for (place, of) in parts.iter().enumerate() {
+                // As fast as the others grant.
+                let most = parts.iter().enumerate().filter(|(other, _)| *other != place);
+                let most = most.map(|(_, it)| it.permits * of.interval.div_ceil(it.interval)).min();
+                prop_assert!(most.is_none_or(|most| most > of.permits));
+            }
         }
 
         /// An error names the text or the value, and says what would be right.
@@ -325,6 +392,39 @@ mod tests {
         ] {
             let error = text.parse::<Limit>().unwrap_err();
             assert_eq!(error.kind(), crate::ConfigErrorKind::Limit, "{text}");
+        }
+    }
+
+    #[test]
+    fn limits_that_do_not_combine_say_why() {
+        for (text, why) in [
+            ("5/s and 9/s", "same interval"),
+            ("5/s and 5/m", "takes fewer permits: else the longer one"),
+            ("5/s and 300/m", "than the shorter one allows"),
+            ("1/s and 2/3s and 3/9s and 4/30s and 5/90s", "at most four"),
+        ] {
+            let error = text.parse::<Limit>().unwrap_err().to_string();
+            assert!(
+                error.contains(why) && error.contains(&format!("{text:?}")),
+                "{error}"
+            );
+        }
+        for text in [
+            "5/s and",
+            "and 5/s",
+            " and ",
+            "5/s and 5",
+            "5/s and 9/m and",
+        ] {
+            let error = text.parse::<Limit>().unwrap_err();
+            assert_eq!(error.kind(), crate::ConfigErrorKind::Limit, "{text}");
+        }
+        let several = Limit::per_second(5).and(Limit::per_minute(9));
+        for limit in [
+            several.per_client(),
+            several.keep_alive(Duration::from_secs(60)).unwrap(),
+        ] {
+            assert!(limit.joined(Limit::per_hour(99)).is_err());
         }
     }
 

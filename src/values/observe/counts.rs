@@ -3,15 +3,15 @@
 
 use std::{
     collections::BTreeMap,
+    iter,
     sync::{
         Arc,
         atomic::{AtomicBool, AtomicU64, Ordering::Relaxed},
     },
-    time::Duration,
 };
 
 use super::{DecidedRule, RuleResult};
-use crate::values::decision::source::Source;
+use crate::values::{decision::source::Source, limit::MOST_LIMITS};
 
 /// Counts above zero: for each result, by source.
 pub(crate) type Shown = BTreeMap<&'static str, BTreeMap<&'static str, u64>>;
@@ -55,9 +55,9 @@ pub(crate) struct RuleCounts {
     pub(crate) observer: Arc<()>,
     pub(crate) name: Option<Arc<str>>,
     pub(crate) counts: Counts<{ RuleResult::ALL.len() }>,
-    /// Permits and milliseconds of the limit that was last seen; zero if none was, and the time of
-    /// places in flight.
-    pub(crate) limit: [AtomicU64; 2],
+    /// Permits and milliseconds of each limit that was last seen, the shortest first; zero for none,
+    /// and for the time of places in flight.
+    pub(crate) limits: [[AtomicU64; 2]; MOST_LIMITS],
     pub(crate) shadow: AtomicBool,
 }
 
@@ -67,16 +67,19 @@ impl RuleCounts {
             observer: Arc::clone(observer),
             name: name.map(Arc::from),
             counts: Counts::default(),
-            limit: Default::default(),
+            limits: Default::default(),
             shadow: AtomicBool::default(),
         }
     }
 
     /// Counts a decision, and returns how many like it there were before.
     pub(crate) fn add(&self, rule: &DecidedRule<'_>, source: Source) -> u64 {
-        if let Some((permits, interval)) = rule.limit.or(rule.observed.limit) {
-            let interval = if rule.in_flight { 0 } else { millis(interval) };
-            for (last, now) in self.limit.iter().zip([permits, interval]) {
+        if let Some(limit) = rule.limit.or(rule.observed.limit) {
+            let timed = u64::from(!limit.is_in_flight());
+            let parts = limit.parts().rev();
+            let parts = parts.map(|part| [part.permits, part.interval * timed]);
+            let parts = parts.chain(iter::repeat([0; 2]));
+            for (last, now) in self.limits.iter().flatten().zip(parts.flatten()) {
                 // The plain load keeps the cache line shared where nothing changes.
                 if last.load(Relaxed) != now {
                     last.store(now, Relaxed);
@@ -88,8 +91,4 @@ impl RuleCounts {
         }
         self.counts.add(rule.result as usize, source)
     }
-}
-
-fn millis(time: Duration) -> u64 {
-    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
 }

@@ -3,15 +3,17 @@
 
 #[cfg(any(feature = "page", feature = "redis"))]
 use std::sync::Arc;
-use std::{sync::OnceLock, time::Duration};
+use std::sync::OnceLock;
 
 #[cfg(feature = "metrics")]
 use metrics::Counter;
 
+use crate::values::limit::Limit;
+
 /// Stands beside the name of a rule, and goes with it.
 #[derive(Debug, Default)]
 pub(crate) struct ObservedRule {
-    /// The permits of a limit that is fixed in code or file, and its interval.
+    /// A limit that is fixed in code or file.
     #[cfg_attr(
         not(any(feature = "metrics", feature = "page")),
         allow(
@@ -19,7 +21,7 @@ pub(crate) struct ObservedRule {
             reason = "metrics have a gauge of it, and the page shows it"
         )
     )]
-    pub(crate) limit: Option<(u64, Duration)>,
+    pub(crate) limit: Option<Limit>,
     /// The lengths of what stands around the identity in its limiters' names, if observers are
     /// shown it.
     pub(crate) shown: Option<(usize, usize)>,
@@ -38,7 +40,7 @@ impl ObservedRule {
         clippy::needless_update,
         reason = "without features no observer keeps anything"
     )]
-    pub(crate) fn new(limit: Option<(u64, Duration)>, shown: Option<(usize, usize)>) -> Self {
+    pub(crate) fn new(limit: Option<Limit>, shown: Option<(usize, usize)>) -> Self {
         Self {
             limit,
             shown,

@@ -4,16 +4,17 @@
 //! Written by hand in the canonical form of RFC 9651; `tests/pure/headers.rs` reads them with an
 //! independent parser.
 
-use std::{ptr, time::Duration};
+use std::{borrow::Cow, ptr, time::Duration};
 
 use http::{Extensions, HeaderMap, HeaderName, HeaderValue, header, response::Parts};
 
 use super::copies::{self, Copies};
 use crate::values::{
-    charge::Charge,
+    charge::{Charge, Standing},
     clock::{Clock, Millis, SystemClock},
     decision::{Decision, Grant},
     error::{ConfigError, bail},
+    limit::name_of_part,
     name::Short,
 };
 
@@ -131,11 +132,34 @@ impl Wrote {
     }
 }
 
+/// One limit of a decision that is not hidden.
+#[derive(Clone, Copy)]
+pub(super) struct Shown<'a> {
+    /// Set for the first of the decision.
+    is_first: bool,
+    charge: &'a Charge,
+    pub(super) standing: &'a Standing,
+}
+
+impl Shown<'_> {
+    /// Returns the name that it has in responses.
+    #[inline]
+    pub(super) fn name(&self) -> Cow<'_, str> {
+        if self.charge.each.is_none() {
+            return Cow::Borrowed(&self.charge.of().name);
+        }
+        let interval = self.standing.interval;
+        let mut each = self.charge.standings().iter();
+        let is_shortest = !each.any(|other| other.interval < interval);
+        name_of_part(&self.charge.of().name, is_shortest, interval)
+    }
+}
+
 /// The parts of a decision that the fields report.
 struct Report<'a> {
     limits: &'a [Charge],
-    /// The first that is shown, with its place.
-    tightest: (usize, &'a Charge),
+    /// The first that is shown.
+    tightest: Shown<'a>,
     kind: DecisionKind,
     /// True if the inner service sends a `Retry-After` itself.
     retries_elsewhere: bool,
@@ -189,7 +213,7 @@ impl Fields {
     /// Writes the fields of a decision. The extensions have the decisions and numbers of inner
     /// layers.
     pub(crate) fn write(&self, limits: &[Charge], kind: DecisionKind, head: &mut Parts) {
-        let Some(tightest) = shown(limits).next() else {
+        let Some(tightest) = first_shown(limits) else {
             return;
         };
         let report = Report {
@@ -208,7 +232,7 @@ impl Fields {
             }
             Some(Policy::Draft6) => {
                 add(headers, POLICY, report.nameless_policies(), first);
-                if report.tightest.1.standing.remaining.is_some() {
+                if report.tightest.standing.remaining.is_some() {
                     report.write_numbers(head, &DRAFT6, ResetUnit::DeltaSeconds);
                 }
             }
@@ -223,13 +247,13 @@ impl Fields {
 impl Report<'_> {
     /// Returns the seconds until all permits of `limit` are free or, if it refused, until it has
     /// room.
-    fn reset(&self, place: usize, limit: &Charge) -> Option<u64> {
+    fn reset(&self, limit: Shown<'_>) -> Option<u64> {
         match self.kind {
             // When requests end, nothing knows.
-            DecisionKind::Granted if limit.of().is_in_flight() => None,
+            DecisionKind::Granted if limit.charge.of().is_in_flight() => None,
             DecisionKind::Granted => Some(ceil(limit.standing.reset_after)),
             // The wait of the first is the longest; the others have their own, or room.
-            DecisionKind::Refused(retry_after) if place == 0 => retry_after,
+            DecisionKind::Refused(retry_after) if limit.is_first => retry_after,
             DecisionKind::Refused(_) => limit.standing.retry_after().map(ceil),
         }
     }
@@ -237,33 +261,33 @@ impl Report<'_> {
     /// Returns `"api";r=9;t=60`.
     fn limits_left(&self) -> Option<HeaderValue> {
         let mut text = Short::default();
-        for (place, limit) in shown(self.limits) {
+        shown(self.limits).for_each(|limit| {
             let Some(remaining) = limit.standing.remaining else {
-                continue;
+                return;
             };
-            push_name(&mut text, &limit.of().name);
+            push_name(&mut text, &limit.name());
             push_number(&mut text, ";r=", remaining);
             let more_after = match self.kind {
                 // Section 6 of the draft: Retry-After must not be earlier than `t`.
                 DecisionKind::Granted if self.retries_elsewhere => None,
                 DecisionKind::Granted => limit.standing.next_after().map(ceil),
-                DecisionKind::Refused(_) => self.reset(place, limit),
+                DecisionKind::Refused(_) => self.reset(limit),
             };
             if let Some(more_after) = more_after {
                 push_number(&mut text, ";t=", more_after);
             }
-        }
+        });
         value(&text)
     }
 
     /// Returns `"api";q=10;w=60`.
     fn policies(&self) -> Option<HeaderValue> {
         // It is the one that is shown.
-        if let [only] = self.limits {
-            return policy(only);
+        if let [Charge { each: None, .. }] = self.limits {
+            return policy(self.tightest);
         }
         let mut text = Short::default();
-        for (_, limit) in shown(self.limits) {
+        for limit in shown(self.limits) {
             if !text.is_empty() {
                 text.push(b", ");
             }
@@ -275,7 +299,7 @@ impl Report<'_> {
     /// Returns `10;w=60`; without a window it would not be a policy.
     fn nameless_policies(&self) -> Option<HeaderValue> {
         let mut text = Short::default();
-        for (_, limit) in shown(self.limits) {
+        for limit in shown(self.limits) {
             if let Some(window) = window(limit) {
                 let begin = if text.is_empty() { "" } else { ", " };
                 push_number(&mut text, begin, limit.standing.permits);
@@ -288,7 +312,7 @@ impl Report<'_> {
     /// Writes three numbers, unless another limiter has written its own or a limit within is closer
     /// to exhaustion.
     fn write_numbers(&self, head: &mut Parts, names: &[HeaderName; 3], unit: ResetUnit) {
-        let (place, limit) = self.tightest;
+        let limit = self.tightest;
         let (headers, extensions) = (&mut head.headers, &mut head.extensions);
         if names.iter().any(|name| headers.contains_key(name)) {
             // A number that was changed on its way belongs to whatever changed it.
@@ -316,8 +340,8 @@ impl Report<'_> {
         let Some(remaining) = limit.standing.remaining else {
             return;
         };
-        let reset = self.reset(place, limit);
-        if reset.is_some() || limit.of().is_in_flight() {
+        let reset = self.reset(limit);
+        if reset.is_some() || limit.charge.of().is_in_flight() {
             insert(remaining_name, remaining);
         }
         let Some(reset) = reset else { return };
@@ -342,16 +366,35 @@ fn choose<T: Copy + PartialEq>(
     Ok(())
 }
 
-/// Returns the limits that are not hidden, each with its place in the decision.
-fn shown(limits: &[Charge]) -> impl Iterator<Item = (usize, &Charge)> {
-    let limits = limits.iter().enumerate();
-    limits.filter(|(_, limit)| !limit.is_hidden())
+/// Returns the limits that are not hidden.
+pub(super) fn shown(limits: &[Charge]) -> impl Iterator<Item = Shown<'_>> {
+    let charges = limits.iter().enumerate();
+    let charges = charges.filter(|(_, charge)| !charge.is_hidden());
+    charges.flat_map(|(place, charge)| {
+        let standings = charge.standings().iter().enumerate();
+        standings.map(move |(number, standing)| Shown {
+            is_first: place + number == 0,
+            charge,
+            standing,
+        })
+    })
+}
+
+/// Returns the first of these.
+fn first_shown(limits: &[Charge]) -> Option<Shown<'_>> {
+    let mut charges = limits.iter().enumerate();
+    let (place, charge) = charges.find(|(_, charge)| !charge.is_hidden())?;
+    Some(Shown {
+        is_first: place == 0,
+        charge,
+        standing: charge.tightest(),
+    })
 }
 
 /// Returns the permits left of the limit closest to exhaustion, if they are known and not hidden.
 /// After a refusal, none is left for this request.
 fn left(limits: &[Charge], kind: DecisionKind) -> Option<u64> {
-    let (_, limit) = shown(limits).next()?;
+    let limit = first_shown(limits)?;
     match kind {
         DecisionKind::Granted => limit.standing.remaining,
         DecisionKind::Refused(_) => Some(0),
@@ -415,17 +458,18 @@ thread_local! {
 }
 
 /// Returns `"api";q=10;qu="tokens";w=60`, which each response has, and which seldom changes.
-pub(super) fn policy(limit: &Charge) -> Option<HeaderValue> {
-    let shown = (limit.standing.permits, limit.standing.interval);
+pub(super) fn policy(limit: Shown<'_>) -> Option<HeaderValue> {
+    let (of, permits) = (limit.charge.of(), limit.standing.permits);
+    let shown = (permits, limit.standing.interval);
     let render = || render_policy(limit);
-    copies::copy_of(&POLICIES, limit.of(), limit.standing.permits, shown, render)
+    copies::copy_of(&POLICIES, of, permits, shown, render)
 }
 
-pub(super) fn render_policy(limit: &Charge) -> Option<HeaderValue> {
+pub(super) fn render_policy(limit: Shown<'_>) -> Option<HeaderValue> {
     let mut text = Short::default();
-    push_name(&mut text, &limit.of().name);
+    push_name(&mut text, &limit.name());
     push_number(&mut text, ";q=", limit.standing.permits);
-    let of = limit.of();
+    let of = limit.charge.of();
     let places = of.is_in_flight().then_some(CONCURRENT);
     if let Some(unit) = of.unit.as_deref().or(places) {
         // A word: it contains nothing to escape.
@@ -447,8 +491,9 @@ pub(crate) fn ceil(time: Duration) -> u64 {
 
 /// Returns the interval, if it is of whole seconds. Java may have stored one of zero. Places in
 /// flight have none: they come back earlier.
-fn window(limit: &Charge) -> Option<u64> {
+fn window(limit: Shown<'_>) -> Option<u64> {
     let interval = limit.standing.interval;
-    let is_whole = interval > 0 && interval.is_multiple_of(1000) && !limit.of().is_in_flight();
+    let is_whole =
+        interval > 0 && interval.is_multiple_of(1000) && !limit.charge.of().is_in_flight();
     is_whole.then_some(interval / 1000)
 }

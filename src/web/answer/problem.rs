@@ -5,11 +5,8 @@ use std::borrow::Cow;
 use bytes::Bytes;
 use http::{HeaderValue, Response, StatusCode, header};
 
-use super::meaning::meaning;
-use crate::values::{
-    charge::Charge,
-    decision::{Refusal, RefusalKind},
-};
+use super::{headers::shown, meaning::meaning};
+use crate::values::decision::{Refusal, RefusalKind};
 
 const TEXT: HeaderValue = HeaderValue::from_static("text/plain; charset=utf-8");
 const PROBLEM: HeaderValue = HeaderValue::from_static("application/problem+json");
@@ -74,10 +71,10 @@ fn problem(refusal: &Refusal, status: StatusCode, detail: &str) -> String {
     let of_status = ("about:blank", status.canonical_reason().unwrap_or_default());
     let (kind, title) = of_draft.unwrap_or(of_status);
     let (status, detail) = (status.as_str(), escaped(detail));
-    let violated = |it: &&Charge| of_draft.is_some() && it.standing.refused && !it.is_hidden();
-    let violated = refusal.charges.iter().filter(violated);
+    let violated =
+        shown(&refusal.charges).filter(|limit| of_draft.is_some() && limit.standing.refused);
     // Names of rules contain nothing to escape.
-    let violated: Vec<_> = violated.map(|it| &*it.of().name).collect();
+    let violated: Vec<_> = violated.map(|limit| limit.name().into_owned()).collect();
     let policies = if violated.is_empty() {
         String::new()
     } else {

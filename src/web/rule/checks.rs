@@ -13,9 +13,13 @@ use crate::{
 };
 
 impl Rule {
-    /// Checks its settings for a store that keeps all limiters `in_redisson`'s format or not.
+    /// Checks its settings for a store that keeps all limiters `in_redisson`'s format or not, or is
+    /// not known.
     /// Returns what is known of its key; `None` without one.
-    pub(super) fn check(&self, in_redisson: bool) -> Result<Option<KeyTraits>, ConfigError> {
+    pub(super) fn check(
+        &self,
+        in_redisson: Option<bool>,
+    ) -> Result<Option<KeyTraits>, ConfigError> {
         let label = self.label();
         check_rule_name(label)?;
         if let Some(unit) = &self.unit {
@@ -71,8 +75,9 @@ impl Rule {
     }
 
     /// Returns whether its limiters are in Redisson's format, where the algorithm has that.
-    pub(super) fn is_shared(&self, in_redisson: bool) -> bool {
-        in_redisson || matches!(self.limit, LimitOf::Shared(_))
+    pub(super) fn is_shared(&self, in_redisson: Option<bool>) -> bool {
+        let can_be = || !self.known_limits().any(Limit::is_several);
+        in_redisson.unwrap_or_else(can_be) || matches!(self.limit, LimitOf::Shared(_))
     }
 
     /// Checks that its limit is one that a store can have.
@@ -91,7 +96,7 @@ impl Rule {
     /// Checks that a fixed cost is between 1 and the limits that are known.
     pub(crate) fn check_cost(&self, cost: u32) -> Result<(), ConfigError> {
         let mut limits = self.known_limits();
-        if cost == 0 || limits.any(|limit| u64::from(cost) > limit.permits()) {
+        if cost == 0 || limits.any(|limit| u64::from(cost) > limit.most_permits()) {
             let rule = self.label();
             bail!(Rule: "rule {rule:?} costs {cost} permits: the cost must be between 1 and the \
                 limit");

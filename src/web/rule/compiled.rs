@@ -369,8 +369,8 @@ impl Rule {
             counting: Counting {
                 algorithm: self.algorithm,
                 slots: self.checked_slots()?,
-                calendar: None,
                 is_shared,
+                ..Counting::default()
             },
             lease: (!self.lease.is_zero()).then_some(self.lease),
             key_is_bounded,
@@ -393,7 +393,7 @@ impl Rule {
         let compiled = self.compiled(observers, key_is_bounded, is_shared)?;
         let named = |label: &str, naming: Naming, limit: LimitSource| {
             let fixed = match limit {
-                LimitSource::Code(limit) => Some((limit.permits(), limit.interval())),
+                LimitSource::Code(limit) => Some(limit),
                 _ => None,
             };
             let shown = self.observe_keys.then(|| naming.around());

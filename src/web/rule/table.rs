@@ -342,7 +342,6 @@ impl CompiledRules {
             shadow: false,
             permits: 0,
             limit: None,
-            in_flight: rule.of.is_in_flight(),
             remaining: None,
             key: None,
             key_hash: 0,

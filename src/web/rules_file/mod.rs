@@ -184,7 +184,7 @@ impl RulesFile {
         let rules = self.read(text).map_err(|mistake| mistake.in_text(text))?;
         // Also runs the checks of a layer, so that a file can be checked without one.
         // What the layer's store has besides is known when it is built.
-        let store = MemoryStore::builder().redisson().build().handle().0;
+        let store = MemoryStore::builder().in_any_format().build().handle().0;
         let defaults = Defaults::default();
         CompiledRules::new(rules.clone(), &*store, defaults, Holder::default())?;
         Ok(rules)

@@ -362,7 +362,7 @@ fn is_same(a: &Demand, b: &Demand) -> bool {
     let question = |demand: &Demand| -> Vec<_> {
         let charges = demand.charges();
         let question =
-            charges.map(|charge| (charge.name().clone(), charge.limit(), charge.permits));
+            charges.map(|charge| (charge.name().clone(), *charge.limit(), charge.permits));
         question.collect()
     };
     a.wants_remaining == b.wants_remaining && question(a) == question(b)

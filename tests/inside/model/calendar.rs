@@ -197,7 +197,7 @@ impl Pair {
             let expected = Answer {
                 changed: answer.changed,
                 taken: answer.taken,
-                ..*expected
+                ..expected.clone()
             };
             assert_same(answer, &expected, TOLERANCE);
         }
@@ -385,7 +385,7 @@ fn ask_all(pairs: &mut [Pair; LIMITERS], asked: &Asked) {
     let rows: Vec<_> = which.iter().map(row).collect();
     let of = CompiledLimit::unnamed("model");
     let charge = |limiter: &usize, (permits, shadow): (u32, bool)| {
-        let limit = Limit::monthly(1).with_permits(asked.rates[*limiter]);
+        let limit = Limit::monthly(1).with_permits(|_| asked.rates[*limiter]);
         let name = pairs[*limiter].name.clone();
         Charge {
             shadow,
@@ -453,7 +453,7 @@ fn ask_all(pairs: &mut [Pair; LIMITERS], asked: &Asked) {
     for (place, limiter) in which.iter().enumerate() {
         let of_this = |answers: &[Answer]| -> Vec<Answer> {
             let answers = answers.iter().skip(place);
-            answers.step_by(which.len()).copied().collect()
+            answers.step_by(which.len()).cloned().collect()
         };
         let rate = asked.rates[*limiter];
         let permits = |demand: &Demand| demand.charges[place].permits;

@@ -114,7 +114,7 @@ fn a_number_that_is_spelled_otherwise_is_one() {
         };
         let [(script, command), _] = pair.commands(sent, how);
         let reply = pair.call(script, &command).unwrap();
-        let answer = redisson::read_answers(&reply, 1, 1).unwrap()[0];
+        let answer = redisson::read_answers(&reply, 1, 1).unwrap().remove(0);
         assert_eq!((answer.verdict, answer.remaining), (Verdict::Granted, 3));
         assert_eq!((answer.rate, answer.interval), (5, 1000));
         assert_eq!(pair.ask::<String>(&["GET", &value]), "3");

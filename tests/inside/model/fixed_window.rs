@@ -231,7 +231,7 @@ fn a_wait_ends_with_the_millisecond_after_the_window() {
     let mut exact = 0;
     for _ in 0..100 {
         let reply = pair.call(&ACQUIRE, &command).unwrap();
-        let answer = redisson::read_answers(&reply, 1, 1).unwrap()[0];
+        let answer = redisson::read_answers(&reply, 1, 1).unwrap().remove(0);
         assert_eq!(answer.wait, answer.reset);
         exact += u32::from(answer.now.tick + answer.wait == end + 1);
     }

@@ -387,7 +387,7 @@ impl Stage {
                     changed: Changed::Nothing,
                     taken: answer.taken.filter(|_| answer.verdict == Verdict::Granted),
                     now: Now::millis(0),
-                    ..*answer
+                    ..answer.clone()
                 };
                 answers.iter().map(shown).collect()
             };
@@ -419,7 +419,7 @@ impl Stage {
                         Answer {
                             taken,
                             wait,
-                            ..*said
+                            ..said.clone()
                         },
                         *expected
                     );
@@ -703,7 +703,7 @@ fn by_the_servers_clock_it_counts_in_microseconds() {
             Some(_) => asked.read_lone(&reply, &run).unwrap().unwrap(),
             None => asked.read(&reply, &run).unwrap(),
         };
-        let (now, answer) = (reply.now, reply.answers.unwrap()[0]);
+        let (now, answer) = (reply.now, reply.answers.unwrap().remove(0));
         let (cost, left) = (pace.cost(permits.into()), stage.state(0));
         if answer.verdict == Verdict::Granted {
             granted += 1;

@@ -166,7 +166,7 @@ impl Pair {
 
     pub(crate) fn send(&mut self, sent: Sent, how: How) -> Result<Answer, ErrorKind> {
         let answers = self.send_run(&[(sent, false)], how);
-        answers.map(|answers| answers[0])
+        answers.map(|answers| answers[0].clone())
     }
 
     /// The answers to callers, by any script.

@@ -29,7 +29,7 @@ fn replied(pair: &mut Pair, sent: Sent, how: How) -> (Value, Answer) {
     let reply = pair.call(script, &command).unwrap();
     let run = pair.acquires(&[(sent, false)], how);
     let answers = brief_answers(&reply, &run, pair.asks(how.exact)).unwrap();
-    (reply, answers[0])
+    (reply, answers[0].clone())
 }
 
 #[test]

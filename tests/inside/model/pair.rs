@@ -454,7 +454,7 @@ pub(crate) fn assert_same(replied: &Answer, expected: &Answer, tolerance: i64) {
         wait: 0,
         next: 0,
         reset: 0,
-        ..*answer
+        ..answer.clone()
     };
     assert_eq!(timeless(replied), timeless(expected));
     for (replied, expected) in [

@@ -39,6 +39,11 @@ pub trait Count {
     /// were fetched.
     fn state(&self) -> (State, bool, i64);
 
+    /// Returns what is told of each limit, if there are several: see [`Group`](super::reply::Group).
+    fn each(&self, _permits: i64) -> [Option<[i64; 3]>; 4] {
+        [None; 4]
+    }
+
     /// Returns what a caller of so many permits learns who has no room.
     fn refusal(&self, permits: i64) -> Refusal {
         Refusal::Full {

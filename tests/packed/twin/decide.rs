@@ -87,6 +87,7 @@ impl Counted<'_> {
         Group {
             room: (self.room > 0).then(|| self.count.standing()),
             refusal: (self.room < callers).then(refusal),
+            each: self.count.each(self.charge.permits),
             ahead,
         }
     }
@@ -135,7 +136,7 @@ impl Deciding<'_> {
             let banned = |charge: &Charge| Group {
                 refusal: Some(Refusal::Banned),
                 ahead: charge.ahead.map(|_| false),
-                room: None,
+                ..Group::default()
             };
             let charges = request.charges.iter().map(banned).collect();
             return self.decided(0, charges, request);
@@ -305,9 +306,11 @@ impl Deciding<'_> {
     /// stand now.
     fn found(&self, request: &Request) -> Result<Outcome, Foreign> {
         let each = request.charges.iter().map(|charge| {
+            let count = self.count(charge)?;
             Ok(Group {
-                room: Some(self.count(charge)?.standing()),
+                room: Some(count.standing()),
                 refusal: None,
+                each: count.each(charge.permits),
                 ahead: charge.ahead.map(|_| false),
             })
         });

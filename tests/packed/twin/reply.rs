@@ -39,6 +39,9 @@ pub struct Group {
     pub room: Option<Standing>,
     /// Set if there is none for some.
     pub refusal: Option<Refusal>,
+    /// By several limits, of each: the permits left, the ms until there is one more, and those
+    /// until there is room, the greatest number if there never is
+    pub each: [Option<[i64; 3]>; 4],
     /// Whether permits were fetched ahead, if that was asked for
     pub ahead: Option<bool>,
 }
@@ -159,11 +162,16 @@ impl Reply {
 
 impl Group {
     fn put(&self, row: &Row, numbers: &mut Vec<i64>) {
+        let each = || self.each.into_iter().flatten();
         if let Some(standing) = self.room {
             standing.put(row, numbers);
+            numbers.extend(each().flat_map(|[left, next, _]| [left.max(0), next]));
         }
         if let Some(refusal) = self.refusal {
             refusal.put(row, numbers);
+            if refusal != Refusal::Banned {
+                numbers.extend(each().flat_map(|[left, _, wait]| [left, wait]));
+            }
         }
         numbers.extend(self.ahead.map(i64::from));
     }

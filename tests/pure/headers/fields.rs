@@ -80,6 +80,48 @@ async fn a_policy_has_the_unit_of_its_rule() {
     }
 }
 
+/// Each of several limits has an entry, the closest to exhaustion first; the longer ones add their
+/// interval to the name. Three numbers are those of the first.
+#[tokio::test]
+async fn each_of_several_limits_is_named() {
+    let limit = "2/s and 3/90s".parse::<Limit>().unwrap();
+    let (store, clock) = MemoryStore::builder().build_manual();
+    let layer = layer(&store, by_key(limit).named("api"), &[DRAFT11, DELTA]);
+    let said = |answer: &Answer| {
+        let numbers = ["limit", "remaining", "reset"]
+            .map(|field| answer.one(&format!("x-ratelimit-{field}")).to_owned());
+        (answer.one("ratelimit").to_owned(), numbers.join(" "))
+    };
+    for (pause, of_all, of_first, violated) in [
+        (0, r#""api";r=1;t=1, "api.90s";r=2;t=90"#, "2 1 1", None),
+        (0, r#""api";r=0;t=1, "api.90s";r=1;t=90"#, "2 0 1", None),
+        (500, r#""api";r=0;t=1, "api.90s";r=1"#, "2 0 1", Some("api")),
+        (500, r#""api.90s";r=0;t=89, "api";r=1;t=1"#, "3 0 90", None),
+        (
+            0,
+            r#""api.90s";r=0;t=89, "api";r=1"#,
+            "3 0 89",
+            Some("api.90s"),
+        ),
+    ] {
+        clock.advance(millis(pause));
+        let answer = ask(&layer, get(&[])).await;
+        assert_eq!(said(&answer), (of_all.to_owned(), of_first.to_owned()));
+        let mut policies = [r#""api";q=2;w=1"#, r#""api.90s";q=3;w=90"#];
+        if of_all.starts_with(r#""api.90s"#) {
+            policies.reverse();
+        }
+        assert_eq!(answer.one("ratelimit-policy"), policies.join(", "));
+        let body = violated.map(|name| format!(r#""violated-policies":["{name}"]"#));
+        assert_eq!(answer.status, if body.is_some() { 429 } else { 200 });
+        assert!(
+            body.is_none_or(|body| answer.body.contains(&body)),
+            "{}",
+            answer.body
+        );
+    }
+}
+
 /// What the styles say of one limit of two permits, see `styles.toml`.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]

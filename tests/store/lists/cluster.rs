@@ -83,7 +83,7 @@ async fn a_later_refusal_gives_back_the_earlier() {
     assert_eq!(left(&limiters).await, [7, 7, 0]);
     let refusal = refused(all.try_acquire_each(&[3, 3, 1]).await.unwrap());
     assert_eq!(refused_by(&refusal)[0].0, limiters[2].name());
-    assert_eq!(refusal.limits().len(), 3);
+    assert_eq!(refusal.limits().count(), 3);
     assert_eq!(refusal.limits().nth(1).unwrap().remaining(), None);
     store.close().await;
     assert_eq!(left(&limiters).await, [7, 7, 0]);

@@ -157,7 +157,7 @@ async fn each_limit_of_a_list_counts_its_own(store: impl Settles, _: ManualClock
     let layer = list(&store, 1);
     have_banned(&layer, "a").await;
     let refusal = refused(decide(&layer, request("a")).await);
-    assert_eq!(refusal.limits().len(), 2);
+    assert_eq!(refusal.limits().count(), 2);
     for (limit, expected) in refusal.limits().zip([("first", true), ("second", false)]) {
         assert_eq!((limit.name(), limit.is_banned()), expected);
         let until = limiter(&layer, limit.name()).banned_until().await.unwrap();

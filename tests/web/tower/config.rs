@@ -227,6 +227,55 @@ fn what_a_known_limit_cannot_have_is_named() {
     }
 }
 
+/// Several limits of one name are counted by a sliding log in our own format alone.
+#[test]
+fn several_limits_count_by_a_log_of_our_own_alone() {
+    let limit: Limit = "2/s and 9/h".parse().unwrap();
+    let said = "\"api\" counts by 2/1s and 9/1h, which a sliding log in our own format alone can";
+    let [own, of_tier, shared] = known(limit);
+    assert!(otherwise(own.clone()).is_ok() && otherwise(of_tier.clone()).is_ok());
+    mistake(otherwise(shared), ConfigErrorKind::Limit, said);
+    for algorithm in [Algorithm::Gcra, Algorithm::FixedWindow] {
+        let rule = own.clone().algorithm(algorithm);
+        mistake(otherwise(rule), ConfigErrorKind::Limit, said);
+        let keyed = limit.named("api").algorithm(algorithm);
+        let keyed = keyed.keyed(&MemoryStore::new());
+        assert_eq!(keyed.unwrap_err().kind(), ConfigErrorKind::Limit);
+    }
+    for rule in [own.clone(), of_tier] {
+        let memory = MemoryStore::builder().redisson().build();
+        let layer = RateLimitLayer::builder(&memory).otherwise(rule.clone());
+        mistake(layer.build(), ConfigErrorKind::Limit, said);
+        let leased = "\"api\" cannot lease permits for 1ms: only a single limit is leased";
+        mistake(
+            otherwise(rule.lease(millis(1))),
+            ConfigErrorKind::Limit,
+            leased,
+        );
+    }
+    let dear = "rule \"api\" costs 3 permits: the cost must be between 1 and the limit";
+    mistake(otherwise(own.cost(3)), ConfigErrorKind::Rule, dear);
+}
+
+/// Where a closure finds them, the request is refused as a mistake, whatever the failure policy.
+#[tokio::test]
+async fn several_limits_that_cannot_be_counted_are_no_outage() {
+    let several = || limit_by(|_| Limit::per_second(2).and(Limit::per_hour(9)));
+    let rule = Rule::new("api", several(), Constant("all")).algorithm(Algorithm::Gcra);
+    let rule = rule.on_failure(FailurePolicy::Allow);
+    let layer = otherwise(rule).unwrap();
+    let refused = decide(&layer, Request::new(String::new())).await;
+    let Decision::Deny(refusal) = refused else {
+        panic!("{refused:?}");
+    };
+    assert_eq!(refusal.error().map(Error::kind), Some(ErrorKind::Limit));
+    let layer = otherwise(Rule::new("api", several(), Constant("all"))).unwrap();
+    for allowed in [true, true, false] {
+        let decision = decide(&layer, Request::new(String::new())).await;
+        assert_eq!(decision.is_allowed(), allowed);
+    }
+}
+
 /// A rule's own limiters are in our format, unless its store keeps all in Redisson's.
 #[test]
 fn what_only_redissons_format_has_is_named() {

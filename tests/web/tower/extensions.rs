@@ -45,7 +45,7 @@ async fn a_grant_is_in_the_request_and_a_refusal_in_the_response() {
         let grant = grant_in(&seen);
         assert_eq!(grant.source(), Source::Store);
         assert_eq!(grant.layers().count(), 1);
-        assert_eq!(grant.limits().len(), 1, "{grant:?}");
+        assert_eq!(grant.limits().count(), 1, "{grant:?}");
         let limit = grant.limits().next().unwrap();
         let found = (limit.name(), limit.permits(), limit.remaining());
         assert_eq!(found, ("default", 2, Some(1)));

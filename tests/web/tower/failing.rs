@@ -42,6 +42,25 @@ fn passes(kind: ErrorKind, policy: FailurePolicy, permits: u64) -> u64 {
     }
 }
 
+/// Of several limits, each process has its share of each.
+#[tokio::test]
+async fn a_share_is_one_of_each_limit() {
+    let clock = ManualClock::new();
+    let store = MemoryStore::builder().failing(ErrorKind::Timeout);
+    let store = store.clock(clock.clone()).build();
+    let limit = Limit::new(4, SECOND).and(Limit::new(6, 60 * SECOND));
+    let rule = limit.by(FromHeader::new("x-key")).named("r");
+    let layer = RateLimitLayer::new(&store, rule.on_failure(FailurePolicy::Local(0.5)));
+    let service = layer.layer(Inner::default());
+    for (pause, wait) in [(0, None), (0, None), (0, Some(1)), (1, None), (0, Some(59))] {
+        clock.advance(pause * SECOND);
+        let answer = service.clone().oneshot(request("a")).await.unwrap();
+        let said = answer.headers().get(header::RETRY_AFTER);
+        let said = said.map(|said| said.to_str().unwrap().parse().unwrap());
+        assert_eq!(said, wait);
+    }
+}
+
 proptest! {
     /// Each kind of failure is answered by the rule's policy, as if a server failed: with a share
     /// of the limit, exactly that many requests pass in an interval, and the wait is right.

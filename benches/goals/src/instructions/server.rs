@@ -26,7 +26,7 @@ use crate::{
 use kit::server::{command, free_port};
 
 /// In the order of the table.
-pub(crate) const ROWS: [&str; 18] = [
+pub(crate) const ROWS: [&str; 19] = [
     "redis-server, EVALSHA of `return 1`",
     "redis-server, EVALSHA of `return 1`, GCRA's arguments",
     "redis-server, lone, remaining not read",
@@ -35,6 +35,7 @@ pub(crate) const ROWS: [&str; 18] = [
     "redis-server, 12 keys at once, log expired",
     "redis-server, 64 keys at once, log expired",
     "redis-server, list of three limits, log expired",
+    "redis-server, three limits of a rule, log expired",
     "redis-server, GCRA, refused",
     "redis-server, GCRA, admitted",
     "redis-server, commands alone, lone, remaining not read",
@@ -58,6 +59,14 @@ const ROUNDS: usize = 20;
 const AMPLE: Limit = Limit::new(1 << 40, Duration::from_secs(3600));
 /// Never reached; all expires before a row is counted.
 const SHORT: Limit = Limit::new(1 << 40, Duration::from_secs(1));
+
+/// The same beside two shorter ones.
+fn several() -> Limit {
+    let shorter = [(1, 250), (2, 700)];
+    let shorter = shorter.map(|(part, ms)| Limit::new(part << 30, Duration::from_millis(ms)));
+    let longest = Limit::new(3 << 30, SHORT.interval());
+    shorter.into_iter().fold(longest, Limit::and)
+}
 
 /// Never reached, and the most that GCRA can tell apart.
 const STEADY: Limit = Limit::new(60_000_000, Duration::from_secs(60));
@@ -98,6 +107,7 @@ pub(crate) fn count(folder: &Path) -> [f64; ROWS.len()] {
         let hot = RateLimitLayer::new(&store, AMPLE.by(by_user()).named("hot"));
         let rules = ["a", "b", "c"].map(|name| SHORT.by(by_user()).named(name));
         let list = RateLimitLayer::builder(&store).otherwise(rules).build();
+        let several = RateLimitLayer::new(&store, several().by(by_user()).named("several"));
         let [spent, steady] =
             [("gcra", Limit::per_day(1)), ("steady", STEADY)].map(|(name, limit)| {
                 let rule = limit.by(by_user()).algorithm(Algorithm::Gcra);
@@ -115,6 +125,7 @@ pub(crate) fn count(folder: &Path) -> [f64; ROWS.len()] {
             counted.at_once(&exact, &users(FEW), Some(later)).await,
             counted.at_once(&exact, &users(AT_ONCE), Some(later)).await,
             counted.lone(&list.unwrap(), later, true).await,
+            counted.lone(&several, later, true).await,
             counted.lone(&spent, Duration::ZERO, false).await,
             counted.lone(&steady, Duration::ZERO, true).await,
             counted.commands(&mut line, LONE_SPARE, false).await,

@@ -337,7 +337,14 @@ impl WaitQueue {
         now: Duration,
     ) -> Option<Refusal> {
         let (deadline, due, refusal) = (deadline?, self.due?, self.refusal.as_ref()?);
-        let [Charge { standing, .. }] = &refusal.charges[..] else {
+        let [
+            Charge {
+                standing,
+                each: None,
+                ..
+            },
+        ] = &refusal.charges[..]
+        else {
             // Of several limits, the one that refused last need not be the one that refuses next.
             return None;
         };

@@ -73,6 +73,7 @@ impl Row {
             granted: usize::from(is_granted),
             wait: 0,
             standing: Some(standing),
+            each: None,
         };
         Ok(match reply {
             Value::Nil => None,

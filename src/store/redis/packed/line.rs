@@ -2,7 +2,7 @@
 
 use std::iter;
 
-use super::{Standing, row::Row};
+use super::{Standing, Stands, row::Row};
 use crate::{
     algorithm::answer::{Answer, Verdict},
     store::guard::deny_cache::bans::Found,
@@ -45,7 +45,7 @@ impl<'a> Line<'a> {
     pub(super) fn new(
         rows: &'a [Row],
         micros: i64,
-        standings: &[Option<Standing>],
+        standings: &[Option<Stands>],
         said: &[Caller],
     ) -> Self {
         let each = rows.iter().zip(standings);
@@ -54,7 +54,11 @@ impl<'a> Line<'a> {
             callers.any(|caller| caller.is_granted && caller.has_room[place])
         };
         let answers = each.map(|(row, standing)| {
-            standing.map(|standing| (row.answer(micros, standing), standing))
+            standing.as_ref().map(|(standing, each)| {
+                let answer = row.answer(micros, *standing);
+                let each = each.clone();
+                (Answer { each, ..answer }, *standing)
+            })
         });
         Self {
             rows,
@@ -92,14 +96,14 @@ impl<'a> Line<'a> {
     /// Answers a caller, as `algorithm/call.rs` does.
     fn answer(&mut self, demand: &Demand, caller: &Caller, answers: &mut List<Answer>) {
         let waits = demand.max_wait.is_some();
-        let is_above = |row: &Row, charge: &Charge| i64::from(charge.permits) > row.limit().rate;
+        let is_above = |row: &Row, charge: &Charge| i64::from(charge.permits) > row.most();
         let mut enforced = demand.charges().zip(self.rows);
         let is_hopeless = enforced.any(|(charge, row)| !charge.shadow && is_above(row, charge));
         self.is_closed |= waits && !caller.is_granted && !is_hopeless;
         let has_room = caller.has_room.iter().copied().chain(iter::repeat(false));
         for (place, (charge, has_room)) in demand.charges().zip(has_room).enumerate() {
             let row = &self.rows[place];
-            let mut answer = match self.answers[place].filter(|_| !caller.is_banned) {
+            let mut answer = match self.answers[place].as_ref().filter(|_| !caller.is_banned) {
                 None => Answer::of_banned(Some(row.limit()), None, self.now),
                 Some((answer, _)) if is_above(row, charge) => {
                     answer.for_caller(Verdict::AboveRate, 0)
@@ -119,7 +123,7 @@ impl<'a> Line<'a> {
                     if needs <= answer.remaining && charge.lead == 0 {
                         answer.for_caller(Verdict::Granted, 0)
                     } else {
-                        let wait = row.wait(&answer, standing, needs);
+                        let wait = row.wait(answer, *standing, needs);
                         let counts = row.has_records() || !self.is_taken[place];
                         let said = caller.waits.get(place).filter(|_| counts);
                         let mut wait = wait.max(said.copied().unwrap_or(0));

@@ -2,9 +2,14 @@
 
 use super::{DECIDE, Numbers, SUFFIX, Stamp, Standing, bytes::Bytes, left_and, number_at};
 use crate::{
-    algorithm::answer::{Answer, Changed},
+    algorithm::answer::{Answer, Changed, Each, OfLimit},
     store::redis::{keys::add_suffixed, script::ScriptCall},
-    values::{charge::Charge, clock::Now, error::Error, limit::StoredLimit},
+    values::{
+        charge::Charge,
+        clock::Now,
+        error::Error,
+        limit::{Limit, Shorter, StoredLimit},
+    },
 };
 
 /// The kind of a state and of a row.
@@ -16,20 +21,72 @@ const KIND: u8 = 1;
 pub(crate) struct Row {
     pub(crate) rate: i64,
     pub(crate) interval: i64,
+    pub(crate) shorter: Shorter,
 }
 
 impl Row {
+    /// Returns that of a limit.
+    pub(crate) fn of(limit: &Limit) -> Self {
+        let StoredLimit { rate, interval, .. } = limit.stored();
+        let shorter = limit.shorter();
+        Self {
+            rate,
+            interval,
+            shorter,
+        }
+    }
+
     /// Returns that of a call that releases what was taken by any limit.
-    pub(super) const ANY: Self = Self {
-        rate: 1,
-        interval: 1,
-    };
+    pub(super) fn any() -> Self {
+        Self {
+            rate: 1,
+            interval: 1,
+            shorter: Shorter::default(),
+        }
+    }
+
+    /// Returns the rates and intervals, the longest first.
+    fn limits(&self) -> impl DoubleEndedIterator<Item = [i64; 2]> {
+        let shorter = self.shorter.iter();
+        let shorter = shorter.map(|it| [it.permits.cast_signed(), it.interval.cast_signed()]);
+        [[self.rate, self.interval]].into_iter().chain(shorter)
+    }
 
     /// Writes it.
     pub(super) fn put(&self, bytes: &mut Bytes) {
-        bytes.put(&[KIND, 1]);
-        bytes.number(self.interval, 6);
-        bytes.number(self.rate, 7);
+        let number = 1 + self.shorter.iter().count();
+        bytes.put(&[KIND, number as u8]);
+        for [rate, interval] in self.limits() {
+            bytes.number(interval, 6);
+            bytes.number(rate, 7);
+        }
+    }
+
+    /// Returns the most permits that a caller can take.
+    pub(super) fn most(&self) -> i64 {
+        let shortest = self.limits().next_back();
+        shortest.map_or(self.rate, |[rate, _]| rate)
+    }
+
+    /// Reads how each of several limits stands, behind a group that has room, or has none.
+    pub(super) fn each(
+        &self,
+        numbers: &mut Numbers<'_>,
+        has_room: bool,
+    ) -> Result<Option<Box<Each>>, Error> {
+        if self.shorter.is_none() {
+            return Ok(None);
+        }
+        let mut each = Box::new(Each::default());
+        for (of, _) in each.iter_mut().zip(self.limits()) {
+            let (remaining, time) = (numbers.next()?, numbers.next()?);
+            *of = OfLimit {
+                remaining,
+                next: if has_room { time } else { 0 },
+                wait: if has_room { 0 } else { time },
+            };
+        }
+        Ok(Some(each))
     }
 
     /// Makes the call for a caller alone.
@@ -79,7 +136,7 @@ impl Row {
     pub(super) fn answer(&self, now: i64, [left, next, reset]: Standing) -> Answer {
         Answer {
             remaining: left,
-            next: if left < self.rate { next } else { 0 },
+            next: if left < self.most() { next } else { 0 },
             reset,
             ..Answer::new(&self.limit(), Changed::Nothing, Now::millis(now))
         }
@@ -88,17 +145,18 @@ impl Row {
     /// Returns the ms until so many permits are free, at the earliest: the reply says it for the
     /// first caller that has no room.
     pub(super) fn wait(&self, [_, next, _]: Standing, needs: i64) -> i64 {
-        let rounds = (needs - 1).div_euclid(self.rate.max(1));
-        next.max(1)
-            .saturating_add(rounds.saturating_mul(self.interval))
+        let rounds = self.limits().map(|[rate, interval]| {
+            let rounds = (needs - 1).div_euclid(rate.max(1));
+            rounds.saturating_mul(interval)
+        });
+        next.max(1).saturating_add(rounds.max().unwrap_or(0))
     }
 }
 
 /// Returns what a receipt is settled by, and the two numbers by which its grant is found; `None` if
 /// it lacks what that needs.
 pub(super) fn settled(receipt: &Charge) -> Option<(Row, [i64; 2])> {
-    let StoredLimit { rate, interval, .. } = receipt.limit().given()?.stored();
-    Some((Row { rate, interval }, [0, 0]))
+    Some((Row::of(receipt.limit().given()?), [0, 0]))
 }
 
 /// What a state says.

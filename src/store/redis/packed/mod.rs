@@ -24,6 +24,7 @@ use super::{
     reply::unreadable,
     script::{Loaded, Script},
 };
+use crate::algorithm::answer::Each;
 use crate::values::{
     charge::PermitId,
     clock::Millis,
@@ -81,6 +82,9 @@ const LATEST: i64 = (1 << 48) - 1;
 /// How a limiter stands, in the numbers that its kind has for it.
 type Standing = [i64; 3];
 
+/// How a limiter stands, and each of several limits.
+type Stands = (Standing, Option<Box<Each>>);
+
 /// What the reply says about callers that ask for the same of one limiter.
 struct Group {
     granted: usize,
@@ -88,6 +92,8 @@ struct Group {
     wait: i64,
     /// `None` if a ban refuses them.
     standing: Option<Standing>,
+    /// How each of several limits stands
+    each: Option<Box<Each>>,
 }
 
 /// Where a charge by the calendar has no window at the time that counts.

@@ -8,7 +8,7 @@ use std::mem;
 use redis::Value;
 
 use super::{
-    DECIDE, FETCHES, Group, HAS_BAN, Numbers, SHADOW, Stamp, Standing, WAITS, ban,
+    DECIDE, FETCHES, Group, HAS_BAN, Numbers, SHADOW, Stamp, Stands, WAITS, ban,
     call::Call,
     gcra,
     line::{Caller, Line},
@@ -290,8 +290,8 @@ impl Asked<'_> {
 
 /// What the reply has said, up to some caller.
 struct Said {
-    /// Of each limiter: how it stands, if it has counted for any.
-    standings: List<Option<Standing>>,
+    /// Of each limiter: how it stands, with each of several limits, if it has counted for any.
+    standings: List<Option<Stands>>,
     found: List<Found>,
     callers: List<Caller>,
 }
@@ -316,7 +316,7 @@ impl Said {
     ) -> Result<bool, Error> {
         let mut groups: List<Group> = List::new();
         for (row, standing) in rows.iter().zip(&self.standings) {
-            match row.group(numbers, run.len(), *standing)? {
+            match row.group(numbers, run.len(), standing.as_ref().map(|(said, _)| *said))? {
                 None => return Ok(false),
                 Some(group) => groups.push(group),
             }
@@ -341,7 +341,9 @@ impl Said {
     /// Adds callers, for each limiter a group.
     fn add(&mut self, run: &[Demand], groups: &[Group]) {
         for (group, standing) in groups.iter().zip(&mut self.standings) {
-            *standing = group.standing.or(*standing);
+            if let Some(said) = group.standing {
+                *standing = Some((said, group.each.clone()));
+            }
         }
         let is_banned = groups.iter().any(|group| group.standing.is_none());
         for (number, demand) in run.iter().enumerate() {

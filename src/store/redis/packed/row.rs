@@ -6,7 +6,7 @@ use redis::Value;
 
 use super::{Group, MOST, NO_WINDOW, Numbers, Standing, bytes::Bytes, calendar, gcra, log, window};
 use crate::{
-    algorithm::answer::{Answer, Verdict},
+    algorithm::answer::{Answer, Each, Verdict},
     store::redis::reply,
     values::{
         charge::Charge,
@@ -32,7 +32,7 @@ impl Row {
     /// limit.
     pub(super) fn any(algorithm: Algorithm) -> Self {
         match algorithm {
-            Algorithm::SlidingLog => Self::Log(log::Row::ANY),
+            Algorithm::SlidingLog => Self::Log(log::Row::any()),
             Algorithm::FixedWindow => Self::Window(window::Row::ANY),
             Algorithm::Gcra => Self::Gcra(gcra::Row::ANY),
             Algorithm::Calendar => Self::Calendar(calendar::Row::ANY),
@@ -95,7 +95,7 @@ impl Row {
             granted = said.ok_or_else(reply::unreadable)?;
             number = numbers.next()?;
         }
-        let mut standing = None;
+        let (mut standing, mut each) = (None, None);
         if granted > 0 {
             standing = Some(match self {
                 Self::Log(row) => row.with_room(number, numbers)?,
@@ -103,11 +103,13 @@ impl Row {
                 Self::Window(row) => row.with_room(number, numbers)?,
                 Self::Calendar(row) => row.with_room(number, numbers)?,
             });
+            each = self.each(numbers, true)?;
             if granted == callers {
                 return Ok(Some(Group {
                     granted,
                     wait: 0,
                     standing,
+                    each,
                 }));
             }
             number = numbers.next()?;
@@ -123,13 +125,28 @@ impl Row {
                 Self::Window(_) => window::Row::without_room(number, numbers, before)?,
                 Self::Calendar(_) => calendar::Row::without_room(number, numbers, before)?,
             });
+            let has_next = each.take();
+            each = self.each(numbers, false)?;
+            if let (Some(each), Some(before)) = (&mut each, has_next) {
+                let pairs = each.iter_mut().zip(before.iter());
+                pairs.for_each(|(of, before)| of.next = before.next);
+            }
         }
         let wait = if number > BANNED { -number } else { 0 };
         Ok(Some(Group {
             granted,
             wait,
             standing,
+            each,
         }))
+    }
+
+    /// Reads how each of several limits stands, behind a group that has room, or has none.
+    fn each(&self, numbers: &mut Numbers<'_>, has_room: bool) -> Result<Option<Box<Each>>, Error> {
+        match self {
+            Self::Log(row) => row.each(numbers, has_room),
+            Self::Gcra(_) | Self::Window(_) | Self::Calendar(_) => Ok(None),
+        }
     }
 
     /// Reads the reply to a call of one caller, which is not a list where one number says all.
@@ -155,6 +172,14 @@ impl Row {
         }
     }
 
+    /// Returns the most permits that a caller can take.
+    pub(super) fn most(&self) -> i64 {
+        match self {
+            Self::Log(row) => row.most(),
+            Self::Gcra(_) | Self::Window(_) | Self::Calendar(_) => self.limit().rate,
+        }
+    }
+
     /// Returns what is answered to all callers.
     pub(super) fn answer(&self, micros: i64, standing: Standing) -> Answer {
         match self {
@@ -168,10 +193,13 @@ impl Row {
     /// Returns what is answered to a caller alone by what is said of it; `None` if that is a ban.
     pub(super) fn answer_lone(&self, charge: &Charge, micros: i64, said: &Group) -> Option<Answer> {
         let (standing, permits) = (said.standing?, i64::from(charge.permits));
-        let answer = self.answer(micros, standing);
+        let answer = Answer {
+            each: said.each.clone(),
+            ..self.answer(micros, standing)
+        };
         Some(if said.granted > 0 {
             answer.for_caller(Verdict::Granted, 0)
-        } else if permits > answer.rate {
+        } else if permits > self.most() {
             answer.for_caller(Verdict::AboveRate, 0)
         } else {
             let wait = self.wait(&answer, standing, permits);

@@ -125,13 +125,13 @@ pub(super) fn add_keys(command: &mut Cmd, charge: &Charge, typed: bool, client_i
 }
 
 /// Writes whose limit counts, and the limit, as the scripts take them.
-pub(super) fn source(command: &mut Cmd, source: LimitSource, rewrite: bool) {
+pub(super) fn source(command: &mut Cmd, source: &LimitSource, rewrite: bool) {
     command.arg(source_argument(source, rewrite));
     given(command, source);
 }
 
 /// Returns the argument for whose limit counts.
-pub(super) fn source_argument(source: LimitSource, rewrite: bool) -> &'static str {
+pub(super) fn source_argument(source: &LimitSource, rewrite: bool) -> &'static str {
     match source {
         LimitSource::Store => "redis",
         LimitSource::StoreOrInit(_) => "init",
@@ -141,7 +141,7 @@ pub(super) fn source_argument(source: LimitSource, rewrite: bool) -> &'static st
 }
 
 /// Writes the limit that the caller brings; four empty arguments if it brings none.
-pub(super) fn given(command: &mut Cmd, source: LimitSource) {
+pub(super) fn given(command: &mut Cmd, source: &LimitSource) {
     match source.given() {
         Some(limit) => command.arg(fields(&limit.stored())),
         None => command.arg(&[""; 4]),

@@ -82,7 +82,7 @@ fn have_same_demand(first: &Charge, run: &[Demand]) -> bool {
 }
 
 /// Writes whose limit counts, and the limit, in one argument.
-fn source_in_one(command: &mut Cmd, source: LimitSource, rewrite: bool) {
+fn source_in_one(command: &mut Cmd, source: &LimitSource, rewrite: bool) {
     let mut text = command.writer_for_next_arg();
     // Writing to memory cannot fail.
     let _ = text.write_all(source_argument(source, rewrite).as_bytes());

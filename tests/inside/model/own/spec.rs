@@ -8,6 +8,7 @@ pub(super) type Terms = (u64, u64);
 
 /// The row of a limit.
 pub(super) fn row(algorithm: Algorithm, (rate, interval): Terms) -> Row {
+    let limit = Limit::new(rate, Duration::from_millis(interval));
     let (rate, interval) = (rate.cast_signed(), interval.cast_signed());
     match algorithm {
         Algorithm::FixedWindow => Row::Window(window::Row { rate, interval }),
@@ -15,7 +16,7 @@ pub(super) fn row(algorithm: Algorithm, (rate, interval): Terms) -> Row {
             let pace = crate::algorithm::gcra::Pace::of(rate, interval).unwrap();
             Row::Gcra(crate::store::redis::packed::gcra::Row(pace))
         }
-        _ => Row::Log(log::Row { rate, interval }),
+        _ => Row::Log(log::Row::of(&limit)),
     }
 }
 

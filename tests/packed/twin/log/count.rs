@@ -2,7 +2,7 @@
 
 use super::{Log, MOST_AHEAD, MOST_SPANS, Record, Span, sum_of};
 use crate::twin::{
-    Clock, Id, Limit, MOST_I6,
+    Clock, Id, Limit, MOST, MOST_I6,
     call::Ahead,
     reply::Standing,
     state::{ADDED, Callers, State},
@@ -124,6 +124,31 @@ impl Count {
         each.min().unwrap_or(0)
     }
 
+    /// Returns the ms until a limit has one more permit.
+    fn next(&self, limited: &Limited) -> i64 {
+        let interval = limited.limit.interval;
+        let oldest = self.living(limited).map(|record| record.time).min();
+        oldest.map_or(interval, |time| time + interval - self.now)
+    }
+
+    /// Returns the ms until a limit has room; `None` if it never has.
+    fn wait_by(&self, limited: &Limited, permits: i64) -> Option<i64> {
+        let Limit { interval, rate } = limited.limit;
+        let (missing, mut sum) = (permits - limited.left, 0_i64);
+        if permits > rate {
+            return None;
+        }
+        let mut living: Vec<_> = self.living(limited).filter(|_| missing > 0).collect();
+        living.sort_by_key(|record| record.time);
+        let enough = living.iter().find(|record| {
+            sum = sum.saturating_add(record.permits);
+            sum >= missing
+        });
+        // With permits that a damaged sum has alone, when all are free.
+        let freed = enough.or(living.last());
+        Some(freed.map_or(0, |record| record.time + interval - self.now))
+    }
+
     /// Returns what lives by a limit, fetched ahead or not.
     fn living(&self, limited: &Limited) -> impl Iterator<Item = &Record> {
         let records = self.log.records.get(limited.span.start..);
@@ -172,34 +197,25 @@ impl crate::twin::count::Count for Count {
     fn standing(&self) -> Standing {
         let left = self.least_left();
         let tight = self.limits.iter().filter(|limited| limited.left == left);
-        let next = tight.map(|limited| {
-            let interval = limited.limit.interval;
-            let oldest = self.living(limited).map(|record| record.time).min();
-            oldest.map_or(interval, |time| time + interval - self.now)
-        });
+        let next = tight.map(|limited| self.next(limited));
         let next = next.min().unwrap_or(0);
         Standing::Left { left, next }
     }
 
     fn wait(&self, permits: i64) -> Option<i64> {
-        let mut longest = 0;
-        for limited in &self.limits {
-            let Limit { interval, rate } = limited.limit;
-            let (missing, mut sum) = (permits - limited.left, 0_i64);
-            if permits > rate {
-                return None;
+        let mut waits = self.limits.iter().map(|it| self.wait_by(it, permits));
+        waits.try_fold(0, |longest, wait| Some(longest.max(wait?)))
+    }
+
+    fn each(&self, permits: i64) -> [Option<[i64; 3]>; 4] {
+        let mut each = [None; 4];
+        if self.limits.len() > 1 {
+            for (told, by) in each.iter_mut().zip(&self.limits) {
+                let wait = self.wait_by(by, permits).unwrap_or(MOST);
+                *told = Some([by.left, self.next(by).min(by.limit.interval), wait]);
             }
-            let mut living: Vec<_> = self.living(limited).filter(|_| missing > 0).collect();
-            living.sort_by_key(|record| record.time);
-            let enough = living.iter().find(|record| {
-                sum = sum.saturating_add(record.permits);
-                sum >= missing
-            });
-            // With permits that a damaged sum has alone, when all are free.
-            let freed = enough.or(living.last());
-            longest = longest.max(freed.map_or(0, |record| record.time + interval - self.now));
         }
-        Some(longest)
+        each
     }
 
     fn reset(&self) -> i64 {

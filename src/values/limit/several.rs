@@ -1,0 +1,173 @@
+//! Several limits of one name: [`Shorter`] are those beside the longest.
+
+use super::{Limit, RateType};
+use crate::values::clock::Millis;
+
+/// The most limits of one name: the bytes of a log in Redis have room for so many.
+pub(crate) const MOST_LIMITS: usize = 4;
+
+/// One of the limits of a [`Limit`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub(crate) struct Part {
+    pub(crate) permits: u64,
+    pub(crate) interval: Millis,
+}
+
+/// The limits of a [`Limit`] beside its longest, by falling intervals. A part without permits
+/// stands for none.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub(crate) struct Shorter([Part; MOST_LIMITS - 1]);
+
+impl Shorter {
+    pub(super) const NONE: Self = Self(
+        [Part {
+            permits: 0,
+            interval: 0,
+        }; MOST_LIMITS - 1],
+    );
+
+    pub(crate) const fn is_none(&self) -> bool {
+        self.0[0].permits == 0
+    }
+
+    /// Returns them, the longest first.
+    pub(crate) fn iter(&self) -> impl DoubleEndedIterator<Item = Part> + Clone + use<> {
+        self.0.into_iter().filter(|part| part.permits > 0)
+    }
+}
+
+impl Limit {
+    /// Returns each of its limits, the longest first: of most, itself alone.
+    pub(crate) fn parts(&self) -> impl DoubleEndedIterator<Item = Part> + Clone + use<> {
+        let longest = Part {
+            permits: self.permits,
+            interval: self.interval,
+        };
+        [longest].into_iter().chain(self.shorter.iter())
+    }
+
+    pub(crate) fn shorter(&self) -> Shorter {
+        self.shorter
+    }
+
+    /// Returns it as this one is: of several limits, or of places in flight.
+    pub(crate) fn like(self, other: &Self) -> Self {
+        Self {
+            shorter: other.shorter,
+            in_flight: other.in_flight,
+            ..self
+        }
+    }
+
+    pub(crate) fn is_several(&self) -> bool {
+        !self.shorter.is_none()
+    }
+
+    /// Returns the most permits that a request can take: those of the shortest interval.
+    pub(crate) fn most_permits(&self) -> u64 {
+        let shortest = self.parts().next_back();
+        shortest.map_or(self.permits, |part| part.permits)
+    }
+
+    /// Returns the same with other permits in each interval.
+    pub(crate) fn with_permits(mut self, other: impl Fn(u64) -> u64) -> Self {
+        self.permits = other(self.permits);
+        for part in self.shorter.0.iter_mut().filter(|part| part.permits > 0) {
+            part.permits = other(part.permits);
+        }
+        self
+    }
+
+    /// Returns a limit of all that two have, or why there is none.
+    pub(super) const fn joined(self, other: Self) -> Result<Self, &'static str> {
+        let is_plain = self.is_plain() && other.is_plain();
+        if !is_plain {
+            return Err(
+                "only limits of any interval combine: leave the calendar, places in flight, \
+                 `per_client` and `keep_alive` out",
+            );
+        }
+        let mut parts = [Part {
+            permits: 0,
+            interval: 0,
+        }; 2 * MOST_LIMITS];
+        let mut number = 0;
+        let mut place = 0;
+        while place < 2 * MOST_LIMITS {
+            let limit = if place < MOST_LIMITS { &self } else { &other };
+            let part = limit.part(place % MOST_LIMITS);
+            if part.permits > 0 {
+                // Behind those that are longer.
+                let mut at = number;
+                while at > 0 && parts[at - 1].interval < part.interval {
+                    parts[at] = parts[at - 1];
+                    at -= 1;
+                }
+                parts[at] = part;
+                number += 1;
+            }
+            place += 1;
+        }
+        if number > MOST_LIMITS {
+            return Err("at most four limits combine");
+        }
+        if let Some(reason) = needless(&parts, number) {
+            return Err(reason);
+        }
+        let [longest, a, b, c, ..] = parts;
+        Ok(Self {
+            permits: longest.permits,
+            interval: longest.interval,
+            shorter: Shorter([a, b, c]),
+            ..self
+        })
+    }
+
+    const fn is_plain(&self) -> bool {
+        matches!(self.rate_type, RateType::Overall)
+            && self.keep_alive.is_none()
+            && self.calendar.is_none()
+            && !self.in_flight
+    }
+
+    const fn part(&self, place: usize) -> Part {
+        match place {
+            0 => Part {
+                permits: self.permits,
+                interval: self.interval,
+            },
+            _ => self.shorter.0[place - 1],
+        }
+    }
+}
+
+/// Returns why one of these limits would never refuse a request beside another one.
+const fn needless(parts: &[Part], number: usize) -> Option<&'static str> {
+    let mut place = 0;
+    while place < number {
+        let long = parts[place];
+        let mut other = place + 1;
+        while other < number {
+            let short = parts[other];
+            if short.interval == long.interval {
+                return Some("two of the limits have the same interval");
+            }
+            if short.permits >= long.permits {
+                return Some(
+                    "a limit of a shorter interval takes fewer permits: else the longer \
+                     one alone limits",
+                );
+            }
+            let fit = long.interval.div_ceil(short.interval) as u128;
+            if long.permits as u128 >= fit * short.permits as u128 {
+                return Some(
+                    "a limit of a longer interval takes fewer permits than the shorter one \
+                     allows in that time: else the shorter one alone limits",
+                );
+            }
+            other += 1;
+        }
+        place += 1;
+    }
+    None
+}
