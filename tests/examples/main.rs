@@ -37,7 +37,7 @@ fn servers_in_memory() {
 #[tokio::test(flavor = "multi_thread")]
 async fn the_server_takes_other_limits_while_it_runs() {
     let limits = std::env::temp_dir().join(kit::unique("limits"));
-    let text = read("examples/limits.toml");
+    let text = read("examples/server/limits.toml");
     fs::write(&limits, &text).unwrap();
     let server = Running::spawn(command("server").env("LIMITS", &limits));
     let policy = async || {
@@ -304,6 +304,8 @@ fn every_example_is_documented_with_the_features_it_needs() {
             );
         }
     }
+    // A package of its own, with what it needs in its manifest.
+    assert_eq!(document("server")[0].0, "cargo run -p server");
     let files = fs::read_dir(kit::root().join("examples"))
         .unwrap()
         .map(|entry| entry.unwrap().path());

@@ -26,10 +26,14 @@ fn the_tree_stays_light() {
     let config = crates(&["--no-default-features", "--features", "config"]);
     // Seven of them are serde's, five for the build alone.
     assert!(config.len() <= 31, "{}: {config:?}", config.len());
+    // By the lock file, which has IDNA without ICU: `cargo update -p idna_adapter --precise 1.1.0`
+    // after each `cargo update`.
+    let default = crates(&[]);
+    assert!(default.len() <= 55, "{}: {default:?}", default.len());
     let topologies = "redis,cluster,sentinel";
     let redis = crates(&["--features", topologies]);
     let others = redis.len() - 1;
-    assert!(others <= 80, "{others}: {redis:?}");
+    assert!(others <= 60, "{others}: {redis:?}");
     // Frameworks are for users to bring.
     for heavy in ["tower", "hyper", "axum", "tonic", "toml"] {
         assert!(!redis.contains(heavy), "{heavy} is a normal dependency");
@@ -37,13 +41,14 @@ fn the_tree_stays_light() {
     let metrics = crates(&["--no-default-features", "--features", "metrics"]);
     let added: Vec<_> = metrics.difference(&memory).collect();
     assert_eq!(added, ["metrics", "rapidhash", "rustversion"]);
-    // On top of the eighty: TLS needs its own crates.
+    // On top of the sixty: TLS needs its own crates.
     let tls = crates(&["--features", &format!("{topologies},tls")]);
     let added: Vec<_> = tls.difference(&redis).collect();
     let calendar = crates(&["--no-default-features", "--features", "calendar"]);
     let readme = read("README.md");
     for claim in [
         format!("the crate brings {} others", memory.len() - 1),
+        format!("and with it 73: {} of them remain", default.len() - 1),
         format!("`tls` adds {}", added.len()),
         format!("`calendar` {}.", calendar.difference(&memory).count()),
     ] {
@@ -54,16 +59,55 @@ fn the_tree_stays_light() {
     }
 }
 
-/// The first command of the README builds what tests need, too: a new user waits for it.
+/// A new user waits for what the first command of the README builds: of the server, which is a
+/// package of its own, and of nothing that tests need.
 #[test]
 fn the_first_command_stays_light() {
-    let readme = read("README.md");
-    let (_, command) = readme.split_once("cargo run --example server ").unwrap();
-    let features: Vec<_> = command.lines().next().unwrap().split(' ').collect();
-    assert_eq!(features[0], "--features");
-    let built = crates_by("normal,build,dev", &features);
-    assert!(built.len() <= 206, "{}: {built:?}", built.len());
-    assert!(built.contains("metrics-exporter-prometheus"));
+    assert!(read("README.md").contains("\ncargo run -p server\n"));
+    let built = crates_by("normal,build", &["-p", "server"]);
+    assert!(built.len() <= 90, "{}: {built:?}", built.len());
+    assert!(built.contains("redis"), "{built:?}");
+}
+
+/// A first page is read in some minutes, and what programs read first fits beside their work.
+#[test]
+fn the_first_pages_are_short() {
+    let words = read("README.md").split_whitespace().count();
+    assert!(words <= 1700, "{words} words");
+    let lines = read("llms.txt").lines().count();
+    assert!(lines <= 60, "{lines} lines");
+}
+
+/// `--servers` runs each server that the README names, and so does CI.
+#[test]
+fn the_servers_of_the_readme_are_tested() {
+    let readme = read("README.md").replace('\n', " ");
+    let claim = "All tests run on Redis 7.0; those of what servers differ in also run on ";
+    let (_, named) = readme.split_once(claim).expect(claim);
+    let (named, _) = named.split_once(". ").expect("the end of the sentence");
+    // "Redis 6.2 and 8.2 and on Valkey 8.1 and 9.1"
+    let mut engine = "";
+    let mut claimed = BTreeSet::new();
+    for word in named.split(' ') {
+        match word {
+            "Redis" => engine = "redis",
+            "Valkey" => engine = "valkey",
+            "and" | "on" => {}
+            version => {
+                claimed.insert(format!("{engine}-{version}"));
+            }
+        }
+    }
+    let list = |file: &str, before: &str, after: char| -> BTreeSet<String> {
+        let text = read(file);
+        let (_, list) = text.split_once(before).expect(before);
+        let (list, _) = list.split_once(after).expect("its end");
+        let servers = list.split(',').map(|server| server.trim().to_owned());
+        servers.collect()
+    };
+    let before = "--servers)\n            servers=";
+    assert_eq!(list("tests/run.sh", before, '\n'), claimed);
+    assert_eq!(list(".github/workflows/ci.yml", "server: [", ']'), claimed);
 }
 
 /// `benches/goals` measures other crates too. They are in its own lockfile, and in nothing

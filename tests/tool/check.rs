@@ -9,7 +9,7 @@ use crate::{assert_documented, contains, file, ratelimit};
 
 /// The files of rules of the repository.
 pub(crate) const FILES: [&str; 3] = [
-    "examples/limits.toml",
+    "examples/server/limits.toml",
     "examples/service.toml",
     "tests/pure/config/good.toml",
 ];

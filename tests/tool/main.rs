@@ -83,10 +83,8 @@ fn contains(text: &str, part: &str) {
 
 /// Asserts that the documents name each member of what `--json` prints.
 fn assert_documented(value: &Value) {
-    let text = include_str!("../../src/docs/operations.md");
-    let (_, section) = text
-        .split_once("\n## The command's JSON\n")
-        .expect("a section");
+    let text = include_str!("../../src/docs/command.md");
+    let (_, section) = text.split_once("\n## JSON\n").expect("a section");
     match value {
         Value::Object(members) => members.iter().for_each(|(name, value)| {
             assert!(
@@ -145,7 +143,7 @@ fn mistakes_are_named() {
         ("replay --demo --rules LIMITS", "--demo"),
         ("completions shell", "'shell'"),
     ] {
-        let line = line.replace("LIMITS", "examples/limits.toml");
+        let line = line.replace("LIMITS", "examples/server/limits.toml");
         let ran = run(&line.replace("SERVICE", "examples/service.toml"));
         assert_eq!((ran.status, ran.output.as_str()), (2, ""), "{line}");
         contains(&ran.said, said);

@@ -68,7 +68,7 @@ fn a_request_meets_the_rules_of_the_examples() {
     contains(&ran.output, "\nlimiter ratelimit:{");
     contains(&ran.said, "the cost \"rows\", which is 1");
     // A digest stays one.
-    let data = "examples/limits.toml --path /data --header 'x-api-key: abc'";
+    let data = "examples/server/limits.toml --path /data --header 'x-api-key: abc'";
     let key = met(data);
     assert!(key[3][0].as_str().unwrap().starts_with("k1."), "{key}");
     assert_eq!(key[0], 0);

@@ -135,7 +135,9 @@ fn built(name: &str) -> PathBuf {
             }
         }
         let output = cargo
-            .args("build --quiet --examples --all-features --message-format json".split(' '))
+            // The server is a package of its own.
+            .args("build --quiet --workspace --examples --bins --all-features".split(' '))
+            .args(["--message-format", "json"])
             .current_dir(root())
             .output()
             .unwrap();

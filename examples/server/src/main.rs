@@ -1,14 +1,17 @@
 //! A server to test limits on: those of `limits.toml`, or of the file in `LIMITS`. Counts in
 //! memory, or in Redis at `REDIS_URL`. Listens on port 3000, or on a free one if that is taken;
-//! `PORT` sets another. `/metrics` is for Prometheus, and `/_limits` is a page that shows what the
-//! limits do. With `STATE`, what memory has counted is in that file when the server has ended, and
-//! the next one begins with it.
+//! `PORT` sets another. `/_limits` is a page that shows what the limits do. With the feature
+//! `prometheus`, `/metrics` is for Prometheus. With `STATE`, what memory has counted is in that file
+//! when the server has ended, and the next one begins with it.
 
 #![allow(
     clippy::print_stderr,
     clippy::print_stdout,
     reason = "an example prints its results"
 )]
+
+#[cfg(feature = "prometheus")]
+mod prometheus;
 
 use std::{
     env,
@@ -29,7 +32,6 @@ use axum::{
     response::{IntoResponse, Response},
     routing::{get, post},
 };
-use metrics_exporter_prometheus::{BuildError, Matcher, PrometheusBuilder, PrometheusHandle};
 use tokio::net::TcpListener;
 #[cfg(unix)]
 use tokio::signal::unix::{SignalKind, signal};
@@ -40,7 +42,7 @@ use tower_ratelimit::{
     page,
 };
 
-const LIMITS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/examples/limits.toml");
+const LIMITS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/limits.toml");
 
 /// Each description and its command. They are printed with the server's address in place of `URL`.
 const TRY: [(&str, &str); 6] = [
@@ -135,27 +137,6 @@ async fn what_is_left(Extension(grant): Extension<Grant>) -> String {
     }
 }
 
-/// Installs the recorder, before anything is counted. Without buckets, histograms would be
-/// rendered as summaries.
-fn record() -> Result<PrometheusHandle, BuildError> {
-    let seconds = [
-        0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0, 5.0,
-    ];
-    let callers = [1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0];
-    let recorded = PrometheusBuilder::new()
-        .set_buckets_for_metric(Matcher::Suffix("_seconds".to_owned()), &seconds)?
-        .set_buckets_for_metric(Matcher::Suffix("_callers".to_owned()), &callers)?
-        .install_recorder()?;
-    let upkeep = recorded.clone();
-    tokio::spawn(async move {
-        loop {
-            tokio::time::sleep(Duration::from_secs(5)).await;
-            upkeep.run_upkeep();
-        }
-    });
-    Ok(recorded)
-}
-
 /// Refuses requests for other hosts than this machine. A website could otherwise read this server
 /// in its visitor's browser, by a name of its own that leads to 127.0.0.1.
 async fn only_local(request: Request, next: Next) -> Response {
@@ -178,7 +159,7 @@ async fn only_local(request: Request, next: Next) -> Response {
     }
 }
 
-fn app(limits: RateLimitLayer, recorded: PrometheusHandle, activity: &Arc<Activity>) -> Router {
+fn app(limits: RateLimitLayer, activity: &Arc<Activity>) -> Router {
     Router::new()
         .route("/", get(what_is_left))
         .route("/data", get(what_is_left))
@@ -191,10 +172,8 @@ fn app(limits: RateLimitLayer, recorded: PrometheusHandle, activity: &Arc<Activi
         )
         .layer(limits)
         .layer(from_fn(find_plan))
-        // Behind the limits, so not limited itself. A service has it on a port of its own.
-        .route("/metrics", get(async move || recorded.render()))
+        // Behind the limits, so not limited itself.
         .nest("/_limits", page(activity))
-        .layer(from_fn(only_local))
 }
 
 fn named(path: &Path, error: &io::Error) -> io::Error {
@@ -241,7 +220,9 @@ async fn stopped() {
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> Result<(), Box<dyn Error>> {
     let path = env::var("LIMITS").unwrap_or_else(|_| LIMITS.to_owned());
-    let recorded = record()?;
+    // Before anything is counted.
+    #[cfg(feature = "prometheus")]
+    let recorded = prometheus::record()?;
     let metrics = Arc::new(Metrics::new());
     let activity = Arc::new(Activity::new());
     let state = env::var_os("STATE").map(PathBuf::from);
@@ -285,7 +266,12 @@ async fn main() -> Result<(), Box<dyn Error>> {
         println!("\n# {what}\n{}", line.replace("URL", &url));
     }
 
-    let app = app(limits, recorded, &activity).into_make_service_with_connect_info::<SocketAddr>();
+    let app = app(limits, &activity);
+    // Behind the limits, too. A service has it on a port of its own.
+    #[cfg(feature = "prometheus")]
+    let app = app.route("/metrics", get(async move || recorded.render()));
+    let app = app.layer(from_fn(only_local));
+    let app = app.into_make_service_with_connect_info::<SocketAddr>();
     let stop = async move {
         stopped().await;
         // Open pages would hold the shutdown.
