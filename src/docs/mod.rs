@@ -4,6 +4,8 @@
 pub mod algorithms {}
 #[doc = include_str!("capacity.md")]
 pub mod capacity {}
+#[doc = include_str!("command.md")]
+pub mod command {}
 #[doc = include_str!("comparison.md")]
 pub mod comparison {}
 #[doc = include_str!("compile_errors.md")]
@@ -29,3 +31,7 @@ pub mod recipes {}
 pub mod redisson {}
 #[doc = include_str!("tuning.md")]
 pub mod tuning {}
+/// What a program that writes code by this crate reads first: its snippets run as those of a page.
+#[cfg(doctest)]
+#[doc = include_str!("../../llms.txt")]
+pub mod llms {}
