@@ -7,7 +7,8 @@
 //!
 //! The wait is sent twice, because clients read one or the other: the retry policies of gRPC
 //! clients use `grpc-retry-pushback-ms` (gRFC A6), and applications and OpenTelemetry's exporters
-//! use `google.rpc.RetryInfo`. Nothing here grows with what the caller sent.
+//! use `google.rpc.RetryInfo`. Beside it is a `google.rpc.ErrorInfo`: RESOURCE_EXHAUSTED alone may
+//! also be a message that is too large. Nothing here grows with what the caller sent.
 
 use std::time::Duration;
 
@@ -15,7 +16,7 @@ use bytes::Bytes;
 use http::{HeaderMap, HeaderName, HeaderValue, Response, header, request::Parts};
 use percent_encoding::{AsciiSet, CONTROLS, utf8_percent_encode};
 
-use super::meaning::meaning;
+use super::meaning::{RESOURCE_EXHAUSTED, meaning, violated};
 use crate::values::decision::{Refusal, RefusalKind};
 
 pub(crate) const GRPC_STATUS: HeaderName = HeaderName::from_static("grpc-status");
@@ -67,8 +68,9 @@ pub(crate) fn answer(
     if let Some(pushback) = pushback(refusal.kind, wait, &request.headers) {
         headers.insert(PUSHBACK, HeaderValue::from(pushback));
     }
-    if let Some(wait) = wait {
-        let details = base64(&with_retry_info(code, &message, wait));
+    if code == RESOURCE_EXHAUSTED {
+        let limits = violated(refusal).collect::<Vec<_>>().join(",");
+        let details = base64(&with_details(code, &message, wait, &limits));
         insert(headers, GRPC_STATUS_DETAILS, details);
     }
     answer
@@ -154,28 +156,55 @@ fn insert(headers: &mut HeaderMap, name: HeaderName, value: String) {
     }
 }
 
-/// Encodes a `google.rpc.Status` with a `google.rpc.RetryInfo` as its detail, in protobuf.
+/// Encodes a `google.rpc.Status` with its details, in protobuf: the wait, if there is one, and which
+/// limits refuse.
 ///
-/// By hand, because five numbers and two texts do not justify a protobuf library in every user's
+/// By hand, because five numbers and some texts do not justify a protobuf library in every user's
 /// tree. The numbers are those of the fields in google/rpc/status.proto,
 /// google/rpc/error_details.proto, google/protobuf/any.proto and duration.proto.
-fn with_retry_info(code: u8, message: &str, wait: Duration) -> Vec<u8> {
+fn with_details(code: u8, message: &str, wait: Option<Duration>, limits: &str) -> Vec<u8> {
+    let mut status = Vec::new();
+    put_number(&mut status, 1, code.into());
+    put_bytes(&mut status, 2, message.as_bytes());
+    if let Some(wait) = wait {
+        put_detail(&mut status, "RetryInfo", &retry_info(wait));
+    }
+    put_detail(&mut status, "ErrorInfo", &error_info(limits));
+    status
+}
+
+fn retry_info(wait: Duration) -> Vec<u8> {
     /// The most seconds of a `google.protobuf.Duration`.
     const MOST_SECONDS: u64 = 315_576_000_000;
     let millis = u64::try_from(whole_millis(wait)).unwrap_or(u64::MAX);
     let mut delay = Vec::new();
     put_number(&mut delay, 1, (millis / 1000).min(MOST_SECONDS));
     put_number(&mut delay, 2, millis % 1000 * 1_000_000);
-    let mut retry_info = Vec::new();
-    put_bytes(&mut retry_info, 1, &delay);
+    let mut info = Vec::new();
+    put_bytes(&mut info, 1, &delay);
+    info
+}
+
+fn error_info(limits: &str) -> Vec<u8> {
+    let mut info = Vec::new();
+    put_bytes(&mut info, 1, b"RATE_LIMIT_EXCEEDED");
+    put_bytes(&mut info, 2, b"tower-ratelimit");
+    if !limits.is_empty() {
+        // An entry of a map is a message of its key and its value.
+        let mut entry = Vec::new();
+        put_bytes(&mut entry, 1, b"limits");
+        put_bytes(&mut entry, 2, limits.as_bytes());
+        put_bytes(&mut info, 3, &entry);
+    }
+    info
+}
+
+fn put_detail(status: &mut Vec<u8>, kind: &str, detail: &[u8]) {
     let mut any = Vec::new();
-    put_bytes(&mut any, 1, b"type.googleapis.com/google.rpc.RetryInfo");
-    put_bytes(&mut any, 2, &retry_info);
-    let mut status = Vec::new();
-    put_number(&mut status, 1, code.into());
-    put_bytes(&mut status, 2, message.as_bytes());
-    put_bytes(&mut status, 3, &any);
-    status
+    let kind = format!("type.googleapis.com/google.rpc.{kind}");
+    put_bytes(&mut any, 1, kind.as_bytes());
+    put_bytes(&mut any, 2, detail);
+    put_bytes(status, 3, &any);
 }
 
 fn put_number(message: &mut Vec<u8>, field: u8, number: u64) {
@@ -222,7 +251,7 @@ fn base64(bytes: &[u8]) -> String {
 mod tests {
     use http::Request;
 
-    use super::{super::meaning::RESOURCE_EXHAUSTED, *};
+    use super::*;
     use crate::values::decision::{Fault, Missing};
 
     #[test]
@@ -286,32 +315,45 @@ mod tests {
     /// Another encoder's bytes: the same status, by prost.
     #[test]
     fn the_details_are_protobuf() {
+        use std::collections::HashMap;
+
         use prost::Message;
         use tonic_types::{ErrorDetails, StatusExt, pb};
 
-        for wait in [
+        let waits = [
             Duration::from_millis(1),
             Duration::from_secs(1),
             Duration::from_millis(59_999),
             Duration::from_millis(86_400_001),
             Duration::from_secs(315_576_000_000),
-        ] {
-            let details = ErrorDetails::with_retry_info(Some(wait));
-            let status = tonic::Status::with_error_details(
-                tonic::Code::ResourceExhausted,
-                "too many requests",
-                details,
-            );
-            let ours = with_retry_info(RESOURCE_EXHAUSTED, "too many requests", wait);
-            assert_eq!(ours, status.details(), "{wait:?}");
-            let read = pb::Status::decode(&*ours).unwrap();
-            assert_eq!((read.code, read.message.as_str()), (8, "too many requests"));
+        ];
+        // The longest is beyond one byte of length.
+        let long = ["api", "a-name-of-sixty-four-characters-at-most.paid"]
+            .join(",")
+            .repeat(4);
+        for wait in waits.map(Some).into_iter().chain([None]) {
+            for limits in ["", "login", "api,api-burst", &long] {
+                let mut details = ErrorDetails::with_retry_info(wait);
+                if wait.is_none() {
+                    details = ErrorDetails::new();
+                }
+                let named = (!limits.is_empty()).then(|| ("limits".to_owned(), limits.to_owned()));
+                let named: HashMap<_, _> = named.into_iter().collect();
+                details.set_error_info("RATE_LIMIT_EXCEEDED", "tower-ratelimit", named);
+                let status = tonic::Status::with_error_details(
+                    tonic::Code::ResourceExhausted,
+                    "too many requests",
+                    details,
+                );
+                let ours = with_details(RESOURCE_EXHAUSTED, "too many requests", wait, limits);
+                assert_eq!(ours, status.details(), "{wait:?} {limits}");
+                let read = pb::Status::decode(&*ours).unwrap();
+                assert_eq!((read.code, read.message.as_str()), (8, "too many requests"));
+            }
         }
         // A wait beyond the maximum of a `google.protobuf.Duration` is cut, not wrapped.
-        let longest = with_retry_info(RESOURCE_EXHAUSTED, "", Duration::MAX);
-        let read = pb::Status::decode(&*longest).unwrap();
-        let info = pb::RetryInfo::decode(&*read.details[0].value).unwrap();
-        assert_eq!(info.retry_delay.unwrap().seconds, 315_576_000_000);
+        let longest = pb::RetryInfo::decode(&*retry_info(Duration::MAX)).unwrap();
+        assert_eq!(longest.retry_delay.unwrap().seconds, 315_576_000_000);
     }
 
     #[test]

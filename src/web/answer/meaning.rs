@@ -4,7 +4,12 @@ use std::borrow::Cow;
 
 use http::StatusCode;
 
-use crate::values::decision::{Fault, Refusal, RefusalKind};
+use super::headers::shown;
+
+use crate::values::{
+    charge::Charge,
+    decision::{Fault, Refusal, RefusalKind},
+};
 
 // The numbers of `google.rpc.Code`.
 const INVALID_ARGUMENT: u8 = 3;
@@ -40,6 +45,12 @@ pub(super) fn meaning(refusal: &Refusal) -> (StatusCode, u8, Cow<'static, str>) 
         RefusalKind::MissingKey | RefusalKind::KeyTooLong => return lack(refusal),
     };
     (status, code, text.into())
+}
+
+/// Returns the names of the limits that refuse. They contain nothing to escape.
+pub(super) fn violated(refusal: &Refusal) -> impl Iterator<Item = String> {
+    let violated = shown(&refusal.charges).filter(|limit| limit.standing.refused);
+    violated.map(|limit| limit.name().into_owned())
 }
 
 /// Returns the status that the rule has chosen, of the longest ban.

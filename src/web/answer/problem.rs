@@ -5,7 +5,7 @@ use std::borrow::Cow;
 use bytes::Bytes;
 use http::{HeaderValue, Response, StatusCode, header};
 
-use super::{headers::shown, meaning::meaning};
+use super::meaning::{meaning, violated};
 use crate::values::decision::{Refusal, RefusalKind};
 
 const TEXT: HeaderValue = HeaderValue::from_static("text/plain; charset=utf-8");
@@ -71,11 +71,8 @@ fn problem(refusal: &Refusal, status: StatusCode, detail: &str) -> String {
     let of_status = ("about:blank", status.canonical_reason().unwrap_or_default());
     let (kind, title) = of_draft.unwrap_or(of_status);
     let (status, detail) = (status.as_str(), escaped(detail));
-    let violated =
-        shown(&refusal.charges).filter(|limit| of_draft.is_some() && limit.standing.refused);
-    // Names of rules contain nothing to escape.
-    let violated: Vec<_> = violated.map(|limit| limit.name().into_owned()).collect();
-    let policies = if violated.is_empty() {
+    let violated: Vec<_> = violated(refusal).collect();
+    let policies = if of_draft.is_none() || violated.is_empty() {
         String::new()
     } else {
         format!(",\"violated-policies\":[\"{}\"]", violated.join("\",\""))

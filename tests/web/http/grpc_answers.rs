@@ -158,6 +158,9 @@ async fn check(server: SocketAddr, refusals: &[(&str, Code, &str, Pushback)]) {
                 assert_eq!(status.code(), *code, "{case}");
                 assert_eq!(status.message(), *message, "{case}");
                 assert_eq!(read(headers, &status), *pushback, "{case}: {headers:?}");
+                let limit = path.rsplit('/').next().unwrap().to_lowercase();
+                let expected = (*code == Code::ResourceExhausted).then_some(limit);
+                assert_eq!(refused_by(&status), expected, "{case}: {headers:?}");
                 // Those are HTTP's, and say the same in its words.
                 for name in ["retry-after", "ratelimit", "ratelimit-policy"] {
                     assert!(!headers.contains_key(name), "{case}: {name}");
@@ -167,12 +170,22 @@ async fn check(server: SocketAddr, refusals: &[(&str, Code, &str, Pushback)]) {
     }
 }
 
+/// Returns the names of the limits that refuse, or `None` if the status is not that of a limit.
+fn refused_by(status: &Status) -> Option<String> {
+    let info = status.get_details_error_info()?;
+    assert_eq!(info.reason, "RATE_LIMIT_EXCEEDED");
+    assert_eq!(info.domain, "tower-ratelimit");
+    assert!(info.metadata.keys().all(|name| name == "limits"));
+    Some(info.metadata.get("limits").cloned().unwrap_or_default())
+}
+
 /// Returns the value of both fields, which must agree.
 fn read(headers: &HeaderMap, status: &Status) -> Pushback {
     let pushback = headers.get("grpc-retry-pushback-ms");
     let pushback = pushback.map(|value| value.to_str().unwrap());
     let Some(info) = status.get_details_retry_info() else {
-        assert!(!headers.contains_key("grpc-status-details-bin"));
+        let has_details = headers.contains_key("grpc-status-details-bin");
+        assert_eq!(has_details, status.code() == Code::ResourceExhausted);
         return match pushback {
             None => Pushback::Nothing,
             Some("-1") => Pushback::Never,
@@ -226,4 +239,41 @@ async fn tonic_webs_client_reads_a_refusal(store: impl Store) {
     assert_eq!(refused.message(), "too many requests");
     let pushback = read(&refused.metadata().clone().into_headers(), &refused);
     assert_eq!(pushback, Pushback::WithinTheHour);
+    assert_eq!(refused_by(&refused).as_deref(), Some("count"));
+}
+
+/// A client tells a limit from another reason for RESOURCE_EXHAUSTED, also while it is banned, and
+/// learns no name that the limit keeps to itself.
+#[tokio::test]
+async fn a_refusal_names_the_limits_that_refuse() {
+    let (store, _clock) = MemoryStore::builder().build_manual();
+    let limit = |permits, name| Limit::per_hour(permits).by(Constant("all")).named(name);
+    let banning =
+        limit(1, "banning").ban(tower_ratelimit::Ban::after(1).within(HOUR).lasting(HOUR));
+    let layer = RateLimitLayer::builder(&store)
+        .on_grpc(
+            "a.B/Several",
+            [limit(1, "tight"), limit(9, "wide"), limit(1, "too")],
+        )
+        .on_grpc("a.B/Hidden", limit(1, "hidden").hide_headers())
+        .on_grpc("a.B/Banned", banning);
+    let server = serve_tonic(layer.build().unwrap()).await;
+    for (method, limits) in [
+        ("Several", "tight,too"),
+        ("Hidden", ""),
+        ("Banned", "banning"),
+    ] {
+        let path = format!("/a.B/{method}");
+        for _ in 0..3 {
+            let call = with("POST", &path, &[("content-type", CONTENT_TYPES[0])]);
+            let answer = send_http2(server, call).await;
+            let status = Status::from_header_map(answer.headers()).unwrap();
+            if status.code() == Code::ResourceExhausted {
+                assert_eq!(refused_by(&status).as_deref(), Some(limits), "{method}");
+            } else {
+                // By tonic, which has no such method: the first call, which the limit admits.
+                assert_eq!(status.code(), Code::Unimplemented, "{method}");
+            }
+        }
+    }
 }
