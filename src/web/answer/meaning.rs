@@ -6,10 +6,7 @@ use http::StatusCode;
 
 use super::headers::shown;
 
-use crate::values::{
-    charge::Charge,
-    decision::{Fault, Refusal, RefusalKind},
-};
+use crate::values::decision::{Fault, Refusal, RefusalKind};
 
 // The numbers of `google.rpc.Code`.
 const INVALID_ARGUMENT: u8 = 3;
