@@ -187,8 +187,7 @@ impl Limit {
     ///
     /// # #[tokio::main(flavor = "current_thread")]
     /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
-    /// let clock = tower_ratelimit::testing::ManualClock::default();
-    /// let store = MemoryStore::builder().build_manual(clock.clone());
+    /// let (store, clock) = MemoryStore::builder().build_manual();
     /// let api = API.named("api").keyed(&store)?.of("ann");
     /// assert!(api.try_acquire_many(2).await?.is_allowed());
     /// assert!(!api.try_acquire().await?.is_allowed());
