@@ -156,17 +156,32 @@ impl Answer {
 
 impl Answer {
     /// Returns how each of several limits stands after it for a charge of so many permits, the
-    /// closest to exhaustion first.
-    fn standing_of_each(&self, limit: &Limit, permits: u32) -> Option<Box<[Standing]>> {
-        let each = self.each.as_deref().filter(|_| !self.banned)?;
-        let whole = self.standing(true);
-        let all = limit.parts().zip(each.iter()).map(|(part, of)| {
-            let refused = whole.refused && of.remaining < permits.into();
+    /// closest to exhaustion first. What was not counted has no number.
+    #[cold]
+    fn standing_of_each(&self, limit: &Limit, permits: u32, counted: bool) -> Box<[Standing]> {
+        let whole = self.standing(counted);
+        let each = self.each.as_deref().filter(|_| counted && !self.banned);
+        let all = limit.parts().enumerate().map(|(place, part)| {
             let is_possible = u64::from(permits) <= part.permits;
-            let wait = if refused {
-                (is_possible && of.wait > 0).then(|| self.now.until(of.wait))
-            } else {
-                (!whole.refused && of.next > 0).then(|| self.now.until_from_score(of.next))
+            let of = each.map(|each| each[place]);
+            let refused = whole.refused
+                && match of {
+                    Some(of) => of.remaining < permits.into(),
+                    None => self.banned || !is_possible,
+                };
+            let wait = match of {
+                // Of others in the same call it may be longer.
+                Some(of) if refused && is_possible => Some(if of.wait > 0 {
+                    of.wait.min(self.wait)
+                } else {
+                    self.wait
+                })
+                .map(|wait| self.now.until(wait)),
+                Some(of) if !whole.refused && of.next > 0 => {
+                    Some(self.now.until_from_score(of.next))
+                }
+                None if self.banned => whole.wait,
+                _ => None,
             };
             // The longest is the last to be free, and a shorter one is so much sooner.
             let sooner = limit
@@ -175,7 +190,7 @@ impl Answer {
             Standing {
                 permits: part.permits,
                 interval: part.interval,
-                remaining: Some(at_least_zero(of.remaining)),
+                remaining: of.map(|of| at_least_zero(of.remaining)),
                 wait,
                 reset_after: whole.reset_after.saturating_sub(sooner),
                 refused,
@@ -184,7 +199,14 @@ impl Answer {
         });
         let mut all: Vec<_> = all.collect();
         all.sort_by(Standing::by_tightness);
-        Some(all.into())
+        if let Some(first) = all.first_mut()
+            && whole.refused
+            && self.verdict == Verdict::Refused
+        {
+            // One may lack only what those take that wait before this caller.
+            (first.refused, first.wait) = (true, whole.wait);
+        }
+        all.into()
     }
 }
 
@@ -327,11 +349,10 @@ impl Charge {
             standing.wait = wait.map(|wait| self.soonest(wait));
         }
         self.standing = standing;
-        if counted
-            && answer.each.is_some()
-            && let Some(limit) = self.of().limit.given()
+        if let Some(limit) = self.of().limit.given()
+            && limit.is_several()
         {
-            self.each = answer.standing_of_each(limit, self.permits);
+            self.each = Some(answer.standing_of_each(limit, self.permits, counted));
         }
     }
 

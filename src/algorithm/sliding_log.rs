@@ -77,7 +77,7 @@ impl Counter for SlidingLog {
     #[inline(always)]
     fn begin(&mut self, call: &CallContext, wanted: i64) -> i64 {
         let StoredLimit { rate, interval, .. } = call.limit;
-        if call.is_own && self.log.len() > MOST_ENTRIES {
+        if call.is_own && self.log.len() > MOST_ENTRIES && self.is_long() {
             self.merge(call);
         }
         if let Some(before) = &call.rewritten {
@@ -328,6 +328,12 @@ impl SlidingLog {
             .shorter()
             .and_then(|shorter| shorter.iter().next_back());
         shortest.map_or(call.limit.rate, |part| part.permits.cast_signed())
+    }
+
+    /// Returns whether there are more entries than so many for each limit.
+    fn is_long(&self) -> bool {
+        let shorter = self.shorter().map_or(0, |shorter| shorter.iter().count());
+        self.log.len() > MOST_ENTRIES + MOST_ENTRIES / 2 * shorter
     }
 
     /// Merges entries that no limit tells apart: those that live by the same shortest interval, in

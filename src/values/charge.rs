@@ -208,6 +208,34 @@ impl Charge {
         self.standing.interval > 0
     }
 
+    /// Returns it with each of its limits as this one.
+    pub(crate) fn standing_so(self, standing: Standing) -> Self {
+        let limit = self.limit().given().filter(|limit| limit.is_several());
+        let each = limit.map(|limit| {
+            let parts = limit.parts().rev();
+            let each = parts.map(|part| Standing {
+                permits: part.permits,
+                interval: part.interval,
+                ..standing
+            });
+            each.collect()
+        });
+        Self {
+            standing,
+            each,
+            ..self
+        }
+    }
+
+    /// Keeps that it is banned for so long.
+    pub(crate) fn ban(&mut self, wait: Duration) {
+        let each = self.each.iter_mut().flat_map(|each| each.iter_mut());
+        for standing in each.chain([&mut self.standing]) {
+            (standing.refused, standing.banned) = (true, true);
+            standing.wait = Some(wait);
+        }
+    }
+
     /// Returns how each of its limits stands, the closest to exhaustion first.
     pub(crate) fn standings(&self) -> &[Standing] {
         match &self.each {

@@ -165,8 +165,10 @@ impl CompiledLimit {
     /// Checks that its algorithm can count by this limit.
     pub(crate) fn check(&self, limit: &Limit) -> Result<(), Error> {
         let (is_own, algorithm) = (self.counting.is_own(), self.counting.algorithm);
-        if limit.is_several() && !(is_own && algorithm == Algorithm::SlidingLog) {
-            let detail = "several limits are counted by a sliding log in our own format alone";
+        let has_log = is_own && algorithm == Algorithm::SlidingLog;
+        if limit.is_several() && !(has_log && self.lease.is_none()) {
+            let detail = "several limits are counted by a sliding log in our own format, without a \
+                          lease";
             return Err(Error::new(ErrorKind::Limit).detail(detail));
         }
         let limit = limit.stored();

@@ -211,8 +211,13 @@ impl Refusal {
     /// Returns whether there may be room before its wait is over: places in flight come back when
     /// requests end.
     pub(crate) fn may_end_sooner(&self) -> bool {
-        let mut charges = self.charges.iter();
-        charges.any(|charge| charge.standing.refused && charge.of().is_in_flight())
+        let refusing = || {
+            let charges = self.charges.iter();
+            charges.filter(|charge| charge.standing.refused && !charge.shadow)
+        };
+        let lasts = |charge: &Charge| charge.standing.wait >= self.retry_after;
+        refusing().any(|charge| charge.of().is_in_flight())
+            && !refusing().any(|charge| !charge.of().is_in_flight() && lasts(charge))
     }
 
     /// Returns the same refusal with another wait, for a caller behind others.

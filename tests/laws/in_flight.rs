@@ -138,3 +138,26 @@ async fn waiters_are_tried_again_when_a_place_is_back() {
         assert!(given_back.elapsed() < millis(1500));
     }
 }
+
+/// As where a process drains: more than the queue of settlements has places.
+#[tokio::test]
+async fn all_places_come_back_when_all_requests_end_at_once() {
+    let store = shared_redis().prefix("flight").build().unwrap();
+    let flight = Limit::in_flight(1, secs(3600)).named(&unique("flight"));
+    let flight = flight.keyed(&store).unwrap();
+    let mut held = Vec::new();
+    for number in 0..3000_u32 {
+        held.push((
+            number,
+            granted(flight.of(number).try_acquire().await.unwrap()),
+        ));
+    }
+    for (number, grant) in &held {
+        flight.of(*number).give_back(grant);
+    }
+    store.close().await;
+    assert_eq!(store.health().lost_receipts, 0);
+    for (number, _) in held {
+        assert_eq!(free(&flight.of(number)).await, 1, "{number}");
+    }
+}

@@ -120,6 +120,21 @@ fn a_store_that_was_loaded_decides_as_the_one_that_was_saved() {
     }
 }
 
+/// Those who hold places end with the process.
+#[tokio::test]
+async fn places_in_flight_are_in_no_file() {
+    let limit = || Limit::in_flight(2, secs(3600)).named("flight");
+    let store = MemoryStore::new();
+    let flight = limit().single(&store).unwrap();
+    let held = flight.try_acquire_many(2).await.unwrap();
+    let mut file = Vec::new();
+    store.save(&mut file).unwrap();
+    let next = MemoryStore::new();
+    next.load(&file[..]).unwrap();
+    assert_eq!(free(&limit().single(&next).unwrap()).await, 2);
+    drop(held);
+}
+
 /// Returns a store with limiters by rules and by hand, and a caller that is banned.
 async fn a_store(clock: &ManualClock) -> MemoryStore {
     let store = MemoryStore::builder().clock(clock.clone()).build();

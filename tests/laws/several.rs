@@ -1,7 +1,7 @@
 //! L1 to L3 and L5 by several limits of one name: a request is granted if all have room, else it
 //! waits for the last of them; each is told as it stands, and what is given back is free in each.
 
-use kit::scene::*;
+use kit::{guards::Guards, scene::*};
 use proptest::sample::Index;
 use tower_ratelimit::LimitState;
 
@@ -219,4 +219,33 @@ async fn those_who_wait_take_turns() {
         all_who_wait_are_granted_in_time(redis_store(guards)).await;
     })
     .await;
+}
+
+/// Callers of one call that ask for different numbers are each told of their own.
+#[tokio::test]
+async fn callers_of_one_call_are_told_of_their_own() {
+    let store = redis_store(Guards::all()[0]);
+    let limit = Limit::new(5, secs(1)).and(Limit::per_hour(100));
+    for asks in [[5, 1, 3], [1, 5, 1], [3, 5, 3]] {
+        let limiter = limit
+            .named(&unique("told"))
+            .single(&store)
+            .expect("a limit");
+        let ask = async |permits| limiter.try_acquire_many(permits).await.expect("a decision");
+        assert!(ask(1).await.is_allowed());
+        let [a, b, c] = asks.map(ask);
+        for decision in <[Decision; 3]>::from(tokio::join!(a, b, c)) {
+            assert_eq!(decision.limits().count(), 2);
+            let first = decision.limits().next().expect("a limit");
+            match &decision {
+                Decision::Allow(_) => {
+                    assert!(decision.limits().all(|it| it.next_after().is_some()));
+                }
+                Decision::Deny(refusal) => {
+                    assert!(first.is_refused());
+                    assert_eq!(first.retry_after(), refusal.retry_after());
+                }
+            }
+        }
+    }
 }

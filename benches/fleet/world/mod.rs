@@ -120,8 +120,8 @@ fn compiled(scenario: &Scenario) -> Arc<CompiledLimit> {
         counting: Counting {
             algorithm: scenario.algorithm,
             slots,
-            calendar: None,
             is_shared: slots.is_some(),
+            ..Counting::default()
         },
         lease: scenario.lease,
         ..CompiledLimit::of("fleet", true, false)

@@ -1,6 +1,6 @@
 //! The nodes of Redis: the pure algorithms, one call after the other, each for its time.
 
-use std::{collections::HashMap, iter};
+use std::{collections::HashMap, iter, slice};
 
 use super::{Broken, MILLI, Scenario};
 use crate::{
@@ -132,7 +132,7 @@ impl Node {
         now: Now,
     ) -> Decision {
         let (key, charge) = (key_of(demand.first().name()), demand.first());
-        let decision = demand.decision(&[*answer]);
+        let decision = demand.decision(slice::from_ref(answer));
         if answer.verdict != Verdict::Granted {
             return match (scenario.broken, &self.last_grant) {
                 (Some(Broken::Reply), Some((of, grant)))

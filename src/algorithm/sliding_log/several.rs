@@ -74,7 +74,11 @@ impl SlidingLog {
         for (of, by) in each.iter_mut().zip(&all) {
             *of = OfLimit {
                 remaining: by.remaining,
-                next: self.time_until(by, by.remaining.saturating_add(1), now),
+                next: if by.remaining < by.rate {
+                    self.time_until(by, by.remaining.saturating_add(1), now)
+                } else {
+                    0
+                },
                 wait: first.map_or(0, |permits| self.time_until(by, permits, now)),
             };
         }

@@ -207,8 +207,8 @@ impl Refusals {
         let received = clock.elapsed(&asked.at);
         let until = match (refusal.kind, refusal.retry_after) {
             (RefusalKind::OverLimit, Some(wait)) => {
-                let waits = refusal.charges.iter();
-                let waits = waits.filter_map(|charge| charge.standing.retry_after());
+                let standings = refusal.charges.iter().flat_map(Charge::standings);
+                let waits = standings.filter_map(Standing::retry_after);
                 let first = waits.min().unwrap_or(wait).min(wait);
                 first.saturating_sub(clock.slack())
             }

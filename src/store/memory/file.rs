@@ -72,6 +72,8 @@ impl MemoryStore {
         for shard in &self.shared.shards {
             let mut part = Vec::new();
             lock(shard).each(|name, limiter, record| {
+                // Those who hold places end with this process.
+                let limiter = limiter.filter(|limiter| !limiter.has_places());
                 let Some(bytes) = bytes_of(name, limiter, record, self.shared.now()) else {
                     return;
                 };

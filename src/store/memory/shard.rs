@@ -130,8 +130,13 @@ impl StoredLimiter {
         self.by = remembered(by);
     }
 
-    fn is_by(&self, by: &Arc<CompiledLimit>) -> bool {
+    pub(super) fn is_by(&self, by: &Arc<CompiledLimit>) -> bool {
         ptr::eq(self.by.as_ptr(), Arc::as_ptr(by))
+    }
+
+    /// Returns whether it has places in flight, which only the requests of this process give back.
+    pub(super) fn has_places(&self) -> bool {
+        self.by.upgrade().is_some_and(|by| by.is_in_flight())
     }
 
     /// Takes a charge that has room, if the limiter counts by its algorithm and its limit.
@@ -139,7 +144,7 @@ impl StoredLimiter {
     pub(super) fn grant(&mut self, charge: &Charge, exact: bool, now: Now) -> Option<Granted> {
         let is_counted = self.limiter.state.kind() == charge.of().counting.algorithm
             && self.limiter.limit.is_some_and(|limit| charge.is_by(&limit));
-        if !is_counted {
+        if !is_counted || !self.is_by(charge.of()) && charge.check().is_err() {
             return None;
         }
         self.count_by(charge.of(), now);
@@ -203,6 +208,21 @@ impl StoredLimiter {
         now: Now,
     ) -> Result<(), Error> {
         self.count_by(&limiter.of, now);
+        // What was granted over time may be more than a shorter limit grants at once.
+        let counting = limiter.of.counting;
+        self.limiter.state.count_by(counting.by_longest());
+        let charged = self.charge_at_once(limiter, (id, permits), now);
+        self.limiter.state.count_by(counting);
+        self.keep_alive(now);
+        charged
+    }
+
+    fn charge_at_once(
+        &mut self,
+        limiter: &Limiter,
+        (id, permits): (PermitId, u32),
+        now: Now,
+    ) -> Result<(), Error> {
         let mut charge = Charge {
             id,
             // For a shadow charge, the answer contains the permits left.
@@ -216,7 +236,6 @@ impl StoredLimiter {
             charge.permits = left;
             (self.limiter).acquire_one(&charge, true, now)?;
         }
-        self.keep_alive(now);
         Ok(())
     }
 

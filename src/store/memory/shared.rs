@@ -91,15 +91,13 @@ impl Decide for Shared {
                 continue;
             }
             let mut record = shard.take_record(name, now);
-            let standing = &mut refused.standing;
-            let wait = standing.wait.unwrap_or_default().as_micros();
+            let wait = refused.standing.wait.unwrap_or_default().as_micros();
             let wait = i64::try_from(wait).unwrap_or(i64::MAX);
             if record.strike(&ban, (charge.id, 1, now.tick), wait, now)
                 && let Some([_, back]) = record.in_force(now)
             {
-                standing.banned = true;
-                standing.wait = Some(now.until(back));
-                let wait = standing.wait.max(refusal.retry_after);
+                refused.ban(now.until(back));
+                let wait = refused.standing.wait.max(refusal.retry_after);
                 (refusal.kind, refusal.retry_after) = (RefusalKind::Banned, wait);
             }
             let [within, ..] = ban.millis();
@@ -172,7 +170,12 @@ impl Shared {
         let now = self.now();
         let mut shard = self.shard(charge.name());
         let kept = match shard.get_mut(charge.name(), now) {
-            Some(kept) => kept,
+            Some(kept) => {
+                if !kept.is_by(charge.of()) {
+                    charge.check()?;
+                }
+                kept
+            }
             None => {
                 charge.check()?;
                 self.add(&mut shard, &charge.limiter, now)?

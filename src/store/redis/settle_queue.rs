@@ -28,6 +28,8 @@ use crate::{
 
 /// The maximum number of receipts on their way. Those beyond it are lost.
 pub(super) const PLACES: usize = 1024;
+/// The same where places in flight come back: all requests of a process may end at once.
+const PLACES_IN_FLIGHT: usize = 1 << 16;
 /// The delay before a receipt is sent again that did not arrive, or whose call may still be under
 /// way.
 const AGAIN_AFTER: Duration = Duration::from_secs(1);
@@ -121,7 +123,12 @@ impl SettleQueue {
     pub(super) fn push(&self, receipt: &Charge, keep: u32, mut call: ScriptCall, undone: bool) {
         let queued = moment();
         let charges = keep > receipt.permits;
-        let full = *self.counts.on_their_way.borrow() >= PLACES;
+        let most = if receipt.of().is_in_flight() {
+            PLACES_IN_FLIGHT
+        } else {
+            PLACES
+        };
+        let full = *self.counts.on_their_way.borrow() >= most;
         self.counts.on_their_way.send_modify(|count| *count += 1);
         let repeatable = !call.once;
         // Before a charge is sent again, check how late it is.

@@ -239,6 +239,12 @@ impl Counting {
         }
     }
 
+    /// Returns it without the shorter limits.
+    pub(crate) fn by_longest(self) -> Self {
+        let shorter = Shorter::default();
+        Self { shorter, ..self }
+    }
+
     /// Returns whether its limiters are in our own format, so that their limit is in the code
     /// alone.
     pub(crate) fn is_own(&self) -> bool {

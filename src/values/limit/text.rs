@@ -2,7 +2,7 @@
 
 use std::{borrow::Cow, fmt, str::FromStr, time::Duration};
 
-use super::Limit;
+use super::{Limit, MOST_LIMITS};
 use crate::values::{
     clock::Millis,
     error::{ConfigError, config_error},
@@ -52,10 +52,12 @@ impl FromStr for Limit {
     type Err = ConfigError;
 
     fn from_str(text: &str) -> Result<Self, ConfigError> {
-        if let Some((one, others)) = text.split_once(" and ") {
-            let (one, others): (Self, Self) = (one.parse()?, others.parse()?);
-            let joined = one.joined(others);
-            return joined.map_err(|reason| config_error!(Limit: "{text:?} is no rate: {reason}"));
+        let mut each = text.split(" and ").take(MOST_LIMITS + 1);
+        if let (Some(first), true) = (each.next(), text.contains(" and ")) {
+            return each.try_fold(first.parse()?, |limit: Self, next| {
+                let joined = limit.joined(next.parse()?);
+                joined.map_err(|reason| config_error!(Limit: "{text:?} is no rate: {reason}"))
+            });
         }
         let refuse = || {
             config_error!(Limit: "{text:?} is not a rate: write permits, a slash and a time, as in \
@@ -409,6 +411,8 @@ mod tests {
                 "{error}"
             );
         }
+        let many = "5/s and ".repeat(100_000);
+        assert!(many.parse::<Limit>().is_err());
         for text in [
             "5/s and",
             "and 5/s",

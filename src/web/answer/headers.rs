@@ -459,8 +459,14 @@ thread_local! {
 
 /// Returns `"api";q=10;qu="tokens";w=60`, which each response has, and which seldom changes.
 pub(super) fn policy(limit: Shown<'_>) -> Option<HeaderValue> {
-    let (of, permits) = (limit.charge.of(), limit.standing.permits);
-    let shown = (permits, limit.standing.interval);
+    let (of, standing) = (limit.charge.of(), limit.standing);
+    let permits = standing.permits;
+    // What few limits have in their name and their unit, their interval and permits do not tell.
+    let is_usual = limit.charge.each.is_none() && !of.is_in_flight();
+    if !is_usual {
+        return render_policy(limit);
+    }
+    let shown = (permits, standing.interval);
     let render = || render_policy(limit);
     copies::copy_of(&POLICIES, of, permits, shown, render)
 }

@@ -122,6 +122,42 @@ async fn each_of_several_limits_is_named() {
     }
 }
 
+/// They have the same names where nothing was counted, and whatever a thread rendered before.
+#[tokio::test]
+async fn each_of_several_limits_has_its_name_always() {
+    let limit = "2/s and 500/h".parse::<Limit>().unwrap();
+    let (store, _clock) = MemoryStore::builder().build_manual();
+    let cost = |parts: &http::request::Parts| {
+        let cost = parts.headers.get("x-cost");
+        cost.map_or(1, |cost| cost.to_str().unwrap().parse().unwrap())
+    };
+    let rule = by_key(limit).named("api").cost_by(cost);
+    let plain = Limit::per_hour(500).by(Constant("plain")).named("plain");
+    let counted = layer(&store, rule.clone(), &[DRAFT11]);
+    let uncounted = RateLimitLayer::builder(&store).otherwise([rule, plain]);
+    let uncounted = uncounted
+        .count_remaining(false)
+        .headers([DRAFT11])
+        .build()
+        .unwrap();
+    for (layer, cost, status) in [
+        (&counted, "3", 429),
+        (&uncounted, "1", 200),
+        (&counted, "1", 200),
+        (&counted, "1", 429),
+    ] {
+        let answer = ask(layer, get(&[("x-cost", cost)])).await;
+        assert_eq!(answer.status, status);
+        let policy = answer.one("ratelimit-policy");
+        for item in [r#""api";q=2;w=1"#, r#""api.1h";q=500;w=3600"#] {
+            assert!(policy.contains(item), "{policy}");
+        }
+        if cost == "3" {
+            assert!(answer.body.contains(r#"["api"]"#) || !answer.body.contains("violated"));
+        }
+    }
+}
+
 /// What the styles say of one limit of two permits, see `styles.toml`.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]

@@ -269,6 +269,22 @@ async fn several_limits_that_cannot_be_counted_are_no_outage() {
         panic!("{refused:?}");
     };
     assert_eq!(refusal.error().map(Error::kind), Some(ErrorKind::Limit));
+    // Also for a limiter that was counted by another limit.
+    let by_plan = limit_by(|parts| match parts.headers.get("x-plan") {
+        None => Limit::per_hour(9),
+        Some(_) => Limit::per_second(2).and(Limit::per_hour(9)),
+    });
+    let rule = Rule::new("plan", by_plan, Constant("all")).algorithm(Algorithm::Gcra);
+    let layer = otherwise(rule).unwrap();
+    for (plan, allowed) in [(None, true), (Some("both"), false), (None, true)] {
+        let mut request = Request::new(String::new());
+        if let Some(plan) = plan {
+            request
+                .headers_mut()
+                .insert("x-plan", plan.parse().unwrap());
+        }
+        assert_eq!(decide(&layer, request).await.is_allowed(), allowed);
+    }
     let layer = otherwise(Rule::new("api", several(), Constant("all"))).unwrap();
     for allowed in [true, true, false] {
         let decision = decide(&layer, Request::new(String::new())).await;

@@ -249,3 +249,23 @@ async fn a_request_waits_for_a_place_that_comes_back(store: impl Settles) {
     let ((), (), ended) = tokio::join!(waits(), waits(), ends);
     assert!(ended.elapsed() < millis(1500));
 }
+
+/// A place may come back, and an hour's quota does not.
+#[tokio::test]
+async fn a_place_beside_a_quota_that_is_spent_makes_no_one_wait() {
+    for is_shadow in [true, false] {
+        let place = Limit::in_flight(1, secs(600))
+            .by(Constant("all"))
+            .named("place");
+        let place = if is_shadow { place.shadow() } else { place };
+        let quota = Limit::per_hour(1).by(Constant("all")).named("quota");
+        let layer = RateLimitLayer::builder(&MemoryStore::new()).otherwise([place, quota]);
+        let layer = layer.wait(secs(60)).build().unwrap();
+        let service = layer.layer(service_fn(|it| handle(Read, it)));
+        let answer = || service.clone().oneshot(request("a"));
+        let held = answer().await.unwrap();
+        let refused = tokio::time::timeout(secs(30), answer()).await;
+        assert_eq!(refused.expect("no wait").unwrap().status(), 429);
+        drop(held);
+    }
+}

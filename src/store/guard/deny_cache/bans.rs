@@ -228,13 +228,10 @@ impl Bans {
             let wait = ban.standing.wait.unwrap_or_default() + ban.received;
             let wait = wait.saturating_sub(elapsed);
             longest = longest.max(wait);
-            charges.push(Charge {
-                standing: Standing {
-                    wait: Some(wait),
-                    ..ban.standing
-                },
-                ..charge.clone()
-            });
+            charges.push(charge.clone().standing_so(Standing {
+                wait: Some(wait),
+                ..ban.standing
+            }));
         }
         if charges.is_empty() {
             BanLookup::Unknown

@@ -463,3 +463,22 @@ fn of_more_than_the_limit_the_latest_count() {
         assert_eq!(latest(past(), permits), counts, "{permits}");
     }
 }
+
+/// Also of more at once than a shorter limit grants.
+#[test]
+fn what_the_store_granted_counts_by_each_of_several_limits() {
+    let world = World::new(FailurePolicy::Local(1.0));
+    let short = Limit::new(2, Duration::from_millis(10));
+    let limit = LimitSource::Code(short.and(Limit::new(12, INTERVAL)));
+    let several = charge("k", 1, limit);
+    let mut taken = 0;
+    while taken < 12 {
+        taken += world.takes_all(&several);
+        world.advance(10);
+    }
+    world.fail(true);
+    for _ in 0..30 {
+        assert_eq!(world.takes_all(&several), 0);
+        world.advance(10);
+    }
+}

@@ -78,11 +78,15 @@ impl Row {
             return Ok(None);
         }
         let mut each = Box::new(Each::default());
-        for (of, _) in each.iter_mut().zip(self.limits()) {
+        for (of, [rate, _]) in each.iter_mut().zip(self.limits()) {
             let (remaining, time) = (numbers.next()?, numbers.next()?);
             *of = OfLimit {
                 remaining,
-                next: if has_room { time } else { 0 },
+                next: if has_room && remaining < rate {
+                    time
+                } else {
+                    0
+                },
                 wait: if has_room { 0 } else { time },
             };
         }

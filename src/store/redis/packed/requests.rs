@@ -342,7 +342,14 @@ impl Said {
     fn add(&mut self, run: &[Demand], groups: &[Group]) {
         for (group, standing) in groups.iter().zip(&mut self.standings) {
             if let Some(said) = group.standing {
-                *standing = Some((said, group.each.clone()));
+                let mut each = group.each.clone();
+                if let (Some(each), Some((_, Some(before)))) = (&mut each, &*standing) {
+                    // A refusal does not say it.
+                    for (of, before) in each.iter_mut().zip(before.iter()) {
+                        of.next = if of.next > 0 { of.next } else { before.next };
+                    }
+                }
+                *standing = Some((said, each));
             }
         }
         let is_banned = groups.iter().any(|group| group.standing.is_none());
