@@ -38,13 +38,21 @@ impl Answer {
         self.0.split_once("\r\n\r\n").expect("its head").1
     }
 
-    /// The limits of the tests are for a minute, most of which is left.
     #[track_caller]
     pub(crate) fn assert_refused(&self) {
         assert_eq!(self.status(), 429, "{self:?}");
-        let wait = self.field("retry-after").expect("Retry-After").parse();
-        assert!((30..=60).contains(&wait.expect("seconds")), "{self:?}");
+        assert_wait(self.field("retry-after"));
     }
+}
+
+/// The limits of the tests are for a minute, most of which is left.
+#[track_caller]
+pub(crate) fn assert_wait(retry_after: Option<&str>) {
+    let wait = retry_after.expect("Retry-After").parse::<u32>();
+    assert!(
+        (30..=60).contains(&wait.expect("seconds")),
+        "{retry_after:?}"
+    );
 }
 
 /// Sends `GET /` or the like, with fields that end their lines, and reads the answer to its end.

@@ -6,20 +6,28 @@
 #[cfg(test)]
 mod ask;
 
+#[cfg(feature = "actix-web")]
+pub mod actix_web;
 #[cfg(feature = "axum-login")]
 pub mod axum_login;
-#[cfg(feature = "jwt")]
-pub mod jwt;
+#[cfg(feature = "jsonwebtoken")]
+pub mod jsonwebtoken;
 #[cfg(feature = "kube")]
 pub mod kube;
-#[cfg(feature = "lambda")]
-pub mod lambda;
-#[cfg(feature = "loco")]
-pub mod loco;
+#[cfg(feature = "lambda_http")]
+pub mod lambda_http;
+#[cfg(feature = "leptos_axum")]
+pub mod leptos_axum;
+#[cfg(feature = "loco-rs")]
+pub mod loco_rs;
+#[cfg(feature = "poem")]
+pub mod poem;
 #[cfg(feature = "reqwest")]
 pub mod reqwest;
 #[cfg(feature = "rmcp")]
 pub mod rmcp;
+#[cfg(feature = "rocket")]
+pub mod rocket;
 #[cfg(feature = "salvo")]
 pub mod salvo;
 #[cfg(feature = "utoipa")]

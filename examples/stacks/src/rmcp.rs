@@ -63,7 +63,7 @@ impl Tools {
             // An error of the tool, which the model reads, and not one of the protocol.
             Ok(Decision::Deny(refusal)) => Ok(CallToolResult::structured_error(json!({
                 "error": "too many searches",
-                "retryAfterSeconds": refusal.retry_after().map(|wait| wait.as_secs() + 1),
+                "retryAfterSeconds": refusal.retry_after().map(|wait| wait.as_millis().div_ceil(1000)),
             }))),
             Err(_) => Err(ErrorData::internal_error(
                 "the limiter cannot be asked",
