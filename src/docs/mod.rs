@@ -29,6 +29,8 @@ pub mod operations {}
 pub mod recipes {}
 #[doc = include_str!("redisson.md")]
 pub mod redisson {}
+#[doc = include_str!("stacks.md")]
+pub mod stacks {}
 #[doc = include_str!("tuning.md")]
 pub mod tuning {}
 /// What a program that writes code by this crate reads first: its snippets run as those of a page.

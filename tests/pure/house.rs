@@ -340,6 +340,42 @@ fn the_fault_matrix_is_whole() {
     assert!(played.is_empty(), "of no row: {played:?}");
 }
 
+/// Each stack that the page calls tested has a module with a test, is of the version that stands in
+/// the lock file, and its lines on the page stand in the module in this order.
+#[test]
+fn each_tested_stack_has_its_module() {
+    let page = read("src/docs/stacks.md");
+    let (tested, _) = page.split_once("\n## Not tried\n").expect("the section");
+    let modules = read("examples/stacks/src/lib.rs");
+    let modules = modules.lines().filter_map(|it| it.strip_prefix("pub mod "));
+    let mut modules: BTreeSet<_> = modules.map(|it| it.trim_end_matches(';')).collect();
+    let lock = read("examples/stacks/Cargo.lock");
+    let mut sections = tested.split("\n## ");
+    let table = sections.next().expect("the table");
+    let mut sections: BTreeMap<_, _> = sections.filter_map(|it| it.split_once('\n')).collect();
+    for row in table.lines().filter_map(|line| line.strip_prefix("| [")) {
+        let (stack, version) = row.split_once("](#").expect(row);
+        let version = version.split(" | ").nth(1).expect(row);
+        let locked = format!("name = \"{stack}\"\nversion = \"{version}\"\n");
+        assert!(lock.contains(&locked), "{stack} {version} is not locked");
+        let module = stack.replace('-', "_");
+        assert!(modules.remove(&*module), "there is no module {module}");
+        let source = read(format!("examples/stacks/src/{module}.rs"));
+        assert!(source.contains("#[tokio::test]"), "{module} has no test");
+        let section = sections.remove(stack).expect(stack);
+        let code = section.split("```").skip(1).step_by(2).collect::<Vec<_>>();
+        assert!(!code.is_empty(), "{stack} has no lines");
+        for block in code {
+            let mut lines = source.lines();
+            for line in block.lines().skip(1) {
+                assert!(lines.any(|it| it == line), "{module} lacks: {line}");
+            }
+        }
+    }
+    assert!(sections.is_empty(), "not in the table: {sections:?}");
+    assert!(modules.is_empty(), "not on the page: {modules:?}");
+}
+
 /// The files of a folder and those below it, or the file itself.
 pub(crate) fn files(place: impl AsRef<Path>, extension: &str) -> Vec<PathBuf> {
     let place = place.as_ref();

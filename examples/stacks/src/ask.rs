@@ -4,6 +4,7 @@
 #![allow(dead_code)]
 
 use std::{
+    collections::BTreeSet,
     net::SocketAddr,
     sync::{
         Arc,
@@ -53,6 +54,33 @@ pub(crate) fn assert_wait(retry_after: Option<&str>) {
         (30..=60).contains(&wait.expect("seconds")),
         "{retry_after:?}"
     );
+}
+
+/// A document of OpenAPI says of the refusal of `GET /orders` what this one is.
+#[track_caller]
+pub(crate) fn assert_documented(refused: &Answer, openapi: &Value) {
+    fn keys(of: &Value) -> BTreeSet<&str> {
+        of.as_object()
+            .expect("keys")
+            .keys()
+            .map(String::as_str)
+            .collect()
+    }
+    refused.assert_refused();
+    let documented = &openapi["paths"]["/orders"]["get"]["responses"]["429"];
+    let fields = ["ratelimit", "ratelimit-policy", "retry-after"];
+    assert!(
+        fields.iter().all(|it| refused.field(it).is_some()),
+        "{refused:?}"
+    );
+    assert_eq!(keys(&documented["headers"]), BTreeSet::from(fields));
+    let kind = refused.field("content-type").expect("a body");
+    let mut schema = &documented["content"][kind]["schema"];
+    if let Some(reference) = schema["$ref"].as_str() {
+        schema = openapi.pointer(&reference[1..]).expect("what it refers to");
+    }
+    let problem: Value = serde_json::from_str(refused.body()).expect("JSON");
+    assert_eq!(keys(&problem), keys(&schema["properties"]));
 }
 
 /// Sends `GET /` or the like, with fields that end their lines, and reads the answer to its end.

@@ -8,6 +8,8 @@ mod ask;
 
 #[cfg(feature = "actix-web")]
 pub mod actix_web;
+#[cfg(feature = "aide")]
+pub mod aide;
 #[cfg(feature = "axum-login")]
 pub mod axum_login;
 #[cfg(feature = "jsonwebtoken")]

@@ -54,36 +54,17 @@ pub fn app(store: &impl Store) -> Result<(Router, OpenApi), ConfigError> {
 
 #[cfg(test)]
 mod tests {
-    use std::collections::BTreeSet;
-
-    use serde_json::Value;
     use tower_ratelimit::MemoryStore;
 
     use super::*;
-    use crate::ask::{ask, serve, statuses};
-
-    fn keys(of: &Value) -> BTreeSet<&str> {
-        of.as_object().unwrap().keys().map(String::as_str).collect()
-    }
+    use crate::ask::{ask, assert_documented, serve, statuses};
 
     #[tokio::test]
     async fn the_document_has_what_the_refusal_has() {
         let (router, openapi) = app(&MemoryStore::new()).unwrap();
-        let openapi = serde_json::to_value(openapi).unwrap();
-        let documented = &openapi["paths"]["/orders"]["get"]["responses"]["429"];
-
         let server = serve(router).await;
         assert_eq!(statuses(server, "GET /orders", &["", ""]).await, [200, 200]);
         let refused = ask(server, "GET /orders", "", "").await;
-        refused.assert_refused();
-        let fields = ["ratelimit", "ratelimit-policy", "retry-after"];
-        assert!(
-            fields.iter().all(|it| refused.field(it).is_some()),
-            "{refused:?}"
-        );
-        assert_eq!(keys(&documented["headers"]), BTreeSet::from(fields));
-        let content = &documented["content"][refused.field("content-type").unwrap()];
-        let problem: Value = serde_json::from_str(refused.body()).unwrap();
-        assert_eq!(keys(&problem), keys(&content["schema"]["properties"]));
+        assert_documented(&refused, &serde_json::to_value(openapi).unwrap());
     }
 }
