@@ -1,7 +1,6 @@
 //! A client for the tests, which shows what came over the wire; and a server for those stacks that
 //! are clients.
-// Not every stack needs all of it.
-#![allow(dead_code)]
+#![allow(dead_code, reason = "not every stack needs all of it")]
 
 use std::{
     collections::BTreeSet,

@@ -12,6 +12,8 @@ pub mod actix_web;
 pub mod aide;
 #[cfg(feature = "axum-login")]
 pub mod axum_login;
+#[cfg(feature = "dioxus")]
+pub mod dioxus;
 #[cfg(feature = "jsonwebtoken")]
 pub mod jsonwebtoken;
 #[cfg(feature = "kube")]
