@@ -14,14 +14,12 @@ async fn limit(limits: Keyed, next: impl Endpoint, request: Request) -> Result<R
     match limits.of(peer.ip()).try_acquire().await {
         Ok(Decision::Allow(_)) => next.call(request).await.map(IntoResponse::into_response),
         Ok(Decision::Deny(refusal)) => {
-            let answer = StatusCode::TOO_MANY_REQUESTS.into_response();
-            Ok(match refusal.retry_after() {
-                Some(wait) => {
-                    let seconds = wait.as_millis().div_ceil(1000).to_string();
-                    answer.with_header(RETRY_AFTER, seconds).into_response()
-                }
-                None => answer,
-            })
+            let mut answer = StatusCode::TOO_MANY_REQUESTS.into_response();
+            if let Some(wait) = refusal.retry_after() {
+                let seconds = wait.as_millis().div_ceil(1000).to_string();
+                answer = answer.with_header(RETRY_AFTER, seconds).into_response();
+            }
+            Ok(answer)
         }
         Err(error) => Err(Error::new(error, StatusCode::SERVICE_UNAVAILABLE)),
     }

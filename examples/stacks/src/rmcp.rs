@@ -53,22 +53,16 @@ impl Tools {
     #[tool(description = "Searches the shop")]
     async fn search(&self, Extension(http): Extension<Parts>) -> Result<CallToolResult, ErrorData> {
         let Some(Caller(caller)) = http.extensions.get() else {
-            return Err(ErrorData::invalid_request(
-                "nobody has checked who calls",
-                None,
-            ));
+            return Err(ErrorData::invalid_request("no caller", None));
         };
         match self.searches.of(caller).try_acquire().await {
             Ok(Decision::Allow(_)) => Ok(CallToolResult::success(vec![ContentBlock::text("tea")])),
             // An error of the tool, which the model reads, and not one of the protocol.
             Ok(Decision::Deny(refusal)) => Ok(CallToolResult::structured_error(json!({
                 "error": "too many searches",
-                "retryAfterSeconds": refusal.retry_after().map(|wait| wait.as_millis().div_ceil(1000)),
+                "retryAfterSeconds": refusal.retry_after().map(|wait| wait.as_secs_f64().ceil()),
             }))),
-            Err(_) => Err(ErrorData::internal_error(
-                "the limiter cannot be asked",
-                None,
-            )),
+            Err(_) => Err(ErrorData::internal_error("no limiter", None)),
         }
     }
 }

@@ -18,6 +18,7 @@ struct Problem {
     violated_policies: Vec<String>,
 }
 
+// `to_schema`: utoipa does not carry a schema from here into the document's components.
 /// Too many requests: wait as long as `retry-after` says.
 #[derive(IntoResponses)]
 #[response(
@@ -30,7 +31,6 @@ struct Problem {
     )
 )]
 #[allow(dead_code, reason = "utoipa reads its field alone")]
-// In place, as utoipa does not carry a schema from here into the document's components.
 struct TooManyRequests(#[to_schema] Problem);
 
 /// Lists the orders.
