@@ -170,13 +170,11 @@ impl Answer {
                     None => self.banned || !is_possible,
                 };
             let wait = match of {
-                // Of others in the same call it may be longer.
-                Some(of) if refused && is_possible => Some(if of.wait > 0 {
-                    of.wait.min(self.wait)
-                } else {
-                    self.wait
-                })
-                .map(|wait| self.now.until(wait)),
+                Some(of) if refused && is_possible => {
+                    // That of another caller of the call may be longer.
+                    let known = if of.wait > 0 { of.wait } else { self.wait };
+                    Some(self.now.until(known.min(self.wait)))
+                }
                 Some(of) if !whole.refused && of.next > 0 => {
                     Some(self.now.until_from_score(of.next))
                 }
