@@ -170,7 +170,7 @@ impl<'a> Seen<'a> {
     }
 }
 
-/// Returns the limit that an answered charge was counted by, which another process may have changed.
+/// Returns the limit that an answered charge was counted by: another process may have changed it.
 #[inline]
 fn limit_of(answered: &Charge) -> Option<Limit> {
     let Standing { permits, .. } = answered.standing;

@@ -170,7 +170,8 @@ impl Limit {
     /// algorithm, slots, leases, [`per_client`](Self::per_client), [`keep_alive`](Self::keep_alive),
     /// a window of the calendar and Redisson's format are each a [`ConfigError`] where a rule or a
     /// limiter is made, and an error of kind [`Limit`](crate::ErrorKind::Limit) where a closure
-    /// finds the limit. [`LimitState`](crate::LimitState) has an entry for each. In text: `10/1s and 500/1h`.
+    /// finds the limit. [`LimitState`](crate::LimitState) has an entry for each. In text:
+    /// `10/1s and 500/1h`.
     ///
     /// # Panics
     ///

@@ -37,8 +37,9 @@ pin_project! {
     /// # Cancel safety
     ///
     /// Dropping the future drops the request. Its places [in flight](crate::Limit::in_flight) come
-    /// back. Its other permits stay charged, so that disconnecting is never free, except when the call was still queued and not yet sent, or the permits came from
-    /// a local lease and this future had not yet received them. Corrections that a handler has made
+    /// back. Its other permits stay charged, so that disconnecting is never free, except when the
+    /// call was still queued and not yet sent, or the permits came from a local lease and this
+    /// future had not yet received them. Corrections that a handler has made
     /// to its [`Grant`](crate::Grant) by then apply. A request that waits for permits leaves the
     /// queue and takes nothing. A request whose limits take several calls gets back the permits
     /// already taken.

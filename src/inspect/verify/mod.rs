@@ -47,8 +47,8 @@ impl RedisStore {
     /// operator.
     ///
     /// It says which row of [`docs::engines`](crate::docs::engines) the server is on, and whether
-    /// that is tested. It checks the version, whether every script can be compiled and called, each command that
-    /// the scripts call, the keys that the user may access under the
+    /// that is tested. It checks the version, whether every script can be compiled and called, each
+    /// command that the scripts call, the keys that the user may access under the
     /// [`prefix`](crate::RedisStoreBuilder::prefix), eviction, the role and the clocks; on a
     /// Cluster, each master, and whether every hash slot has one. Each [`Finding`] has a
     /// severity and a remedy. Limiters with exact names have keys of their own:

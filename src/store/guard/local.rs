@@ -98,7 +98,7 @@ impl<L: StandIn> Locals<L> {
             return Err(error);
         };
         for charge in reduced.charges() {
-            // Places in flight are given back by receipts, which those of the store find there alone.
+            // Places in flight are given back by receipts: those of the store find nothing here.
             let limit = charge.of().limit.given();
             let Some(limit) = limit.filter(|limit| !limit.is_in_flight()) else {
                 continue;

@@ -25,8 +25,9 @@ impl<'a> LimitState<'a> {
         })
     }
 
-    /// Returns the rule's name, for each of its [several limits](crate::Limit::and) the same; that of a [`Limit::named`](crate::Limit::named), whatever the key;
-    /// for another [`RateLimiter`](crate::RateLimiter) its own.
+    /// Returns the rule's name, for each of its [several limits](crate::Limit::and) the same; that
+    /// of a [`Limit::named`](crate::Limit::named), whatever the key; for another
+    /// [`RateLimiter`](crate::RateLimiter) its own.
     pub fn name(&self) -> &'a str {
         &self.charge.of().name
     }

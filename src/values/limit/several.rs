@@ -8,7 +8,7 @@ pub(crate) const MOST_LIMITS: usize = 4;
 
 /// One of the limits of a [`Limit`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub(crate) struct Part {
+pub(crate) struct LimitPart {
     pub(crate) permits: u64,
     pub(crate) interval: Millis,
 }
@@ -16,11 +16,11 @@ pub(crate) struct Part {
 /// The limits of a [`Limit`] beside its longest, by falling intervals. A part without permits
 /// stands for none.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub(crate) struct Shorter([Part; MOST_LIMITS - 1]);
+pub(crate) struct Shorter([LimitPart; MOST_LIMITS - 1]);
 
 impl Shorter {
     pub(super) const NONE: Self = Self(
-        [Part {
+        [LimitPart {
             permits: 0,
             interval: 0,
         }; MOST_LIMITS - 1],
@@ -31,15 +31,15 @@ impl Shorter {
     }
 
     /// Returns them, the longest first.
-    pub(crate) fn iter(&self) -> impl DoubleEndedIterator<Item = Part> + Clone + use<> {
+    pub(crate) fn iter(&self) -> impl DoubleEndedIterator<Item = LimitPart> + Clone + use<> {
         self.0.into_iter().filter(|part| part.permits > 0)
     }
 }
 
 impl Limit {
     /// Returns each of its limits, the longest first: of most, itself alone.
-    pub(crate) fn parts(&self) -> impl DoubleEndedIterator<Item = Part> + Clone + use<> {
-        let longest = Part {
+    pub(crate) fn parts(&self) -> impl DoubleEndedIterator<Item = LimitPart> + Clone + use<> {
+        let longest = LimitPart {
             permits: self.permits,
             interval: self.interval,
         };
@@ -87,7 +87,7 @@ impl Limit {
                  `per_client` and `keep_alive` out",
             );
         }
-        let mut parts = [Part {
+        let mut parts = [LimitPart {
             permits: 0,
             interval: 0,
         }; 2 * MOST_LIMITS];
@@ -130,9 +130,9 @@ impl Limit {
             && !self.in_flight
     }
 
-    const fn part(&self, place: usize) -> Part {
+    const fn part(&self, place: usize) -> LimitPart {
         match place {
-            0 => Part {
+            0 => LimitPart {
                 permits: self.permits,
                 interval: self.interval,
             },
@@ -142,7 +142,7 @@ impl Limit {
 }
 
 /// Returns why one of these limits would never refuse a request beside another one.
-const fn needless(parts: &[Part], number: usize) -> Option<&'static str> {
+const fn needless(parts: &[LimitPart], number: usize) -> Option<&'static str> {
     let mut place = 0;
     while place < number {
         let long = parts[place];

@@ -55,8 +55,8 @@ pub(crate) struct RuleCounts {
     pub(crate) observer: Arc<()>,
     pub(crate) name: Option<Arc<str>>,
     pub(crate) counts: Counts<{ RuleResult::ALL.len() }>,
-    /// Permits and milliseconds of each limit that was last seen, the shortest first; zero for none,
-    /// and for the time of places in flight.
+    /// Permits and milliseconds of each limit that was last seen, the shortest first; zero for
+    /// none, and for the time of places in flight.
     pub(crate) limits: [[AtomicU64; 2]; MOST_LIMITS],
     pub(crate) shadow: AtomicBool,
 }

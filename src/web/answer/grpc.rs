@@ -156,8 +156,8 @@ fn insert(headers: &mut HeaderMap, name: HeaderName, value: String) {
     }
 }
 
-/// Encodes a `google.rpc.Status` with its details, in protobuf: the wait, if there is one, and which
-/// limits refuse.
+/// Encodes a `google.rpc.Status` with its details, in protobuf: the wait, if there is one, and
+/// which limits refuse.
 ///
 /// By hand, because five numbers and some texts do not justify a protobuf library in every user's
 /// tree. The numbers are those of the fields in google/rpc/status.proto,

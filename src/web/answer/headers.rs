@@ -50,12 +50,13 @@ pub enum HeaderStyle {
     /// `RateLimit: "api";r=9;t=60` and `RateLimit-Policy: "api";q=10;w=60`, in the syntax of
     /// draft-ietf-httpapi-ratelimit-headers-11, unchanged since draft 08
     ///
-    /// The string is the rule's name; `q` its permits; `qu` their [unit](crate::Rule::unit),
-    /// omitted if it is requests, and `concurrent-requests` for [places in
-    /// flight](crate::Limit::in_flight); `w` its interval in seconds, omitted for those, and if it
-    /// is not a whole number; `r` the permits left, without which there is no `RateLimit` field. `t` is in
-    /// seconds, rounded up: on a refusal the same number as `Retry-After`, on a grant the time
-    /// until at least one more permit is free,
+    /// The string is the rule's name, to which the longer ones of [several
+    /// limits](crate::Limit::and) add their interval: `"api.1h"`; `q` its permits; `qu` their
+    /// [unit](crate::Rule::unit), omitted if it is requests, and `concurrent-requests` for [places
+    /// in flight](crate::Limit::in_flight); `w` its interval in seconds, omitted for those, and if
+    /// it is not a whole number; `r` the permits left, without which there is no `RateLimit` field.
+    /// `t` is in seconds, rounded up: on a refusal the same number as `Retry-After`, on a grant the
+    /// time until at least one more permit is free,
     /// [`LimitState::next_after`](crate::LimitState::next_after). It is omitted if it is unknown,
     /// or if it would exceed the `Retry-After` of the same response. The limit closest to
     /// exhaustion comes first. Items of other limiters stay; a layer outside adds to them.
@@ -134,14 +135,14 @@ impl Wrote {
 
 /// One limit of a decision that is not hidden.
 #[derive(Clone, Copy)]
-pub(super) struct Shown<'a> {
+pub(super) struct ShownLimit<'a> {
     /// Set for the first of the decision.
     is_first: bool,
     charge: &'a Charge,
     pub(super) standing: &'a Standing,
 }
 
-impl Shown<'_> {
+impl ShownLimit<'_> {
     /// Returns the name that it has in responses.
     #[inline]
     pub(super) fn name(&self) -> Cow<'_, str> {
@@ -159,7 +160,7 @@ impl Shown<'_> {
 struct Report<'a> {
     limits: &'a [Charge],
     /// The first that is shown.
-    tightest: Shown<'a>,
+    tightest: ShownLimit<'a>,
     kind: DecisionKind,
     /// True if the inner service sends a `Retry-After` itself.
     retries_elsewhere: bool,
@@ -247,7 +248,7 @@ impl Fields {
 impl Report<'_> {
     /// Returns the seconds until all permits of `limit` are free or, if it refused, until it has
     /// room.
-    fn reset(&self, limit: Shown<'_>) -> Option<u64> {
+    fn reset(&self, limit: ShownLimit<'_>) -> Option<u64> {
         match self.kind {
             // When requests end, nothing knows.
             DecisionKind::Granted if limit.charge.of().is_in_flight() => None,
@@ -367,12 +368,12 @@ fn choose<T: Copy + PartialEq>(
 }
 
 /// Returns the limits that are not hidden.
-pub(super) fn shown(limits: &[Charge]) -> impl Iterator<Item = Shown<'_>> {
+pub(super) fn shown(limits: &[Charge]) -> impl Iterator<Item = ShownLimit<'_>> {
     let charges = limits.iter().enumerate();
     let charges = charges.filter(|(_, charge)| !charge.is_hidden());
     charges.flat_map(|(place, charge)| {
         let standings = charge.standings().iter().enumerate();
-        standings.map(move |(number, standing)| Shown {
+        standings.map(move |(number, standing)| ShownLimit {
             is_first: place + number == 0,
             charge,
             standing,
@@ -381,10 +382,10 @@ pub(super) fn shown(limits: &[Charge]) -> impl Iterator<Item = Shown<'_>> {
 }
 
 /// Returns the first of these.
-fn first_shown(limits: &[Charge]) -> Option<Shown<'_>> {
+fn first_shown(limits: &[Charge]) -> Option<ShownLimit<'_>> {
     let mut charges = limits.iter().enumerate();
     let (place, charge) = charges.find(|(_, charge)| !charge.is_hidden())?;
-    Some(Shown {
+    Some(ShownLimit {
         is_first: place == 0,
         charge,
         standing: charge.tightest(),
@@ -458,7 +459,7 @@ thread_local! {
 }
 
 /// Returns `"api";q=10;qu="tokens";w=60`, which each response has, and which seldom changes.
-pub(super) fn policy(limit: Shown<'_>) -> Option<HeaderValue> {
+pub(super) fn policy(limit: ShownLimit<'_>) -> Option<HeaderValue> {
     let (of, standing) = (limit.charge.of(), limit.standing);
     let permits = standing.permits;
     // What few limits have in their name and their unit, their interval and permits do not tell.
@@ -471,7 +472,7 @@ pub(super) fn policy(limit: Shown<'_>) -> Option<HeaderValue> {
     copies::copy_of(&POLICIES, of, permits, shown, render)
 }
 
-pub(super) fn render_policy(limit: Shown<'_>) -> Option<HeaderValue> {
+pub(super) fn render_policy(limit: ShownLimit<'_>) -> Option<HeaderValue> {
     let mut text = Short::default();
     push_name(&mut text, &limit.name());
     push_number(&mut text, ";q=", limit.standing.permits);
@@ -497,7 +498,7 @@ pub(crate) fn ceil(time: Duration) -> u64 {
 
 /// Returns the interval, if it is of whole seconds. Java may have stored one of zero. Places in
 /// flight have none: they come back earlier.
-fn window(limit: Shown<'_>) -> Option<u64> {
+fn window(limit: ShownLimit<'_>) -> Option<u64> {
     let interval = limit.standing.interval;
     let is_whole =
         interval > 0 && interval.is_multiple_of(1000) && !limit.charge.of().is_in_flight();

@@ -39,7 +39,8 @@ pub trait Count {
     /// were fetched.
     fn state(&self) -> (State, bool, i64);
 
-    /// Returns what is told of each limit, if there are several: see [`Group`](super::reply::Group).
+    /// Returns what the reply says of each limit, if there are several: see
+    /// [`Group`](super::reply::Group).
     fn each(&self, _permits: i64) -> [Option<[i64; 3]>; 4] {
         [None; 4]
     }
