@@ -99,9 +99,15 @@ impl Tally {
         | Outcome::Banned(by, wait) = answer.outcome
         {
             let wait = wait.unwrap_or_default();
+            // A caller that counts by its own clock reads it before its call leaves: one whose call
+            // overtakes it may have read the time later, by what the call took.
+            let apart = match self.skew {
+                Duration::ZERO => Duration::ZERO,
+                skew => skew + answer.took,
+            };
             let longest = match by {
                 By::Local => lane.longest_local_wait(),
-                _ => lane.longest_wait() + self.skew,
+                _ => lane.longest_wait() + apart,
             };
             // A caller at the end of its time in the queue may get a wait of zero: its time was
             // over, not the wait.
