@@ -7,6 +7,8 @@
 //!
 //! The callers of one limiter stand in a [`Line`], which one command at a time is for.
 
+mod lanes;
+
 use std::{
     collections::{HashMap, VecDeque},
     mem,
@@ -18,6 +20,7 @@ use tokio::{
     sync::oneshot,
 };
 
+use self::lanes::{Lane, Lanes, MOST_JOINT};
 use super::{
     caller::{Caller, Key, Member, Reply},
     commands::{Bounds, Commands},
@@ -27,10 +30,6 @@ use crate::{
     values::{List, charge::PermitId, demand::Demand, name::BuildSpread},
 };
 
-/// The most commands in flight for several limiters each. More are smaller, and cost more.
-const MOST_JOINT: usize = 8;
-/// The lanes that are kept beside those that are in use, as most processes have a runtime or two.
-const MOST_LANES: usize = 16;
 /// The most callers that a command decides for: some milliseconds of a server's time at the worst.
 pub(super) const MOST_CALLERS: usize = 64;
 /// The most limits and bans of a command.
@@ -42,24 +41,11 @@ pub(super) struct Flights {
     /// What goes alone, each since when it waits.
     alone: VecDeque<(Duration, Turn)>,
     /// The limiters that go with others.
-    lanes: Vec<Lane>,
-    /// To be dropped when the node is not locked: with it may go the last of a runtime.
-    pub(super) gone: Vec<Lane>,
+    lanes: Lanes,
     /// The ids of the callers of shared commands in flight. True if the caller has given back
     /// meanwhile: the command may arrive after that receipt, or be sent once more, so its end gives
     /// back once more. Ids are random.
     unanswered: HashMap<PermitId, bool, BuildSpread>,
-}
-
-/// The limiters that wait to go together, and whose callers are of one runtime: one that is alive
-/// and not driven delays no others.
-pub(super) struct Lane {
-    runtime: Handle,
-    /// Each since when it waits
-    waiting: VecDeque<(Duration, Key)>,
-    /// The command that is about to take them, also where it counts no longer as its runtime is not
-    /// driven: then there is no other.
-    gathers: Option<u64>,
 }
 
 /// The callers of a limiter, of one list or of one limit. It is there while a command is in flight
@@ -128,8 +114,7 @@ impl Flights {
             commands: Commands::new(bounds),
             lines: HashMap::default(),
             alone: VecDeque::new(),
-            lanes: Vec::new(),
-            gone: Vec::new(),
+            lanes: Lanes::default(),
             unanswered: HashMap::default(),
         }
     }
@@ -152,8 +137,9 @@ impl Flights {
                 let number = self.commands.next();
                 let waits = line.command.is_none();
                 let entered = line.push(number, demand, runtime);
-                if waits {
-                    self.leave_stalled(key);
+                // It goes by the runtime of its last caller if the other is not driven.
+                if waits && let Some((since, key)) = self.lanes.take_stalled(key, &self.commands) {
+                    self.waits(key, since);
                 }
                 return entered;
             }
@@ -175,21 +161,6 @@ impl Flights {
         let entered = line.push(number, demand, runtime);
         self.waits(key.clone(), now);
         entered
-    }
-
-    /// Moves a line that waits for a runtime which was not driven for a deadline to that of its
-    /// last caller.
-    fn leave_stalled(&mut self, key: &Key) {
-        let commands = &self.commands;
-        let is_stalled = |lane: &&mut Lane| lane.gathers.is_some_and(|it| !commands.has(it));
-        let mut moved = None;
-        for lane in self.lanes.iter_mut().filter(is_stalled) {
-            let at = lane.waiting.iter().position(|(_, waiting)| waiting == key);
-            moved = moved.or(at.and_then(|at| lane.waiting.remove(at)));
-        }
-        if let Some((since, key)) = moved {
-            self.waits(key, since);
-        }
     }
 
     /// Adds a call of its own, unless there is no room. `is_patient` is never refused for overload:
@@ -223,9 +194,7 @@ impl Flights {
         line.apart -= usize::from(is_apart);
         if line.behind.is_empty() && line.command.is_none() {
             self.lines.remove(key);
-            for lane in &mut self.lanes {
-                lane.waiting.retain(|(_, waiting)| waiting != key);
-            }
+            self.lanes.remove(key);
             let is_its = |turn: &Turn| matches!(turn, Turn::Line(waiting) if waiting == key);
             self.alone.retain(|(_, turn)| !is_its(turn));
         }
@@ -241,7 +210,7 @@ impl Flights {
         key: Option<Key>,
         now: Duration,
     ) -> Option<(u64, Vec<Taken>)> {
-        let lane = self.gathered(number);
+        let lane = self.lanes.gathered(number);
         let renewed = self.commands.renew(number, now)?;
         let mut taken = Vec::new();
         if let Some(key) = key {
@@ -250,15 +219,15 @@ impl Flights {
         }
         let (mut callers, mut terms) = (0, 0);
         while callers < MOST_CALLERS
-            && let Some(lane) = lane.and_then(|at| self.lanes.get_mut(at))
-            && let Some((_, key)) = lane.waiting.front()
+            && let Some(waiting) = lane.and_then(|at| self.lanes.waiting(at))
+            && let Some((_, key)) = waiting.front()
             && let joins = self.lines.get(key).and_then(|line| line.joins)
             && let Joins {
                 terms: more,
                 callers: most,
             } = joins.unwrap_or_default()
             && (terms + more <= MOST_TERMS || callers == 0)
-            && let Some((_, key)) = lane.waiting.pop_front()
+            && let Some((_, key)) = waiting.pop_front()
         {
             let most = most.min(MOST_CALLERS - callers);
             let line = self.take_line(key, None, (renewed, now), most);
@@ -267,14 +236,6 @@ impl Flights {
             taken.extend(line);
         }
         Some((renewed, taken))
-    }
-
-    /// Notes that a command no longer is about to take limiters. Returns the lane of those.
-    fn gathered(&mut self, number: u64) -> Option<usize> {
-        let mut lanes = self.lanes.iter();
-        let at = lanes.position(|lane| lane.gathers == Some(number))?;
-        self.lanes[at].gathers = None;
-        Some(at)
     }
 
     /// Takes the first callers of a line that this command is `of`, or none yet.
@@ -336,7 +297,7 @@ impl Flights {
 
     /// Ends a command: those that wait for it follow.
     pub(super) fn end(&mut self, number: u64, keys: List<Key>, now: Duration) {
-        self.gathered(number);
+        self.lanes.gathered(number);
         self.commands.end(number, now);
         for key in keys {
             let line = self.lines.get_mut(&key);
@@ -357,10 +318,10 @@ impl Flights {
     /// of all that go with others.
     pub(super) fn abandon(&mut self, runtime: Id, key: Option<&Key>) -> Vec<Member> {
         let mut gone = Vec::new();
-        let mut lanes = self.lanes.iter_mut();
-        let lane = lanes.find(|lane| key.is_none() && lane.runtime.id() == runtime);
-        let waiting = lane.map(|lane| mem::take(&mut lane.waiting));
-        let waiting = waiting.unwrap_or_default();
+        let waiting = match key {
+            Some(_) => VecDeque::new(),
+            None => self.lanes.take_all(runtime),
+        };
         for key in waiting.iter().map(|(_, key)| key).chain(key) {
             let behind = self
                 .lines
@@ -391,6 +352,11 @@ impl Flights {
         }
     }
 
+    /// Returns the lanes that are gone: to be dropped when the node is not locked.
+    pub(super) fn gone(&mut self) -> Vec<Lane> {
+        mem::take(&mut self.lanes.gone)
+    }
+
     /// Forgets old commands, and those that wait no longer.
     pub(super) fn forget(&mut self, now: Duration) {
         self.commands.forget(now);
@@ -406,10 +372,8 @@ impl Flights {
         let mut started = Vec::new();
         while self.commands.has_room() {
             let alone = self.alone.front().map(|(since, _)| *since);
-            if let Some(at) = self.next_lane(alone.unwrap_or(Duration::MAX)) {
-                let runtime = self.lanes[at].runtime.clone();
-                let number = self.commands.send(now, Some(runtime.id()));
-                self.lanes[at].gathers = Some(number);
+            let since = alone.unwrap_or(Duration::MAX);
+            if let Some((runtime, number)) = self.lanes.send(since, &mut self.commands, now) {
                 started.push(Start::Task(runtime, number, None));
                 continue;
             }
@@ -441,17 +405,6 @@ impl Flights {
         Some(last.runtime.clone())
     }
 
-    /// Returns a lane whose limiters a command may take now, as they have waited since then.
-    fn next_lane(&self, since: Duration) -> Option<usize> {
-        let may_go = |lane: &Lane| {
-            let first = lane.waiting.front();
-            lane.gathers.is_none()
-                && first.is_some_and(|(first, _)| *first <= since)
-                && self.commands.of(lane.runtime.id()) < MOST_JOINT
-        };
-        self.lanes.iter().position(may_go)
-    }
-
     /// Lets a line wait for its turn.
     fn waits(&mut self, key: Key, now: Duration) {
         let Some(line) = self.lines.get(&key) else {
@@ -461,24 +414,7 @@ impl Flights {
         let Some(runtime) = last.filter(|_| line.joins.is_some() && line.apart == 0) else {
             return self.alone.push_back((now, Turn::Line(key)));
         };
-        let at = self
-            .lanes
-            .iter()
-            .position(|lane| lane.runtime.id() == runtime.id());
-        let at = at.unwrap_or_else(|| {
-            if self.lanes.len() >= MOST_LANES {
-                let is_idle = |lane: &Lane| lane.waiting.is_empty() && lane.gathers.is_none();
-                let idle = self.lanes.iter().position(is_idle);
-                self.gone.extend(idle.map(|at| self.lanes.swap_remove(at)));
-            }
-            self.lanes.push(Lane {
-                runtime: runtime.clone(),
-                waiting: VecDeque::new(),
-                gathers: None,
-            });
-            self.lanes.len() - 1
-        });
-        self.lanes[at].waiting.push_back((now, key));
+        self.lanes.push(runtime, now, key);
     }
 
     /// Returns whether a command may be sent at once: of those that go with others, the first of a
@@ -487,8 +423,8 @@ impl Flights {
         self.commands.has_room()
             && match joint {
                 Some(runtime) => {
-                    let mut lanes = self.lanes.iter();
-                    !lanes.any(|lane| lane.runtime.id() == runtime && !lane.waiting.is_empty())
+                    let lane = self.lanes.of(runtime);
+                    lane.is_none_or(|lane| lane.waiting.is_empty())
                         && self.commands.of(runtime) == 0
                 }
                 None => self.alone.is_empty(),
@@ -501,9 +437,7 @@ impl Flights {
             let first = self.alone.front().map(|(since, _)| *since);
             return self.alone.len() >= self.commands.bound || first.is_some_and(is_late);
         };
-        let mut lanes = self.lanes.iter();
-        let lane = lanes.find(|lane| lane.runtime.id() == runtime);
-        lane.is_some_and(|lane| {
+        self.lanes.of(runtime).is_some_and(|lane| {
             let first = lane.waiting.front().map(|(since, _)| *since);
             let most = self.commands.bound.min(MOST_JOINT) * MOST_CALLERS;
             // One that is about to take them waits for a connection.

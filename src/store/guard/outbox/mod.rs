@@ -34,7 +34,7 @@ mod waits;
 
 use std::{
     collections::HashMap,
-    future, mem,
+    future,
     pin::Pin,
     slice,
     sync::{
@@ -157,7 +157,7 @@ impl<S: Calls> Outbox<S> {
             let started = flights.start(now);
             #[cfg(test)]
             flights.check();
-            (acted, started, mem::take(&mut flights.gone))
+            (acted, started, flights.gone())
         };
         for start in started {
             match start {

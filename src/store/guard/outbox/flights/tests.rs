@@ -11,7 +11,7 @@ impl Flights {
             Turn::Line(key) => Some(key),
             Turn::Place(_) => None,
         });
-        let joint = self.lanes.iter().flat_map(|lane| &lane.waiting);
+        let joint = self.lanes.all.iter().flat_map(|lane| &lane.waiting);
         let waiting: Vec<_> = alone.chain(joint.map(|(_, key)| key)).collect();
         for key in &waiting {
             let line = &self.lines[*key];
@@ -31,7 +31,7 @@ impl Flights {
         assert!(self.commands.sent.is_empty());
         assert!(self.lines.is_empty() && self.unanswered.is_empty());
         assert!(self.alone.is_empty());
-        let mut lanes = self.lanes.iter();
+        let mut lanes = self.lanes.all.iter();
         assert!(lanes.all(|lane| lane.waiting.is_empty() && lane.gathers.is_none()));
     }
 
