@@ -80,6 +80,8 @@ pub(crate) enum Warning {
     LongKey = 32,
     /// Something else is stored under the name of its limiter
     Foreign = 64,
+    /// A shadow rule cannot be counted
+    Uncounted = 128,
 }
 
 impl CompiledLimit {

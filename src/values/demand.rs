@@ -48,6 +48,18 @@ impl MaxWait {
         yields: false,
     };
 
+    /// Returns the shorter time and the shorter queue of two.
+    pub(crate) fn shorter(self, other: Self) -> Self {
+        fn lesser<T: Ord>(one: Option<T>, other: Option<T>) -> Option<T> {
+            one.into_iter().chain(other).min()
+        }
+        Self {
+            longest: lesser(self.longest, other.longest),
+            queue: lesser(self.queue, other.queue),
+            ..self
+        }
+    }
+
     pub(crate) const fn of(longest: Duration) -> Self {
         Self {
             longest: Some(longest),
@@ -134,6 +146,30 @@ impl Demand {
             max_wait: waits.then_some(MaxWait::ENDLESS),
             asked_at: None,
             unsent: OnceLock::new(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Without a bound is longer than any.
+    #[test]
+    fn the_shorter_wait_of_two_has_the_bounds_of_both() {
+        let wait = |longest: Option<u64>, queue| MaxWait {
+            longest: longest.map(Duration::from_secs),
+            queue,
+            yields: false,
+        };
+        for (one, other, both) in [
+            ((None, None), (Some(5), Some(7)), (Some(5), Some(7))),
+            ((Some(9), None), (Some(5), Some(7)), (Some(5), Some(7))),
+            ((Some(5), Some(8)), (Some(9), Some(7)), (Some(5), Some(7))),
+            ((None, None), (None, None), (None, None)),
+        ] {
+            let [one, other, both] = [one, other, both].map(|it| wait(it.0, it.1));
+            assert_eq!((one.shorter(other), other.shorter(one)), (both, both));
         }
     }
 }

@@ -29,10 +29,15 @@ pin_project! {
 }
 
 impl<B: Body<Data = Bytes>> RateLimitBody<B> {
-    pub(crate) fn inner(body: B, settling: Option<SettleOnDrop>) -> Self {
+    pub(crate) fn inner(body: B, mut settling: Option<SettleOnDrop>) -> Self {
+        // It is never polled.
+        if body.is_end_stream()
+            && let Some(mut settling) = settling.take()
+        {
+            settling.read_trailers(None);
+        }
         Self {
-            // A body that is already at its end is never polled.
-            settling: if body.is_end_stream() { None } else { settling },
+            settling,
             inner: Some(body),
             refusal: Bytes::new(),
         }
@@ -74,19 +79,17 @@ impl<B: Body<Data = Bytes>> Body for RateLimitBody<B> {
         };
         let polled = body.as_mut().poll_frame(cx);
         if let Some(settling) = this.settling {
-            let is_over = match &polled {
+            let (trailers, is_over) = match &polled {
                 Poll::Ready(Some(Ok(frame))) => match frame.trailers_ref() {
-                    Some(trailers) => {
-                        settling.read_trailers(trailers);
-                        true
-                    }
+                    Some(trailers) => (Some(trailers), true),
                     // The reader may drop the body now without polling it again.
-                    None => body.is_end_stream(),
+                    None => (None, body.is_end_stream()),
                 },
-                Poll::Ready(None) => true,
-                Poll::Pending | Poll::Ready(Some(Err(_))) => false,
+                Poll::Ready(None) => (None, true),
+                Poll::Pending | Poll::Ready(Some(Err(_))) => (None, false),
             };
             if is_over {
+                settling.read_trailers(trailers);
                 *this.settling = None;
             }
         }

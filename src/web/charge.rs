@@ -231,13 +231,13 @@ impl SettleOnDrop {
         }
     }
 
-    /// Reads the trailers of the response.
-    pub(crate) fn read_trailers(&mut self, trailers: &HeaderMap) {
+    /// Reads the trailers of a response that is over, if it has any.
+    pub(crate) fn read_trailers(&mut self, trailers: Option<&HeaderMap>) {
         if let Some(status) = self.awaits_trailers.take() {
             // PROTOCOL-HTTP2.md has a status in all trailers; clients read a missing one as
             // UNKNOWN.
-            let grpc_status = trailers.get(GRPC_STATUS).map_or(UNKNOWN, code);
-            self.apply_charge_if(status, Some(grpc_status));
+            let grpc_status = trailers.and_then(|trailers| trailers.get(GRPC_STATUS));
+            self.apply_charge_if(status, Some(grpc_status.map_or(UNKNOWN, code)));
         }
     }
 
@@ -246,7 +246,7 @@ impl SettleOnDrop {
             // The user's code runs without the lock, and not while something is dropped.
             let charge_if = of.charge_if.as_ref();
             if charge_if.is_some_and(|counts| !counts(status.as_u16(), grpc_status)) {
-                // No two rules of a request share their limit.
+                // A rule charges a request once, and its limit is in an `Arc` of its own.
                 self.grant.correct(CorrectedBy::Rule, |charge, _| {
                     Arc::ptr_eq(charge.of(), of).then_some(0)
                 });

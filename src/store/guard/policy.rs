@@ -101,7 +101,7 @@ fn warn_uncounted(demand: &Demand, error: &Error) {
         return;
     }
     for charge in demand.charges().filter(|charge| charge.shadow) {
-        if charge.of().is_to_warn(Warning::Unset) {
+        if charge.of().is_to_warn(Warning::Uncounted) {
             warning!(
                 rule = charge.of().for_logs(),
                 error = %error,

@@ -45,7 +45,7 @@ pub(super) fn answer(
     };
     let is_plain =
         refusal.kind == RefusalKind::OverLimit && limit.standing.refused && !limit.shadow;
-    let is_plain = is_plain && limit.each.is_none();
+    let is_plain = is_plain && limit.each.is_none() && !limit.of().is_in_flight();
     if !is_plain || fields.have_a_time() {
         return render();
     }

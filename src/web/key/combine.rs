@@ -104,12 +104,10 @@ pub struct OrSkip<K>(pub(super) K);
 
 impl<K: KeyExtractor> KeyExtractor for OrSkip<K> {
     fn extract(&self, parts: &Parts, key: &mut Key) -> Result<(), NoKey> {
-        self.0
-            .extract(parts, key)
-            .map_err(|none| match none.fault() {
-                Some(Fault::Caller) | None => NoKey::Skip,
-                Some(Fault::Ambiguous | Fault::TooLong { .. } | Fault::Server) => none,
-            })
+        key.add(&self.0, parts).map_err(|none| match none.fault() {
+            Some(Fault::Caller) | None => NoKey::Skip,
+            Some(Fault::Ambiguous | Fault::TooLong { .. } | Fault::Server) => none,
+        })
     }
 
     fn check(&self) -> Result<KeyTraits, ConfigError> {
@@ -125,7 +123,7 @@ macro_rules! tuple {
     ($($type:ident $place:tt),+) => {
         impl<$($type: KeyExtractor),+> KeyExtractor for ($($type,)+) {
             fn extract(&self, parts: &Parts, key: &mut Key) -> Result<(), NoKey> {
-                $(self.$place.extract(parts, key)?;)+
+                $(key.add(&self.$place, parts)?;)+
                 Ok(())
             }
 
@@ -224,5 +222,34 @@ mod tests {
             name(&FromParts(|_: &Parts| Some("")), &[]),
             Err(NoKey::missing("identity"))
         );
+    }
+
+    /// Finds nothing, and does not say so.
+    #[derive(Clone, Copy, Debug)]
+    struct Silent;
+
+    impl KeyExtractor for Silent {
+        fn extract(&self, _: &Parts, _: &mut Key) -> Result<(), NoKey> {
+            Ok(())
+        }
+    }
+
+    /// Otherwise two tuples that lack different parts would be one key.
+    #[test]
+    fn an_extractor_that_finds_nothing_lacks_its_key_wherever_it_stands() {
+        let missing = Err(NoKey::missing("identity"));
+        let constant = || Constant("k");
+        assert_eq!(name(&Silent, &[]), missing);
+        assert_eq!(name(&(Silent, constant()), &[]), missing);
+        assert_eq!(name(&(constant(), Silent), &[]), missing);
+        assert_eq!(name(&(constant(), constant(), Silent), &[]), missing);
+        let listed = vec![AnyKey::new(constant()), AnyKey::new(Silent)];
+        assert_eq!(name(&listed, &[]), missing);
+        assert_eq!(name(&Silent.or_skip(), &[]), Err(NoKey::Skip));
+        assert_eq!(name(&(constant(), Silent.or_skip()), &[]), Err(NoKey::Skip));
+        assert_eq!(name(&Silent.or(constant()), &[]).unwrap(), "+1,k");
+        assert_eq!(name(&Silent.or_shared(), &[]).unwrap(), "+1,shared");
+        let secret = Secret::new("k1", [7; 32]).unwrap();
+        assert_eq!(name(&Silent.digest(&secret), &[]), missing);
     }
 }

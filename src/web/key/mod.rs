@@ -411,7 +411,7 @@ fn name_by(extractor: &impl KeyExtractor, fields: &[(&str, &str)]) -> Result<Str
 #[cfg(test)]
 fn name_of<B>(extractor: &impl KeyExtractor, request: http::Request<B>) -> Result<String, NoKey> {
     let mut key = Key::default();
-    extractor.extract(&request.into_parts().0, &mut key)?;
+    key.add(extractor, &request.into_parts().0)?;
     let name = crate::values::name::Naming::derived("p", "r")
         .unwrap()
         .name(&key.identity);

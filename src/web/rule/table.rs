@@ -284,6 +284,7 @@ impl CompiledRules {
             let charge = |limiter: Limiter, permits| {
                 if earlier.is_some_and(|earlier| self.has_charged(earlier, rule, &limiter, permits))
                 {
+                    planned.was_met = true;
                     return;
                 }
                 planned.charges.reserve(rules.len());
@@ -292,7 +293,9 @@ impl CompiledRules {
             match rule.plan(parts, &mut key, charge) {
                 Ok(()) => {}
                 // A service in between may remove what the key was found in.
-                Err(_) if earlier.is_some_and(|it| it.has_met(|of| rule.has(of))) => {}
+                Err(_) if earlier.is_some_and(|it| it.has_met(|of| rule.has(of))) => {
+                    planned.was_met = true;
+                }
                 Err(missing) => {
                     if let Some(refusal) = rule.refuse(missing, parts) {
                         return Some(self.refuses(refusal, Some(rule)));
@@ -387,8 +390,8 @@ impl CompiledRules {
             all.include(&further);
         }
         let Some(first) = all.charges.first() else {
-            // Again: it was decided and reported when it passed before.
-            return if again {
+            // What was decided before was reported then.
+            return if again || all.was_met {
                 Plan::Pass
             } else {
                 self.passes(RequestResult::NoRule)
@@ -411,6 +414,8 @@ struct Planned {
     charges: Charges,
     /// The strictest policy, and the shortest wait and queue, of the rules that are enforced.
     enforced: Option<(FailurePolicy, Option<MaxWait>)>,
+    /// Set if a rule applied that an outer layer, or this one before, has charged already.
+    was_met: bool,
 }
 
 impl Planned {
@@ -437,18 +442,15 @@ impl Planned {
         for charge in other.charges.iter().cloned() {
             self.join(charge, u32::max);
         }
+        self.was_met |= other.was_met;
     }
 
     fn enforce(&mut self, policy: FailurePolicy, wait: Option<MaxWait>) {
         self.enforced = Some(match self.enforced {
             None => (policy, wait),
             Some((strictest, shortest)) => {
-                let shorter = |(a, b): (MaxWait, MaxWait)| MaxWait {
-                    longest: a.longest.min(b.longest),
-                    queue: a.queue.min(b.queue),
-                    ..a
-                };
-                (policy.stricter(strictest), wait.zip(shortest).map(shorter))
+                let wait = wait.zip(shortest).map(|(a, b)| a.shorter(b));
+                (policy.stricter(strictest), wait)
             }
         });
     }

@@ -187,6 +187,56 @@ async fn a_service_that_fails_is_charged() {
     assert_eq!(used(&store, "fails").await, 13);
 }
 
+/// Clients read a gRPC response that ends without a status as UNKNOWN, with and without trailers.
+#[tokio::test]
+async fn a_grpc_response_without_a_status_counts_as_unknown() {
+    use http_body::Frame;
+    use http_body_util::StreamBody;
+    use tonic::codegen::tokio_stream;
+
+    // Whether the body has data, and what its trailers say, if it has some.
+    let bodies = [
+        (false, None, 2),
+        (true, None, 2),
+        (false, Some(None), 2),
+        (true, Some(None), 2),
+        (true, Some(Some("0")), 0),
+        (true, Some(Some("5")), 5),
+    ];
+    for (has_data, trailers, expected) in bodies {
+        for is_known_empty in [!has_data && trailers.is_none(), false] {
+            let store = MemoryStore::new();
+            let seen = Arc::new(Mutex::new(Vec::new()));
+            let keep = Arc::clone(&seen);
+            let rule = rule("status").cost(4).charge_if(move |outcome| {
+                keep.lock().unwrap().push(outcome.grpc_status());
+                false
+            });
+            let inner = service_fn(move |_: Request<String>| {
+                let data = has_data.then(|| Frame::data(Bytes::from_static(b"x")));
+                let trailers = trailers.map(|status| {
+                    let status =
+                        status.map(|it| ("grpc-status".parse().unwrap(), it.parse().unwrap()));
+                    Frame::trailers(status.into_iter().collect())
+                });
+                let frames = data.into_iter().chain(trailers).map(Ok::<_, Infallible>);
+                let body = if is_known_empty {
+                    http_body_util::Empty::new().boxed()
+                } else {
+                    StreamBody::new(tokio_stream::iter(frames.collect::<Vec<_>>())).boxed()
+                };
+                let response = Response::builder().header("content-type", "application/grpc");
+                std::future::ready(response.body(body))
+            });
+            let service = RateLimitLayer::new(&store, rule).layer(inner);
+            let answer = service.oneshot(request("a")).await.unwrap();
+            drop(answer.into_body().collect().await.unwrap());
+            assert_eq!(*seen.lock().unwrap(), [Some(expected)]);
+            assert_eq!(used(&store, "status").await, 0);
+        }
+    }
+}
+
 #[tokio::test]
 async fn what_a_policy_let_pass_has_a_charge_without_effect() {
     let down = RedisStore::open("redis://127.0.0.1:1/").unwrap();
