@@ -1,6 +1,6 @@
 //! What `Health::lost_receipts` counts: permits that may stay taken, and nothing else.
 
-use kit::scene::*;
+use kit::{scene::*, traffic::take_by_redis};
 
 /// One call is in flight, and the others stand behind it. None of them is sent when they leave.
 #[tokio::test]
@@ -28,4 +28,40 @@ async fn callers_that_leave_before_their_call_is_sent_lose_no_receipt() {
         free(&limiter).await == ROOM - 1
     })
     .await;
+}
+
+/// A server that refuses writes for a while has not settled: each receipt is sent until it is.
+#[tokio::test]
+async fn a_receipt_that_the_server_refused_is_sent_again() {
+    let server = RedisServer::start();
+    let store = patient(server.url()).build().unwrap();
+    let mut taken = Vec::new();
+    for way in Way::ALL {
+        let limiter = way.limited(&store, Limit::per_hour(10)).await;
+        let (back, less) = (
+            take_by_redis(&limiter, 4).await,
+            take_by_redis(&limiter, 3).await,
+        );
+        taken.push((way, limiter, back, less));
+    }
+    server.configure("maxmemory", "1");
+    for (_, limiter, back, less) in &taken {
+        limiter.give_back(back);
+        limiter.settle(less, 1);
+    }
+    let refused = async || {
+        server
+            .figure("errorstats", "errorstat_OOM:count=")
+            .unwrap_or(0)
+    };
+    let all = 2 * taken.len() as u64;
+    until("receipts are refused", async || refused().await >= all).await;
+    let health = store.health();
+    assert_eq!((health.lost_receipts, health.lost_charges), (0, 0));
+    server.configure("maxmemory", "0");
+    store.close().await;
+    for (way, limiter, ..) in &taken {
+        assert_eq!(free(limiter).await, 9, "{way:?}");
+    }
+    assert_eq!(store.health().lost_receipts, 0);
 }

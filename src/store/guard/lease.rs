@@ -10,7 +10,7 @@
 //! permits that no grant has are then given back by receipt. If the process dies, the entry expires
 //! by its score.
 //!
-//! This guard stands between the queue and the store. So it sees all callers of a call, and whether
+//! This guard stands between the outbox and the store. So it sees all callers of a call, and whether
 //! a caller waits for permits. Waiters take precedence over later callers: while there are waiters,
 //! no permits are fetched ahead, and a lease ends when a waiter is refused.
 
@@ -19,6 +19,7 @@ mod estimate;
 mod table;
 
 use std::{
+    mem,
     sync::{Arc, Weak},
     time::Duration,
 };
@@ -49,7 +50,7 @@ use crate::{
 
 /// Sends calls to a store, and fetches permits ahead with them.
 ///
-/// It is a type between the queue and the store because tasks of the queue send calls through it.
+/// It is a type between the outbox and the store because tasks of the outbox send calls through it.
 pub(crate) struct Leasing<S: Calls> {
     pub(crate) inner: Arc<S>,
     pub(crate) table: LeaseTable,
@@ -107,7 +108,10 @@ impl<S: Calls> Leasing<S> {
             .map_while(|demand| self.table.take(&mut demand.clone()));
         let served: List<_> = served.map(Decision::Allow).collect();
         if !served.is_empty() {
-            return Begun::Served(served);
+            return Begun::Served(Served {
+                leasing: self,
+                decisions: served,
+            });
         }
         let reserved = self.waits.is_waited_for(first);
         let plan = self.table.plan(first, run, lead, reserved);
@@ -153,8 +157,32 @@ impl<S: Calls> Leasing<S> {
 /// A run before its call.
 enum Begun<'a, S: Calls> {
     Unleased,
-    Served(List<Decision>),
+    Served(Served<'a, S>),
     Leased(Box<Asking<'a, S>>),
+}
+
+/// A run that a lease has served. Dropped before its callers are answered, as those of the same
+/// command have all left, it gives back what they took.
+struct Served<'a, S: Calls> {
+    leasing: &'a Leasing<S>,
+    decisions: List<Decision>,
+}
+
+impl<S: Calls> Served<'_, S> {
+    fn decisions(&mut self) -> List<Decision> {
+        mem::take(&mut self.decisions)
+    }
+}
+
+impl<S: Calls> Drop for Served<'_, S> {
+    fn drop(&mut self) {
+        for decision in &self.decisions {
+            if let Decision::Allow(grant) = decision {
+                let taken = grant.charges().iter();
+                taken.for_each(|charge| self.leasing.settle(charge.clone(), 0));
+            }
+        }
+    }
 }
 
 /// A run that is asked for, with what it fetches ahead. Dropped unanswered, it gives that back.
@@ -303,7 +331,7 @@ impl<S: Calls> Calls for Leasing<S> {
         }
         match self.begin(run) {
             Begun::Unleased => self.inner.acquire_run(run, false).await,
-            Begun::Served(decisions) => Ok(decisions),
+            Begun::Served(mut served) => Ok(served.decisions()),
             Begun::Leased(mut asking) => {
                 let outcome = self.inner.acquire_run(&asking.all, false).await;
                 asking.end(outcome)
@@ -313,7 +341,7 @@ impl<S: Calls> Calls for Leasing<S> {
 
     /// # Cancel safety
     ///
-    /// As [`acquire_run`](Self::acquire_run).
+    /// As [`acquire_run`](Self::acquire_run); so is what others took of a lease.
     async fn acquire_joint(&self, runs: &[&[Demand]]) -> List<Answered> {
         let mut begun: Vec<_> = runs.iter().map(|run| self.begin(run)).collect();
         let each = runs.iter().zip(&begun);
@@ -332,7 +360,7 @@ impl<S: Calls> Calls for Leasing<S> {
         };
         let each = begun.drain(..).map(|begun| match begun {
             Begun::Unleased => next(),
-            Begun::Served(decisions) => Answered::Decided(Ok(decisions)),
+            Begun::Served(mut served) => Answered::Decided(Ok(served.decisions())),
             Begun::Leased(mut asking) => match next() {
                 Answered::Decided(outcome) => Answered::Decided(asking.end(outcome)),
                 Answered::Apart { was_sent } => {

@@ -10,11 +10,7 @@ use std::{
 
 use tokio::{runtime::Handle, sync::watch};
 
-use super::{
-    classify::Class,
-    script::ScriptCall,
-    transport::connection::{Connection, Failed},
-};
+use super::{classify::Class, script::ScriptCall, transport::connection::Connection};
 use crate::{
     store::Listeners,
     sync::lock,
@@ -190,16 +186,24 @@ impl Settlement {
         };
         let mut last = false;
         loop {
-            let reply = self.call.send(&connection).await;
-            let arrived = reply.map_or_else(|failed| self.repeatable && replied(&failed), |_| true);
+            let sent = self.call.send(&connection).await;
+            let (arrived, goes_on) = match sent.map_err(|failed| Class::of(&failed.error)) {
+                Ok(_) => (true, true),
+                // Not carried out, and it may be later.
+                Err(Class::Unable | Class::Unwritable | Class::Moving) => (false, true),
+                // It may have been carried out.
+                Err(class) if class == Class::Silent || class.ends_connection() => {
+                    (false, self.repeatable)
+                }
+                Err(_) => (false, false),
+            };
             if arrived {
                 self.arrived = true;
                 listeners.room(&self.name, self.undone);
                 if last || !self.is_sent_again(&connection) {
                     return;
                 }
-            } else if !self.repeatable {
-                // It may have been carried out all the same.
+            } else if !goes_on {
                 return listeners.changed(&self.name);
             }
             let due = moment() + pause;
@@ -229,10 +233,4 @@ impl Settlement {
     fn is_late(&self, now: Instant) -> bool {
         self.charges_until.is_some_and(|until| until <= now)
     }
-}
-
-/// Returns whether the server has replied, if only by a refusal.
-fn replied(failed: &Failed) -> bool {
-    let class = Class::of(&failed.error);
-    class != Class::Silent && !class.ends_connection()
 }

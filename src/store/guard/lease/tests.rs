@@ -162,6 +162,24 @@ async fn what_an_unsent_command_would_have_fetched_is_not_given_back() {
     assert!(world.leased().is_some());
 }
 
+/// A command may wait for others when its callers leave.
+#[tokio::test]
+async fn what_a_lease_served_to_callers_that_all_left_is_given_back() {
+    let world = World::of_one();
+    world.warm(0);
+    let count = || std::iter::from_fn(|| world.leased()).collect::<Vec<_>>();
+    let granted = count();
+    assert!(granted.len() > 1);
+    let lease = &world.processes[0];
+    for decision in &granted {
+        lease.settle(receipt(decision), 0);
+    }
+    let served = lease.begin(&[world.acquire(1)]);
+    assert!(matches!(served, Begun::Served(_)));
+    drop(served);
+    assert_eq!(count().len(), granted.len());
+}
+
 #[tokio::test]
 async fn near_exhaustion_nothing_is_taken_ahead() {
     let world = World::new(Limit::new(100, SECOND), TENTH, 2);
