@@ -146,7 +146,9 @@ impl Contest for (Memory, Limit, usize) {
         redisson::set_rate(name, limit, Duration::ZERO)
             .exec(&mut line)
             .unwrap();
-        for calls in vec![redisson::try_acquire(name); grants].chunks(1000) {
+        // Each has an id of its own.
+        let calls: Vec<_> = (0..grants).map(|_| redisson::try_acquire(name)).collect();
+        for calls in calls.chunks(1000) {
             let mut pipeline = redis::pipe();
             for call in calls {
                 pipeline.add_command(call.clone());
