@@ -33,15 +33,5 @@ if [[ ! $write ]]; then
     exec "$peers" --json "$target/peers.json" ${arguments[@]+"${arguments[@]}"}
 fi
 "$peers" --json "$target/peers.json" >"$target/peers.md"
-awk -v tables="$target/peers.md" '
-    /^<!-- peers: end -->$/ { within = 0 }
-    !within { print }
-    /^<!-- peers: begin -->$/ {
-        within = 1
-        print ""
-        while ((getline line < tables) > 0) print line
-        print ""
-    }
-' benches/README.md >"$target/README.md"
-mv "$target/README.md" benches/README.md
+benches/shared/between.sh peers "$target/peers.md"
 cat "$target/peers.md"

@@ -133,10 +133,7 @@ fn grants() -> [f64; 5] {
     let hash = database.cli(&["SCRIPT", "LOAD", "return 1"]);
     let evalsha = each(Box::new(|| {
         let mut call = redis::cmd("EVALSHA");
-        call.arg(&hash).arg(5);
-        for word in ["k1", "k2", "k3", "k4", "k5", "a1", "a2", "a3"] {
-            call.arg(word);
-        }
+        call.arg(&hash).arg(1).arg("key").arg("argument");
         let one = runtime.block_on(call.query_async(&mut connection.clone()));
         assert_eq!(one, Ok(1));
     }));
@@ -160,38 +157,30 @@ struct Hand {
 struct Line {
     connection: redis::aio::MultiplexedConnection,
     hash: String,
-    keys: Vec<[String; 3]>,
+    keys: Vec<String>,
 }
 
 impl Line {
     async fn of(database: &Database) -> Self {
-        let script = "if #KEYS == 3 then return 9 end local left = {} for at = 1, #KEYS, 3 do \
-                      left[#left + 1] = 9 end return left";
-        let key = |user, of| format!("ratelimit:{{user-{user:07}}}:floor{of}");
+        let script = "if #KEYS == 1 then return 9 end local left = {} for at = 1, #KEYS do \
+                      left[at] = 9 end return left";
+        let key = |user| format!("ratelimit:{{user-{user:07}}}:floor~");
         Self {
             connection: database.connection().await,
             hash: database.cli(&["SCRIPT", "LOAD", script]),
-            keys: (0..AT_ONCE)
-                .map(|user| ["", ":value", ":permits"].map(|of| key(user, of)))
-                .collect(),
+            keys: (0..AT_ONCE).map(key).collect(),
         }
     }
 
     /// Asks for these users in one call, and answers each.
     async fn ask(&self, users: &[usize], mut answer: impl FnMut(usize, u64)) -> u64 {
-        let mut call = redis::Cmd::with_capacity(3 * users.len() + 12, 256 * users.len());
-        call.arg("EVALSHA").arg(&self.hash).arg(3 * users.len());
+        let mut call = redis::Cmd::with_capacity(users.len() + 4, 64 * users.len() + 128);
+        call.arg("EVALSHA").arg(&self.hash).arg(users.len());
         for user in users {
-            for key in &self.keys[*user] {
-                call.arg(key);
-            }
+            call.arg(&self.keys[*user]);
         }
-        for settings in ["", "1", "code", "1099511627776", "60000", "0", "0", "1"] {
-            call.arg(settings);
-        }
-        for _ in users {
-            call.arg(&[1; 21][..]);
-        }
+        // As long as those of a decision are.
+        call.arg(&[1_u8; 1000][..16 + 18 * users.len()]);
         let reply = call.query_async(&mut self.connection.clone()).await;
         match reply.unwrap() {
             redis::Value::Int(left) => left as u64,

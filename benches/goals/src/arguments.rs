@@ -6,17 +6,20 @@ use crate::plots;
 
 pub(crate) const HELP: &str = "\
 Usage: benches/goals.sh [--quick] [--rows PATTERN]... [--list] [--help]
+       benches/goals.sh --write
 
 Measures what tower-ratelimit is to reach, each row beside its contender, in turns, and prints a table as Markdown.
 
 Options:
     --quick            few and short rounds: that it runs, not how fast it is; judges nothing
     --rows PATTERN     only rows whose name contains this; more than once: or this
-    --list             only the names of the rows
+    --list             instead: the names of the rows, with what each measures, and beside what
+    --write            alone: a whole run, whose table goes into benches/README.md, too
     --plot NAME        instead: measures what a plot shows, and writes benches/plots/NAME.csv and .svg;
                        more than once, or `all`: latency, rate, log, keys
     --instructions     instead, as the first: counts instructions and fails where a row lost 5 %;
-                       with --write, puts the counts into benches/goals/instructions.toml
+                       with --write, puts the counts into benches/goals/instructions.toml and
+                       benches/README.md
     -h, --help         this text
 
 Needs redis-server on the PATH or in REDIS_SERVER_BIN; for rows beside Redisson java, unzip, and its jars:
@@ -59,6 +62,7 @@ impl Arguments {
             match argument.as_str() {
                 "--quick" => read.quick = true,
                 "--list" => read.list = true,
+                "--write" => return Err("--write takes a whole run, and stands alone".into()),
                 "--rows" => {
                     let pattern = given.next().ok_or("--rows needs a pattern")?;
                     read.patterns.push(pattern);

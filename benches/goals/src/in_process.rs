@@ -15,7 +15,7 @@ use tokio::{runtime::Runtime, task::JoinSet};
 use tower::{Layer, Service, ServiceExt, service_fn};
 use tower_ratelimit::{
     Algorithm, Limit, MemoryStore, RateLimitLayer, RateLimitLayerBuilder, RedisStore,
-    RedisStoreBuilder, Source, observe::Metrics,
+    RedisStoreBuilder, Source, observe::Metrics, redis,
 };
 
 use crate::{
@@ -67,7 +67,7 @@ const fn scene(name: &'static str, begin: fn(&Runtime, usize) -> Asker) -> Scene
 }
 
 #[rustfmt::skip]
-pub(crate) const SCENES: [Scene; 31] = [
+pub(crate) const SCENES: [Scene; 32] = [
     scene("bare service", |_, _| asker(nothing(), 1, StatusCode::OK)),
     scene("by hand, extension and fields", |_, _| by_hand()),
     scene("by hand, admitted, GCRA", |_, _| floor::<Gcra>(FASTEST, 1, Left::ALL)),
@@ -83,6 +83,7 @@ pub(crate) const SCENES: [Scene; 31] = [
     scene("by hand, refused", |_, _| floor::<Gcra>(HOURLY, 1, Left::ALL)),
     scene("by hand, refused, 100,000 keys", |_, _| floor::<Gcra>(HOURLY, MANY, Left::ALL)),
     scene("by hand, admitted, lease", |_, _| floor::<Lease>(LEASED, 1, Left::ALL)),
+    scene("by hand, EVALSHA of `return 1` by redis-rs", |_, _| evalsha()),
     scene("governor, admitted", |_, _| governor(u32::MAX, Duration::from_nanos(1), StatusCode::OK)),
     scene("governor, refused", |_, _| {
         governor(1, Duration::from_secs(3600), StatusCode::TOO_MANY_REQUESTS)
@@ -118,9 +119,9 @@ pub(crate) const SCENES: [Scene; 31] = [
         deny_cache(runtime, |store| store.observe(counting()))
     }),
     scene("admitted, lease", lease),
-    scene("admitted, Redis", |_, _| redis(100, 1)),
-    scene("admitted, Redis, 50 keys at once", |_, _| redis(100, 50)),
-    scene("admitted, Redis, 50 at once on a key", |_, _| redis(1, 50)),
+    scene("admitted, Redis", |_, _| by_redis(100, 1)),
+    scene("admitted, Redis, 50 keys at once", |_, _| by_redis(100, 50)),
+    scene("admitted, Redis, 50 at once on a key", |_, _| by_redis(1, 50)),
 ];
 
 /// Counts a scene: this process runs under callgrind, which collects in [`counted_requests`] alone.
@@ -250,8 +251,35 @@ fn three_limits() -> Asker {
     asker(layer.build().unwrap().layer(nothing()), 1, StatusCode::OK)
 }
 
+/// A call that a decision by a server cannot do without, by the client alone, one at a time.
+fn evalsha() -> Asker {
+    let (server, runtime) = (RedisServer::start(), one_thread());
+    let client = redis::Client::open(server.url()).unwrap();
+    let mut connection = runtime
+        .block_on(client.get_multiplexed_async_connection())
+        .unwrap();
+    let mut load = redis::cmd("SCRIPT");
+    load.arg("LOAD").arg("return 1");
+    let hash: String = runtime.block_on(load.query_async(&mut connection)).unwrap();
+    Asker {
+        status: StatusCode::OK,
+        ask: Box::new(move || {
+            let mut call = redis::cmd("EVALSHA");
+            call.arg(&hash)
+                .arg(1)
+                .arg("ratelimit:{user-0000000}:floor~");
+            call.arg(&[1_u8; 34][..]);
+            let one: i64 = runtime.block_on(call.query_async(&mut connection)).unwrap();
+            assert_eq!(one, 1);
+            StatusCode::OK
+        }),
+        before: 200,
+        _server: Some(server),
+    }
+}
+
 /// Grants by a server to so many users in turn, so many at a time: what they cost its client.
-fn redis(keys: usize, at_once: usize) -> Asker {
+fn by_redis(keys: usize, at_once: usize) -> Asker {
     let server = RedisServer::start();
     let store = store(&server, Duration::ZERO).build().unwrap();
     let layer = RateLimitLayer::new(&store, LEASED.by(by_user()));

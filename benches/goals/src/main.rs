@@ -1,4 +1,4 @@
-//! The goals of tower-ratelimit: each row's two sides in turns, in one run. See `../../README.md`.
+//! The goals of tower-ratelimit: each row's two sides in turns, in one run. See `../../HOW.md`.
 
 #[allow(dead_code, unused_imports, reason = "the command uses the rest")]
 #[path = "../../../src/bin/ratelimit/access_log/mod.rs"]
@@ -73,7 +73,8 @@ fn main() -> ExitCode {
         .filter(|row| arguments.wants(&row.name))
         .collect();
     if arguments.list {
-        rows.iter().for_each(|row| println!("{}", row.name));
+        rows.iter()
+            .for_each(|row| println!("{}", row.description()));
         return ExitCode::SUCCESS;
     }
     if rows.is_empty() {
@@ -124,7 +125,7 @@ fn about(arguments: &Arguments) -> String {
         .collect();
     format!(
         "{kind}{rows}. {}, Redisson {}, {}.\n\
-         Medians (from the least to the most); ratios are of the medians (of each round, from the least to the most).",
+         Medians; in parentheses from the least to the most, of ratios by rounds.",
         machine::place(),
         redisson::VERSION,
         crates.join(", ")

@@ -68,9 +68,6 @@ pub(crate) trait Contest {
 /// What a row has shown.
 pub(crate) struct Measured {
     pub(crate) name: String,
-    pub(crate) parameters: String,
-    pub(crate) beside: &'static str,
-    pub(crate) rounds: usize,
     pub(crate) figures: Vec<Compared>,
 }
 
@@ -83,7 +80,8 @@ pub(crate) struct Compared {
 
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Beside {
-    pub(crate) theirs: Spread,
+    /// The median
+    pub(crate) theirs: f64,
     /// Of the medians
     pub(crate) ratio: f64,
     /// Of each round
@@ -98,6 +96,14 @@ pub(crate) struct Spread {
 }
 
 impl Row {
+    /// Its name, and below it what is measured, beside what, and in how many rounds.
+    pub(crate) fn description(&self) -> String {
+        format!(
+            "{}\n    {}; beside {}; rounds: {}",
+            self.name, self.parameters, self.beside, self.rounds.counted
+        )
+    }
+
     pub(crate) fn measure(self) -> Measured {
         let mut contest = (self.begin)();
         let (mut ours, mut theirs) = (Vec::new(), Vec::new());
@@ -127,9 +133,6 @@ impl Row {
         Measured {
             figures: self.figures.iter().enumerate().map(compared).collect(),
             name: self.name,
-            parameters: self.parameters,
-            beside: self.beside,
-            rounds: self.rounds.counted,
         }
     }
 }
@@ -141,10 +144,10 @@ impl Beside {
             .zip(theirs)
             .map(|(ours, theirs)| ours / theirs)
             .collect();
-        let theirs = Spread::of(theirs);
+        let theirs = median(theirs.to_vec());
         Self {
             theirs,
-            ratio: Spread::of(ours).median / theirs.median,
+            ratio: median(ours.to_vec()) / theirs,
             ratios: Spread::of(&ratios),
         }
     }

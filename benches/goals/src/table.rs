@@ -14,34 +14,30 @@ pub(crate) fn markdown(about: &str, rows: &[Measured], judged: bool) -> String {
     text.push_str("|---|---|---:|---:|---:|---:|---|\n");
     for row in rows {
         for (place, figure) in row.figures.iter().enumerate() {
-            let work = if place == 0 {
-                format!(
-                    "**{}**: {}; beside {}; rounds: {}",
-                    row.name, row.parameters, row.beside, row.rounds
-                )
-            } else {
-                String::new()
-            };
-            line(&mut text, &work, figure, judged);
+            // Further figures of a row stand below its first.
+            let work = if place == 0 { &*row.name } else { "" };
+            line(&mut text, work, figure, judged);
         }
     }
     text
 }
 
 fn line(text: &mut String, work: &str, compared: &Compared, judged: bool) {
-    let (theirs, ratio) = compared.beside.map_or_else(
-        || (String::from("–"), String::from("–")),
+    let none = || String::from("–");
+    let (ours, theirs, ratio) = compared.beside.map_or_else(
+        || (spread(compared.ours), none(), none()),
         |beside| {
-            // Of nothing there is none.
-            let ratio = if beside.ratio.is_finite() {
-                spread(Spread {
-                    median: beside.ratio,
-                    ..beside.ratios
-                })
-            } else {
-                String::from("–")
+            let ratio = Spread {
+                median: beside.ratio,
+                ..beside.ratios
             };
-            (spread(beside.theirs), ratio)
+            // Of nothing there is none.
+            let ratio = if ratio.median.is_finite() {
+                spread(ratio)
+            } else {
+                none()
+            };
+            (short(compared.ours.median), short(beside.theirs), ratio)
         },
     );
     let goal = match compared.figure.goal {
@@ -58,9 +54,8 @@ fn line(text: &mut String, work: &str, compared: &Compared, judged: bool) {
     // Writing to a text does not fail.
     let _ = writeln!(
         text,
-        "| {work} | {} | {} | {theirs} | {ratio} | {goal} | {met} |",
+        "| {work} | {} | {ours} | {theirs} | {ratio} | {goal} | {met} |",
         compared.figure.name,
-        spread(compared.ours)
     );
 }
 

@@ -2,7 +2,10 @@
 
 use std::{collections::BTreeMap, fmt::Write, fs, process::Command};
 
-use crate::callgrind::{Counts, said_by};
+use crate::{
+    callgrind::{Counts, said_by},
+    figures::thousands,
+};
 
 const FILE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/instructions.toml");
 /// A row may cost so much more than it did.
@@ -67,6 +70,16 @@ fn print(made_by: &str, counts: &Counts) -> String {
     for (name, count) in counts {
         // Writing to a text does not fail.
         let _ = writeln!(text, "\"{name}\" = {count:.0}");
+    }
+    text
+}
+
+/// The counts as Markdown, for a reader.
+pub(crate) fn page(made_by: &str, counts: &Counts) -> String {
+    let mut text = format!("By {made_by}.\n\n| row | instructions |\n|---|---:|\n");
+    for (name, count) in counts {
+        // Writing to a text does not fail.
+        let _ = writeln!(text, "| {name} | {} |", thousands(*count));
     }
     text
 }

@@ -1,4 +1,4 @@
-//! Instructions of a request, counted exactly by callgrind. See `../../../README.md`.
+//! Instructions of a request, counted exactly by callgrind. See `../../../HOW.md`.
 
 mod book;
 mod callgrind;
@@ -7,6 +7,9 @@ mod server;
 #[path = "../commands.rs"]
 #[allow(dead_code, reason = "shared with the goals, which use all of it")]
 mod commands;
+#[allow(dead_code, reason = "shared with the goals, which use all of it")]
+#[path = "../../../shared/figures.rs"]
+mod figures;
 #[path = "../floors.rs"]
 #[allow(dead_code, reason = "shared with the goals, which use all of it")]
 mod floors;
@@ -37,7 +40,7 @@ Counts the instructions of a request, and prints them beside the committed ones,
 benches/goals/instructions.toml. Fails where a row costs more than 5 % more.
 
 Options:
-    --write       put the counts into that file, whatever they are
+    --write       put the counts into that file and into benches/README.md, whatever they are
     -h, --help    print this text
 
 Needs valgrind, and redis-server on the PATH or in REDIS_SERVER_BIN.
@@ -74,8 +77,9 @@ fn main() -> ExitCode {
 }
 
 fn write() -> Result<bool, String> {
-    book::write(&count_all()?)?;
-    println!("benches/goals/instructions.toml is written");
+    let counts = count_all()?;
+    book::write(&counts)?;
+    print!("{}", book::page(&book::made_by()?, &counts));
     Ok(true)
 }
 

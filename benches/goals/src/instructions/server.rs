@@ -1,49 +1,56 @@
 //! The rows of a Redis server: all that it does for a decision, from reading the call to its reply.
 
 use std::{
+    convert::Infallible,
     env,
+    future::ready,
     path::{Path, PathBuf},
     process::{Child, Command, Stdio},
     thread,
     time::{Duration, Instant},
 };
 
-use http::HeaderValue;
+use axum::body::Body;
+use http::{HeaderValue, Request, Response};
 use tokio::task::JoinSet;
+use tower::{Layer, ServiceExt, service_fn};
 use tower_ratelimit::{
-    Algorithm, Limit, RateLimitLayer, RedisStore,
+    Algorithm, Grant, Limit, RateLimitLayer, RedisStore,
     redis::{self, aio::MultiplexedConnection},
 };
 
 use crate::{
     callgrind,
     commands::{
-        ADMITTED_GCRA, BATCH_OF_12, BATCH_OF_64, Calls, LIST, LONE_EXPIRED, LONE_SPARE,
-        REFUSED_GCRA, RUN,
+        ADMITTED_GCRA, BATCH_OF_12, BATCH_OF_64, Calls, LIST, LONE_EXPIRED, LONE_IN_USE,
+        REFUSED_GCRA, RUN, SEVERAL,
     },
-    requests::{by_user, one_thread, passes, users},
+    requests::{by_user, one_thread, passes, request, users},
 };
 use kit::server::{command, free_port};
 
 /// In the order of the table.
-pub(crate) const ROWS: [&str; 19] = [
+pub(crate) const ROWS: [&str; 22] = [
     "redis-server, EVALSHA of `return 1`",
-    "redis-server, EVALSHA of `return 1`, GCRA's arguments",
-    "redis-server, lone, remaining not read",
+    "redis-server, lone, log in use",
     "redis-server, lone, log expired",
     "redis-server, 64 at once on a key",
     "redis-server, 12 keys at once, log expired",
     "redis-server, 64 keys at once, log expired",
+    "redis-server, 64 keys at once, GCRA",
     "redis-server, list of three limits, log expired",
     "redis-server, three limits of a rule, log expired",
+    "redis-server, lone, log in use, given back",
+    "redis-server, 64 at once on a key, given back",
     "redis-server, GCRA, refused",
     "redis-server, GCRA, admitted",
-    "redis-server, commands alone, lone, remaining not read",
+    "redis-server, commands alone, lone, log in use",
     "redis-server, commands alone, lone, log expired",
     "redis-server, commands alone, 64 at once on a key",
     "redis-server, commands alone, 12 keys at once, log expired",
     "redis-server, commands alone, 64 keys at once, log expired",
     "redis-server, commands alone, list of three limits, log expired",
+    "redis-server, commands alone, three limits of a rule, log expired",
     "redis-server, commands alone, GCRA, refused",
     "redis-server, commands alone, GCRA, admitted",
 ];
@@ -54,6 +61,8 @@ const AT_ONCE: usize = 64;
 /// As many as share a call over HTTP
 const FEW: usize = 12;
 const ROUNDS: usize = 20;
+/// In which what was given back has reached the server
+const RECEIPTS: Duration = Duration::from_millis(50);
 
 /// Never reached; nothing expires while a row is counted.
 const AMPLE: Limit = Limit::new(1 << 40, Duration::from_secs(3600));
@@ -96,14 +105,9 @@ pub(crate) fn count(folder: &Path) -> [f64; ROWS.len()] {
             .deny_cache(Duration::ZERO)
             .build()
             .unwrap();
-        let spare = RateLimitLayer::builder(&store)
-            .otherwise(AMPLE.by(by_user()).named("spare"))
-            .headers([])
-            .count_remaining(false)
-            .build()
-            .unwrap();
+        let in_use = RateLimitLayer::new(&store, AMPLE.by(by_user()).named("in-use"));
         // It lives on: how soon its end is put off depends on the time, too.
-        let exact = RateLimitLayer::new(&store, SHORT.by(by_user()).named("exact"));
+        let expired = RateLimitLayer::new(&store, SHORT.by(by_user()).named("expired"));
         let hot = RateLimitLayer::new(&store, AMPLE.by(by_user()).named("hot"));
         let rules = ["a", "b", "c"].map(|name| SHORT.by(by_user()).named(name));
         let list = RateLimitLayer::builder(&store).otherwise(rules).build();
@@ -113,30 +117,40 @@ pub(crate) fn count(folder: &Path) -> [f64; ROWS.len()] {
                 let rule = limit.by(by_user()).algorithm(Algorithm::Gcra);
                 RateLimitLayer::new(&store, rule.named(name))
             });
+        let back = RateLimitLayer::new(&store, AMPLE.by(by_user()).named("back"));
+        let crowds: Vec<_> = users(ROUNDS)
+            .iter()
+            .flat_map(|user| vec![user.clone(); AT_ONCE])
+            .collect();
         let hot_users = vec![users(1)[0].clone(); AT_ONCE];
         let later = SHORT.interval();
         let mut line = counted.line().await;
         [
-            counted.floor(&mut line).await,
             counted.commands(&mut line, REFUSED_GCRA, true).await,
-            counted.lone(&spare, Duration::ZERO, true).await,
-            counted.lone(&exact, later, true).await,
+            counted.lone(&in_use, Duration::ZERO, true).await,
+            counted.lone(&expired, later, true).await,
             counted.at_once(&hot, &hot_users, None).await,
-            counted.at_once(&exact, &users(FEW), Some(later)).await,
-            counted.at_once(&exact, &users(AT_ONCE), Some(later)).await,
+            counted.at_once(&expired, &users(FEW), Some(later)).await,
+            counted
+                .at_once(&expired, &users(AT_ONCE), Some(later))
+                .await,
+            counted.at_once(&steady, &users(AT_ONCE), None).await,
             counted.lone(&list.unwrap(), later, true).await,
             counted.lone(&several, later, true).await,
+            counted.given_back(&back, &users(LONE), 1).await,
+            counted.given_back(&back, &crowds, AT_ONCE).await,
             counted.lone(&spent, Duration::ZERO, false).await,
             counted.lone(&steady, Duration::ZERO, true).await,
-            counted.commands(&mut line, LONE_SPARE, false).await,
+            counted.commands(&mut line, LONE_IN_USE, false).await,
             counted.commands(&mut line, LONE_EXPIRED, false).await,
             // The first goes alone.
-            (counted.commands(&mut line, LONE_EXPIRED, false).await
+            (counted.commands(&mut line, LONE_IN_USE, false).await
                 + counted.commands(&mut line, RUN, false).await * RUN.callers as f64)
                 / AT_ONCE as f64,
             counted.commands(&mut line, BATCH_OF_12, false).await,
             counted.commands(&mut line, BATCH_OF_64, false).await,
             counted.commands(&mut line, LIST, false).await,
+            counted.commands(&mut line, SEVERAL, false).await,
             counted.commands(&mut line, REFUSED_GCRA, false).await,
             counted.commands(&mut line, ADMITTED_GCRA, false).await,
         ]
@@ -216,24 +230,6 @@ impl Counted {
         connection.await.unwrap()
     }
 
-    /// A script that only returns, with as many keys and arguments as a decision has.
-    async fn floor(&mut self, line: &mut MultiplexedConnection) -> f64 {
-        let hash = command(self.port, &["SCRIPT", "LOAD", "return 1"], DEADLINE).unwrap();
-        let mut call = redis::cmd("EVALSHA");
-        call.arg(hash.to_string()).arg(5);
-        for place in 0..16 {
-            call.arg(format!("ratelimit:{{user-0000000}}:spare:{place:02}"));
-        }
-        let mut calls = async |count: usize| {
-            for _ in 0..count {
-                let one: i64 = call.query_async(line).await.unwrap();
-                assert_eq!(one, 1);
-            }
-        };
-        calls(10).await;
-        self.during(LONE, calls(LONE)).await
-    }
-
     /// Scripts of the commands of a decision, or with the same keys and arguments one that only
     /// returns.
     async fn commands(
@@ -309,6 +305,28 @@ impl Counted {
         self.during(users.len() * count, rounds).await
     }
 
+    /// These users ask, so many at once, and what each takes is given back.
+    async fn given_back(
+        &mut self,
+        layer: &RateLimitLayer,
+        users: &[HeaderValue],
+        at_once: usize,
+    ) -> f64 {
+        let all = async || {
+            for users in users.chunks(at_once) {
+                let mut callers = JoinSet::new();
+                for user in users {
+                    callers.spawn(gives_back(layer.clone(), user.clone()));
+                }
+                callers.join_all().await;
+                // Receipts go behind the answers.
+                tokio::time::sleep(RECEIPTS).await;
+            }
+        };
+        all().await;
+        self.during(users.len(), all()).await
+    }
+
     /// Has callgrind do something. It has done it when this returns.
     fn order(&self, words: &[&str]) {
         let done = Command::new("vgdb")
@@ -319,6 +337,16 @@ impl Counted {
             .expect("run `vgdb`");
         assert!(done.status.success(), "vgdb {words:?}: {done:?}");
     }
+}
+
+/// Asks, and gives back what that takes.
+async fn gives_back(layer: RateLimitLayer, user: HeaderValue) {
+    let inner = service_fn(|request: Request<()>| {
+        let grant = request.extensions().get::<Grant>().unwrap();
+        assert!(grant.set(0));
+        ready(Ok::<_, Infallible>(Response::new(Body::empty())))
+    });
+    layer.layer(inner).oneshot(request(&user)).await.unwrap();
 }
 
 impl Drop for Counted {

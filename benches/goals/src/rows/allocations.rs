@@ -36,7 +36,7 @@ pub(super) fn rows() -> [Row; 3] {
                 "through the layer, 1000 requests, those of the connection included, those of making the request and its \
                  task not",
             ),
-            beside: "a bare EVALSHA of `return 1` with 5 keys and 3 arguments on a connection of its own",
+            beside: "a bare EVALSHA of `return 1` with a key and an argument on a connection of its own",
             needs: &[Contender::Redis],
             rounds: Rounds::ONCE,
             figures: vec![
@@ -53,7 +53,7 @@ pub(super) fn rows() -> [Row; 3] {
             parameters: String::from(
                 "what a grant leaves behind, and a call of redis-rs for one or for 50, by hand",
             ),
-            beside: "a bare EVALSHA of `return 1` with 5 keys and 3 arguments on a connection of its own",
+            beside: "a bare EVALSHA of `return 1` with a key and an argument on a connection of its own",
             needs: &[Contender::Redis],
             rounds: Rounds::ONCE,
             figures: vec![

@@ -1,4 +1,4 @@
-//! What one decision on the sliding log costs Redis, beside Redisson's own script.
+//! What one decision on the sliding log in Redisson's format costs Redis, beside its own script.
 
 use std::{sync::Arc, time::Duration};
 
@@ -37,7 +37,7 @@ const KINDS: [Kind; 6] = [
 
 pub(super) fn rows(pace: Pace) -> impl Iterator<Item = Row> {
     KINDS.into_iter().map(move |(name, limit, client_clock, exact, goal)| Row {
-        name: format!("server cost, {name}"),
+        name: format!("Redisson's format, {name}"),
         parameters: format!(
             "sliding log, {} in {} s, keep-alive, {KEYS} keys, {} calls a turn, {AT_ONCE} in flight, remaining {}",
             limit.permits(),
@@ -70,7 +70,7 @@ impl Decisions {
         let runtime = Runtime::new().unwrap();
         let database = Database::start();
         let _inside = runtime.enter();
-        let mut store = database.builder();
+        let mut store = database.builder().redisson();
         if client_clock {
             store = store.client_clock(SystemClock);
         }

@@ -1,4 +1,5 @@
-//! One call that finds 100,000 permits expired.
+//! One call that finds 100,000 permits expired in a log of Redisson's format, which has an entry for
+//! each.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -7,7 +8,6 @@ use tower_ratelimit::{Limit, RateLimiter, redis};
 
 use super::Pace;
 use crate::{
-    commands::{Calls, MANY_EXPIRED, member},
     contenders::Contender,
     database::Database,
     peers::redisson,
@@ -26,7 +26,7 @@ pub(super) fn rows(pace: Pace) -> [Row; 2] {
     let rounds = Rounds::of(1, pace.pick(9, 3));
     [
         Row {
-            name: String::from("100,000 permits expired"),
+            name: String::from("Redisson's format, 100,000 expired"),
             parameters: format!(
                 "each a member, one call, {} s, server clock",
                 INTERVAL.as_secs()
@@ -43,7 +43,7 @@ pub(super) fn rows(pace: Pace) -> [Row; 2] {
             begin: Box::new(|| Box::new(Logs::begin())),
         },
         Row {
-            name: String::from("floor, commands alone, 100,000 permits expired"),
+            name: String::from("floor, Redisson's format, 100,000 expired"),
             parameters: String::from(
                 "all but the newest, scripts of only the commands that a decision needs",
             ),
@@ -72,6 +72,7 @@ struct Logs {
 
 const OURS: &str = "expiry-ours";
 const JAVA: &str = "expiry-java";
+const FLOOR: &str = "expiry-floor";
 
 impl Logs {
     fn begin() -> Self {
@@ -120,7 +121,7 @@ impl Logs {
     }
 
     /// Milliseconds of one call that takes a permit.
-    fn call(&self, take: impl Fn(&Self)) -> f64 {
+    fn call(&self, take: impl FnOnce(&Self)) -> f64 {
         let before = self.database.scripts();
         take(self);
         (self.database.scripts() - before).cost as f64 / 1000.0
@@ -135,7 +136,7 @@ impl Logs {
     }
 
     /// The first call, the dearest of those after it, and all of these together.
-    fn all_but_the_newest(&mut self, name: &str, take: impl Fn(&Self, u64)) -> [f64; 3] {
+    fn all_but_the_newest(&mut self, name: &str, mut take: impl FnMut(&Self, u64)) -> [f64; 3] {
         self.fill(name, true);
         let first = self.call(|logs| take(logs, 0));
         let next = (1..=AFTERWARDS as u64).map(|call| self.call(|logs| take(logs, call)));
@@ -145,42 +146,68 @@ impl Logs {
     }
 }
 
+/// The commands of one call that finds many expired, and looks at no answer.
+const COMMANDS: &str = "
+local call = redis.call
+local time = call('TIME')
+local now = time[1] .. string.sub('00000' .. time[2], -6, -4)
+local value, log = KEYS[2], KEYS[3]
+call('HMGET', KEYS[1], 'rate', 'interval', 'type', 'keepAliveTime')
+call('GET', value)
+call('ZCARD', log)
+call('ZRANGE', log, '0', '1', 'WITHSCORES')
+call('ZCOUNT', log, '-inf', string.format('%d', now - 60000))
+call('ZRANGE', log, '0', '100')
+call('ZADD', log, 'NX', now, ARGV[2])
+call('ZREMRANGEBYRANK', log, '0', '100')
+call('ZRANGE', log, '0', '0', 'WITHSCORES')
+call('INCRBY', value, '100')
+call('PTTL', value)
+return '1099511627775 0'
+";
+
 /// The same state, and only the commands of a decision.
 struct Commands {
     logs: Logs,
-    connection: redis::aio::MultiplexedConnection,
     ours: String,
     bare: String,
 }
 
 impl Commands {
     fn begin() -> Self {
-        let logs = Logs::begin();
-        let mut connection = logs.runtime.block_on(logs.database.connection());
-        let mut load = |bare| {
-            logs.runtime
-                .block_on(MANY_EXPIRED.load(&mut connection, bare))
+        let mut logs = Logs::begin();
+        let mut load = |script| {
+            let mut load = redis::cmd("SCRIPT");
+            load.arg("LOAD").arg(script).query(&mut logs.line).unwrap()
         };
-        let (ours, bare) = (load(false), load(true));
-        Self {
-            logs,
-            connection,
-            ours,
-            bare,
-        }
+        let (ours, bare) = (load(COMMANDS), load("return 1"));
+        Self { logs, ours, bare }
     }
 
     fn turn(&mut self, hash: &str) -> Vec<f64> {
-        let connection = self.connection.clone();
-        let name = Calls::name(0);
-        let turn = self.logs.all_but_the_newest(&name, |logs, id| {
-            let call = MANY_EXPIRED.taking(hash, 0, id);
-            let mut connection = connection.clone();
-            let reply = logs.runtime.block_on(call.query_async(&mut connection));
-            let _: redis::Value = reply.unwrap();
+        let mut line = self.logs.database.line();
+        let keys = [
+            FLOOR.to_owned(),
+            redisson::companion(FLOOR, "value"),
+            redisson::companion(FLOOR, "permits"),
+        ];
+        let turn = self.logs.all_but_the_newest(FLOOR, |_, id| {
+            let mut call = redis::cmd("EVALSHA");
+            call.arg(hash).arg(3).arg(&keys);
+            call.arg("code 1099511627776 60000 0 3600000");
+            call.arg(member((1 << 32) + id)).exec(&mut line).unwrap();
         });
         turn.into()
     }
+}
+
+/// As Redisson packs one permit.
+fn member(id: u64) -> Vec<u8> {
+    let mut member = vec![16];
+    member.extend(id.wrapping_mul(0x9e37_79b9_7f4a_7c15).to_le_bytes());
+    member.extend(id.to_le_bytes());
+    member.extend(1_u32.to_le_bytes());
+    member
 }
 
 impl Contest for Commands {

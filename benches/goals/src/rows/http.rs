@@ -1,14 +1,11 @@
 //! Requests a second of axum with a layer on Redis, beside the same axum without.
 
-use std::{
-    process,
-    time::{Duration, Instant},
-};
+use std::time::{Duration, Instant};
 
 use super::Pace;
 use crate::{
     contenders::Contender,
-    database::{self, Database},
+    database::Database,
     http::{
         load::{Answers, CONNECTIONS, Load, Until},
         scene::{BARE, PER_SECOND, SCENES, Scene},
@@ -89,23 +86,17 @@ impl Servers {
     }
 
     /// The answers, the scripts called, and the processor time of each answer in microseconds: of
-    /// the service, of Redis, and of the one who asks.
-    fn ask(&self, server: &Server) -> (Answers, f64, [f64; 3]) {
+    /// the service, and of Redis.
+    fn ask(&self, server: &Server) -> (Answers, f64, [f64; 2]) {
         self.load
             .run(server.address, Until::Time(run_in(self.turn)));
         let scripts = self.database.scripts();
-        let busy = || {
-            [
-                server.busy(),
-                self.database.busy(),
-                database::busy(process::id()),
-            ]
-        };
+        let busy = || [server.busy(), self.database.busy()];
         let before = busy();
         let answers = self.load.run(server.address, Until::Time(self.turn));
         let after = busy();
         let scripts = self.database.scripts() - scripts;
-        let each = [0, 1, 2].map(|side| {
+        let each = [0, 1].map(|side| {
             let busy: Duration = after[side] - before[side];
             busy.as_secs_f64() * 1e6 / answers.count() as f64
         });
@@ -132,10 +123,11 @@ impl Contest for Servers {
     }
 
     fn theirs(&mut self) -> Vec<Option<f64>> {
-        let (answers, _, busy) = self.ask(&self.beside);
+        let (answers, _, [service, redis]) = self.ask(&self.beside);
         assert_eq!(answers.refused, 0);
-        let [service, redis, client] = busy.map(Some);
-        vec![Some(answers.a_second()), None, service, redis, client]
+        // The bare service asks no Redis.
+        let redis = (self.scene.beside != BARE).then_some(redis);
+        vec![Some(answers.a_second()), None, Some(service), redis]
     }
 }
 

@@ -54,8 +54,7 @@ impl Line {
             let connection = database.connection().await;
             let store = RedisStore::connection(connection.clone()).deadline(TIME_LIMIT);
             let store = store.build().unwrap();
-            let limiter = RateLimiter::new(&store, "latency").unwrap();
-            assert!(limiter.try_set_rate(AMPLE).await.unwrap());
+            let limiter = AMPLE.named("latency").keyed(&store).unwrap().of("all");
             (connection, limiter)
         });
         Self {

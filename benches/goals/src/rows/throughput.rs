@@ -27,7 +27,7 @@ const KEEP_ALIVE: Duration = Duration::from_secs(600);
 pub(super) fn row(pace: Pace) -> Row {
     let turn = Duration::from_millis(pace.pick(2000, 500));
     Row {
-        name: String::from("decisions a second"),
+        name: String::from("Redisson's format, decisions a second"),
         parameters: format!(
             "{} per second each, {KEYS} keys, {IN_FLIGHT} in flight, all admitted, {} ms a turn",
             AMPLE.permits(),

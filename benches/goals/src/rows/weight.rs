@@ -7,7 +7,9 @@ use std::{
 };
 
 use tokio::runtime::Runtime;
-use tower_ratelimit::{Algorithm, Limit, RateLimitLayer, RateLimiter, redis, testing::ManualClock};
+use tower_ratelimit::{
+    Algorithm, Limit, RateLimitLayer, RateLimiter, RedisStore, redis, testing::ManualClock,
+};
 
 use super::Pace;
 use crate::{
@@ -15,54 +17,66 @@ use crate::{
     database::Database,
     peers::redisson,
     requests::{by_user, in_turns, passes, users},
-    row::{
-        Contest,
-        Goal::{self, AtMost, Reported},
-        Rounds, Row, figure,
-    },
+    row::{Contest, Goal::AtMost, Rounds, Row, figure},
 };
+
+const AT_ONCE: usize = 64;
+
+/// Limiters that count so, with as many grants, and what one may weigh.
+type Kept = (&'static str, Algorithm, usize, f64);
+
+const KEPT: [Kept; 4] = [
+    ("log, 1 grant", Algorithm::SlidingLog, 1, 160.0),
+    ("log, 10 grants", Algorithm::SlidingLog, 10, 500.0),
+    ("log, 1,000 grants", Algorithm::SlidingLog, 1000, 30_000.0),
+    ("GCRA, 1 grant", Algorithm::Gcra, 1, 170.0),
+];
+/// Of our limits: the grants are of its half.
+const DAILY: Limit = Limit::per_day(2000);
 
 const PERMITS: usize = 100_000;
 const LIVE: Limit = Limit::per_hour(PERMITS as u64);
-const AT_ONCE: usize = 64;
-
-/// How a limiter counts, and what it may weigh.
-struct Way {
-    name: &'static str,
-    counting: fn(RateLimiter) -> RateLimiter,
-    goal: Goal,
-}
-
-const WAYS: [Way; 3] = [
-    Way {
-        name: "sliding log",
-        counting: |limiter| limiter,
-        goal: Reported,
-    },
-    Way {
-        name: "sliding log in 1000 slots",
-        counting: |limiter| limiter.slots(1000).unwrap(),
-        goal: AtMost(150_000.0),
-    },
-    Way {
-        name: "fixed window",
-        counting: |limiter| limiter.algorithm(Algorithm::FixedWindow),
-        goal: Reported,
-    },
-];
 
 pub(super) fn rows(pace: Pace) -> impl Iterator<Item = Row> {
-    let live = WAYS.into_iter().map(|way| Row {
-        name: format!("redis memory, 100,000 live permits, {}", way.name),
+    let kept = KEPT.into_iter().map(|(name, algorithm, grants, most)| Row {
+        name: format!("redis memory, {name}"),
+        parameters: format!(
+            "a rule of {} per day, of which a permit is taken every 43 s",
+            DAILY.permits()
+        ),
+        beside: "Redisson's script, as many at one moment",
+        needs: &[Contender::Redis, Contender::RedissonScript],
+        rounds: Rounds::ONCE,
+        figures: vec![figure("bytes", AtMost(most))],
+        begin: Box::new(move || {
+            let memory = Memory::begin(|store| {
+                let rule = DAILY.by(by_user()).named("ours").algorithm(algorithm);
+                RateLimitLayer::new(store, rule)
+                    .limiter("ours", ["user-0000000"])
+                    .unwrap()
+            });
+            Box::new((memory, DAILY, grants))
+        }),
+    });
+    let slots = Row {
+        name: String::from("Redisson's format, memory in 1000 slots"),
         parameters: String::from(
             "one limit of 100,000 per hour, each permit taken for itself, one after the other in that hour",
         ),
         beside: "Redisson's script",
         needs: &[Contender::Redis, Contender::RedissonScript],
         rounds: Rounds::ONCE,
-        figures: vec![figure("bytes", way.goal)],
-        begin: Box::new(move || Box::new(Live::begin(&way))),
-    });
+        figures: vec![figure("bytes", AtMost(150_000.0))],
+        begin: Box::new(|| {
+            let memory = Memory::begin(|store| {
+                let limiter = RateLimiter::new(store, "ours").unwrap();
+                limiter.slots(1000).unwrap()
+            });
+            let set = memory.limiter.try_set_rate(LIVE);
+            assert!(memory.runtime.block_on(set).unwrap());
+            Box::new((memory, LIVE, PERMITS))
+        }),
+    };
     let idle = Row {
         name: String::from("redis memory, idle limiter"),
         parameters: format!(
@@ -72,34 +86,29 @@ pub(super) fn rows(pace: Pace) -> impl Iterator<Item = Row> {
         beside: "Redisson's script, without a keep-alive time, as is usual",
         needs: &[Contender::Redis, Contender::RedissonScript],
         rounds: Rounds::of(0, pace.pick(3, 1)),
-        figures: vec![
-            figure("bytes per limiter in use", Reported),
-            figure("bytes per limiter after its keep-alive", AtMost(0.0)),
-        ],
+        figures: vec![figure("bytes when it has expired", AtMost(0.0))],
         begin: Box::new(|| Box::new(Idle::begin())),
     };
-    live.chain([idle])
+    kept.chain([idle, slots])
 }
 
-struct Live {
+/// A limiter whose permits are taken while a clock moves on.
+struct Memory {
     runtime: Runtime,
     database: Database,
-    /// That of our limiter: an hour passes while its permits are taken.
     clock: ManualClock,
     limiter: RateLimiter,
 }
 
-impl Live {
-    fn begin(way: &Way) -> Self {
+impl Memory {
+    fn begin(limiter: impl FnOnce(&RedisStore) -> RateLimiter) -> Self {
         let runtime = Runtime::new().unwrap();
         let database = Database::start();
-        let _inside = runtime.enter();
+        let inside = runtime.enter();
         let clock = ManualClock::new();
         let store = database.builder().client_clock(clock.clone());
-        let store = store.build().unwrap();
-        let limiter = RateLimiter::new(&store, "live-ours").unwrap();
-        let limiter = (way.counting)(limiter);
-        assert!(runtime.block_on(limiter.try_set_rate(LIVE)).unwrap());
+        let limiter = limiter(&store.build().unwrap());
+        drop(inside);
         Self {
             runtime,
             database,
@@ -109,39 +118,45 @@ impl Live {
     }
 }
 
-impl Contest for Live {
+/// With a limit, and how many permits are taken.
+impl Contest for (Memory, Limit, usize) {
     fn ours(&mut self) -> Vec<f64> {
-        let (limiter, clock) = (self.limiter.clone(), self.clock.clone());
-        self.runtime
-            .block_on(in_turns(PERMITS, 1, AT_ONCE, move |_| {
-                let limiter = limiter.clone();
-                clock.advance(LIVE.interval() / PERMITS as u32);
-                async move { assert!(limiter.try_acquire().await.unwrap().is_allowed()) }
-            }));
-        vec![self.database.weight("live-ours") as f64]
+        let (memory, limit, grants) = (&self.0, self.1, self.2);
+        let step = limit.interval() / limit.permits() as u32;
+        let (limiter, clock) = (memory.limiter.clone(), memory.clock.clone());
+        let turn = in_turns(grants, 1, 1, move |_| {
+            let limiter = limiter.clone();
+            clock.advance(step);
+            async move { assert!(limiter.try_acquire().await.unwrap().is_allowed()) }
+        });
+        memory.runtime.block_on(turn);
+        vec![memory.database.weight("ours") as f64]
     }
 
     fn theirs(&mut self) -> Vec<Option<f64>> {
-        let mut line = self.database.line();
+        let (memory, limit, grants) = (&self.0, self.1, self.2);
+        let mut line = memory.database.line();
         let text = redisson::script().unwrap_or_else(|missing| panic!("{missing}"));
         redis::cmd("SCRIPT")
             .arg("LOAD")
             .arg(text)
             .exec(&mut line)
             .unwrap();
-        let name = "live-java";
-        redisson::set_rate(name, LIVE, Duration::ZERO)
+        let name = "java";
+        redisson::set_rate(name, limit, Duration::ZERO)
             .exec(&mut line)
             .unwrap();
-        for _ in 0..PERMITS / 1000 {
+        // Each has an id of its own.
+        let calls: Vec<_> = (0..grants).map(|_| redisson::try_acquire(name)).collect();
+        for calls in calls.chunks(1000) {
             let mut pipeline = redis::pipe();
-            for _ in 0..1000 {
-                pipeline.add_command(redisson::try_acquire(name));
+            for call in calls {
+                pipeline.add_command(call.clone());
             }
             let granted: Vec<Option<i64>> = pipeline.query(&mut line).unwrap();
             assert!(granted.iter().all(Option::is_none), "one was refused");
         }
-        vec![Some(self.database.weight(name) as f64)]
+        vec![Some(memory.database.weight(name) as f64)]
     }
 }
 
@@ -187,13 +202,12 @@ impl Contest for Idle {
                 let (layer, users) = (layer.clone(), Arc::clone(&users));
                 async move { assert!(passes(&layer, &users[key]).await) }
             }));
-        let in_use = self.each(":ours");
         let began = Instant::now();
         // One that stays is weighed as it is.
         while self.each(":ours") > 0.0 && began.elapsed() < LONG {
             thread::sleep(Duration::from_millis(100));
         }
-        vec![in_use, self.each(":ours")]
+        vec![self.each(":ours")]
     }
 
     fn theirs(&mut self) -> Vec<Option<f64>> {
@@ -213,9 +227,8 @@ impl Contest for Idle {
                     assert!(script.try_acquire(&name).await);
                 }
             }));
-        let in_use = self.each(":java");
         thread::sleep(2 * KEEP_ALIVE);
-        vec![Some(in_use), Some(self.each(":java"))]
+        vec![Some(self.each(":java"))]
     }
 }
 
