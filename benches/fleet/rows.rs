@@ -24,7 +24,7 @@ const CALM: Scenario = Scenario {
     ..MANY
 };
 
-/// Some four times what one Redis can.
+/// Some three times what one Redis can.
 const TOO_MUCH: Scenario = Scenario {
     rate: 400_000.0,
     ..MANY
