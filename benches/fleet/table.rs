@@ -40,12 +40,10 @@ pub(crate) fn markdown(rows: &[Scenario], outcomes: &[Outcome]) -> String {
 
 /// Returns the bytes in Redis, by the table of `src/docs/capacity.md`.
 fn bytes(row: &Scenario, found: &Outcome) -> u64 {
-    let limiter = match row.algorithm {
-        Algorithm::Gcra => 260,
-        Algorithm::FixedWindow => 390,
-        _ => 540,
+    let [limiter, entry] = match row.algorithm {
+        Algorithm::SlidingLog if row.slots > 0 => [510, 40],
+        Algorithm::SlidingLog => [210, 25],
+        _ => [260, 0],
     };
-    // A log of more than 128 entries is kept in another form.
-    let entry = if row.limit > 128 { 120 } else { 40 };
     found.limiters * limiter + found.entries * entry
 }

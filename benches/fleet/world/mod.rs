@@ -8,6 +8,7 @@
 mod book;
 mod client;
 pub mod clock;
+mod cost;
 mod network;
 mod scenario;
 mod server;

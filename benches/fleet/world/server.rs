@@ -2,7 +2,7 @@
 
 use std::{collections::HashMap, iter, slice};
 
-use super::{Broken, MILLI, Scenario};
+use super::{Broken, MILLI, Scenario, cost};
 use crate::{
     algorithm::{Count, answer::Answer, answer::Verdict, call},
     values::{
@@ -16,41 +16,18 @@ use crate::{
     },
 };
 
-/// What a command costs a node, in nanoseconds: for one caller, and for each further one of the
-/// same limiter.
-///
-/// From the rows *floor*, *server cost* and *redis-server* of `benches/README.md`. Slots and
-/// settlements, which have no row, took 1.9 and 2 times the processor time of a log there.
-mod cost {
-    pub(super) const LOG: [u64; 2] = [17_500, 2_000];
-    /// As one of several limiters in a command: a quarter less.
-    pub(super) const LOG_IN_BATCH: [u64; 2] = [13_000, 2_000];
-    pub(super) const SLOTS: [u64; 2] = [33_000, 4_000];
-    pub(super) const WINDOW: [u64; 2] = [20_500, 2_000];
-    pub(super) const GCRA: [u64; 2] = [7_000, 1_000];
-    pub(super) const SETTLE: u64 = 35_000;
-}
-
 /// One Redis.
 #[derive(Default)]
 pub(super) struct Node {
-    limiters: HashMap<u32, Counted, crate::values::name::BuildSpread>,
+    limiters: HashMap<u32, Count, crate::values::name::BuildSpread>,
     /// When it has done all that has arrived.
     free_at: u64,
     pub(super) busy: u64,
     pub(super) commands: u64,
-    /// The scores of the entries in logs.
-    entries: Vec<i64>,
     /// What it granted, and no caller has received yet.
     pub(super) granted: HashMap<PermitId, u64>,
     last_grant: Option<(u32, Decision)>,
     grants: u64,
-}
-
-struct Counted {
-    state: Count,
-    /// The end of the slot that the last entry is of.
-    slot: i64,
 }
 
 impl Node {
@@ -74,7 +51,11 @@ impl Node {
     /// Returns how many entries count at the end.
     pub(super) fn entries(&self, end: u64, scenario: &Scenario) -> usize {
         let since = (end / MILLI) as i64 - scenario.interval.as_millis() as i64;
-        self.entries.iter().filter(|score| **score > since).count()
+        let logs = self.limiters.values().filter_map(|limiter| match limiter {
+            Count::Log(limiter) => Some(limiter.state.log.entries()),
+            _ => None,
+        });
+        logs.flatten().filter(|entry| entry.score > since).count()
     }
 
     /// Decides for the callers of each call of a command.
@@ -84,8 +65,7 @@ impl Node {
         at: u64,
         calls: &[Vec<Demand>],
     ) -> Vec<Vec<Decision>> {
-        let cost = calls.iter().map(|run| cost_of(run, calls.len() > 1)).sum();
-        let begins = self.works(at, cost);
+        let begins = self.works(at, cost::of(calls));
         self.commands += 1;
         let decided = calls
             .iter()
@@ -106,11 +86,11 @@ impl Node {
         let answers: Vec<Answer> = match run {
             [alone] => {
                 let exact = alone.wants_remaining;
-                let answer = limiter.state.acquire_one(alone.first(), exact, now);
+                let answer = limiter.acquire_one(alone.first(), exact, now);
                 vec![answer.expect("a limit")]
             }
             _ => {
-                let limiters = iter::once(&mut *limiter.state);
+                let limiters = iter::once(&mut **limiter);
                 call::acquire(limiters, run, now)
                     .expect("a limit")
                     .into_iter()
@@ -147,33 +127,16 @@ impl Node {
         if charge.lead == 0 {
             self.granted.insert(charge.id, at / MILLI);
         }
-        self.record_entry(charge, scenario, now);
         match scenario.broken {
             Some(Broken::Store) if self.grants.is_multiple_of(100) => {
                 let receipt = charge.to_send();
                 let limiter = self.limiter(&charge.limiter);
-                let _ = limiter.state.settle(&receipt, None, 0, now);
+                let _ = limiter.settle(&receipt, None, 0, now);
             }
             Some(Broken::Reply) => self.last_grant = Some((key, decision.clone())),
             _ => {}
         }
         decision
-    }
-
-    /// Counts the entry that a grant adds to a log.
-    fn record_entry(&mut self, charge: &Charge, scenario: &Scenario, now: Now) {
-        let counting = charge.of().counting;
-        if counting.algorithm != Algorithm::SlidingLog {
-            return;
-        }
-        if let Some(slots) = counting.slots() {
-            let end = slots.end(now.score(), scenario.interval.as_millis() as i64);
-            let limiter = self.limiter(&charge.limiter);
-            if std::mem::replace(&mut limiter.slot, end) == end {
-                return;
-            }
-        }
-        self.entries.push(now.score() + charge.lead);
     }
 
     pub(super) fn settle(&mut self, at: u64, receipt: &Charge, keep: u32) {
@@ -183,19 +146,16 @@ impl Node {
         let taken = receipt.settle();
         let limiter = self.limiter(&receipt.limiter);
         // A limiter without a limit has nothing to settle.
-        let _ = limiter.state.settle(receipt, taken, keep, now);
+        let _ = limiter.settle(receipt, taken, keep, now);
     }
 
-    fn limiter(&mut self, of: &Limiter) -> &mut Counted {
+    fn limiter(&mut self, of: &Limiter) -> &mut Count {
         let counting = of.of.counting;
         let limiter = self
             .limiters
             .entry(key_of(&of.name))
-            .or_insert_with(|| Counted {
-                state: Count::new(counting.algorithm),
-                slot: 0,
-            });
-        limiter.state.state.count_by(counting);
+            .or_insert_with(|| Count::new(counting.algorithm));
+        limiter.state.count_by(counting);
         limiter
     }
 }
@@ -211,18 +171,6 @@ fn now_of(limiter: &Limiter, at: u64) -> Now {
         Algorithm::Gcra => Now::at((at / 1000) as i64),
         _ => Now::millis((at / MILLI) as i64),
     }
-}
-
-fn cost_of(run: &[Demand], in_batch: bool) -> u64 {
-    let counting = run[0].first().of().counting;
-    let [one, further] = match counting.algorithm {
-        Algorithm::Gcra => cost::GCRA,
-        Algorithm::SlidingLog if counting.slots().is_some() => cost::SLOTS,
-        Algorithm::SlidingLog if in_batch => cost::LOG_IN_BATCH,
-        Algorithm::SlidingLog => cost::LOG,
-        _ => cost::WINDOW,
-    };
-    one + (run.len() as u64 - 1) * further
 }
 
 /// Returns the number of the key that a name was made of.

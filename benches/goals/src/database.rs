@@ -34,10 +34,12 @@ impl Database {
 
     /// With more arguments
     pub(crate) fn start_with(arguments: &[&str]) -> Self {
-        Self {
-            server: RedisServer::start_with(arguments),
-            process: OnceLock::new(),
-        }
+        Self::of(RedisServer::start_with(arguments))
+    }
+
+    pub(crate) fn of(server: RedisServer) -> Self {
+        let process = OnceLock::new();
+        Self { server, process }
     }
 
     pub(crate) fn url(&self) -> String {
@@ -141,9 +143,11 @@ impl Database {
 
 /// A store that lets nothing be decided by a policy, with the usual cache of refusals.
 pub(crate) fn patient(url: &str) -> RedisStoreBuilder {
-    RedisStore::builder(url)
-        .deadline(TIME_LIMIT)
-        .response_timeout(TIME_LIMIT)
+    patiently(RedisStore::builder(url))
+}
+
+pub(crate) fn patiently(store: RedisStoreBuilder) -> RedisStoreBuilder {
+    store.deadline(TIME_LIMIT).response_timeout(TIME_LIMIT)
 }
 
 /// Processor time of a process, all threads together; from the scheduler, as the usual figure

@@ -221,7 +221,7 @@ impl Log {
         }
     }
 
-    #[cfg(test)]
+    #[cfg(any(test, fleet))]
     pub(crate) fn entries(&self) -> impl Iterator<Item = &Entry> {
         self.0.iter()
     }

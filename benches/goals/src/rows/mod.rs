@@ -1,6 +1,8 @@
 //! The rows of the table, in its order.
 
 mod allocations;
+mod capacity;
+mod cluster;
 mod cost;
 mod expiry;
 mod floor;
@@ -21,6 +23,8 @@ pub(crate) fn all(quick: bool) -> Vec<Row> {
     rows.extend(floor::commands(pace));
     rows.extend(expiry::rows(pace));
     rows.extend(weight::rows(pace));
+    rows.extend(capacity::rows(pace));
+    rows.extend(cluster::rows(pace));
     rows.extend(http::rows(pace));
     rows.push(throughput::row(pace));
     rows.push(latency::row(pace));

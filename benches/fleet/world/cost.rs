@@ -1,0 +1,69 @@
+//! What commands cost a node: the rows *capacity* of `benches/goals.sh --rows capacity`, by which
+//! `src/docs/capacity.md` reckons, too.
+
+use crate::values::{demand::Demand, limit::Algorithm};
+
+/// Microseconds of a decision where each is a call, and where many go together: by different keys,
+/// and by one. Beside these two, how many a command had.
+struct Measured {
+    alone: f64,
+    many_keys: Option<[f64; 2]>,
+    one_key: [f64; 2],
+}
+
+const LOG: Measured = Measured {
+    alone: 13.0,
+    many_keys: Some([6.4, 26.0]),
+    one_key: [2.0, 32.0],
+};
+const WINDOW: Measured = Measured {
+    alone: 17.5,
+    many_keys: Some([5.9, 25.0]),
+    one_key: [1.0, 31.0],
+};
+const GCRA: Measured = Measured {
+    alone: 9.6,
+    many_keys: Some([5.7, 26.0]),
+    one_key: [0.9, 31.0],
+};
+/// In Redisson's format, whose calls do not go together by different keys.
+const SLOTS: Measured = Measured {
+    alone: 55.0,
+    many_keys: None,
+    one_key: [5.2, 33.0],
+};
+/// A grant of the log with its correction
+const CORRECTED: f64 = 57.0;
+
+/// Nanoseconds of a settlement.
+pub(super) const SETTLE: u64 = nanos(CORRECTED - LOG.alone);
+
+impl Measured {
+    /// Returns the nanoseconds of a command for so many limiters and callers.
+    fn of(&self, limiters: u64, callers: u64) -> u64 {
+        // A command of `n` that cost `each` on average: the first as one alone, and these.
+        let further = |[each, n]: [f64; 2]| (each * n - self.alone) / (n - 1.0);
+        let key = self.many_keys.map_or(self.alone, further);
+        let cost = self.alone
+            + (limiters - 1) as f64 * key
+            + (callers - limiters) as f64 * further(self.one_key);
+        nanos(cost)
+    }
+}
+
+const fn nanos(micros: f64) -> u64 {
+    (micros * 1e3) as u64
+}
+
+/// Returns the nanoseconds of a command: for each of its limiters there is a run of callers.
+pub(super) fn of(runs: &[Vec<Demand>]) -> u64 {
+    let counting = runs[0][0].first().of().counting;
+    let measured = match counting.algorithm {
+        Algorithm::Gcra => GCRA,
+        Algorithm::SlidingLog if counting.slots().is_some() => SLOTS,
+        Algorithm::SlidingLog => LOG,
+        _ => WINDOW,
+    };
+    let callers = runs.iter().map(Vec::len).sum::<usize>();
+    measured.of(runs.len() as u64, callers as u64)
+}
