@@ -9,7 +9,7 @@
 
 its_ban, ahead, given, has_fetched, takes = nil, nil, is_found and 1 or nil, nil, may_take
 key, number, flags, permits, cursor = unpack('<BBBI4', arg, cursor)
-if asks > 3 and asks < 8 then
+if settles then
   was, mark, mark_given, cursor = unpack('<I4I7I7', arg, cursor)
 end
 if flags % 4 > 1 then

@@ -96,7 +96,7 @@ local of_label, of_ends, of_used, of_interval, of_rate, back, tat, emission, ids
 -- records that are not written. Of a call that is not lone, by key.
 local text, offset, life, logs, texts, offsets, lives
 -- What is made when it is needed.
-local walk, rest_of, rare, held, lents, leads, settle, bans, read_charge, meet, judge
+local walk, rest_of, rare, held, lents, leads, bans, read_charge, meet, judge
 if not is_lone then
   -- Some with room for a few, as a table that grows costs more.
   row_number, at, rows, logs, lives = 0, 17, { nil }, {}, {}
@@ -123,7 +123,7 @@ repeat
   local charge, takes, given, failure, is_again = 1, true, nil, nil, nil
   -- Of a request that is not simple: see charge.lua and resolve.lua.
   local pages, cursor, is_dry, may_take, has_room, is_found, is_banned, fetches, has_fetched
-  local needs_rare, its_ban, ahead, lead, was, mark, mark_given, size_before, is_undone
+  local needs_rare, its_ban, ahead, lead, settles, was, mark, mark_given, size_before, is_undone
   -- As its first eight bytes are the id, the argument can be packed for it.
   of = place == 0 and arg or sub(arg, ids_at + 8 * place, ids_at + 8 * place + 7)
   of_place = 0
@@ -144,7 +144,10 @@ repeat
       is_sent_again = callers == 0
       if is_sent_again then
         of, of_place, charges, asks, cursor = unpack('<c8BBB', arg, at + 1)
-        callers, needs_rare = 1, true
+        settles = asks > 3 and asks < 8
+        -- A lone settlement is always carried out, so its charge need not be counted before.
+        callers, needs_rare, is_dry = 1, not settles, not settles or charges > 1
+        may_take = not is_dry
       end
       at = cursor
     end

@@ -2,8 +2,11 @@
 -- comes before the decision. A fragment of decide.lua.
 
 ladder = ladder or { interval, rate }
+local is_moved = false
 local is_rare = is_late or lent or needs_rare or not fits and of_kind ~= 0
-if not walk and (is_rare or pages) then
+-- A window by which nothing is taken may go: see log_write.lua.
+is_rare = is_rare or settles and of_kind == 1 and #log > 9
+if not walk and (is_rare or bans) then
   --- @include walk.lua
 end
 if not of_kind or size_before and is_rare then
@@ -16,17 +19,26 @@ if is_rare and not size_before then
     --- @include rare.lua
   end
   if is_late then
-    rare.set_back()
+    is_moved = rare.set_back()
   end
 end
 if pages and of_kind then
   if is_dry then
     is_found = is_found or is_sent_again and asks < 2 and rare.find()
-  elseif asks > 3 and asks < 8 then
-    if not settle then
-      --- @include settle.lua
-    end
-    freed = settle(permits, was, mark, mark_given)
+  elseif settles then
+    --- @include settle.lua
     permits, given = permits - was, 1
   end
+end
+if is_moved then
+  -- Of GCRA, tat was moved.
+  local whole = ceil(of_interval * 1000 / of_rate) * of_rate
+  local backlog = tat - micros
+  if server + backlog > of_ends or lives[key] or is_late then
+    of_ends = min(server + backlog + whole, MOST)
+    lives[key] = (of_ends - server) / 1000 + 2
+  end
+  tat = min(tat, MOST)
+  page = sub(page, 1, 13) .. pack('<I7I7I7', of_ends, back, tat) .. sub(page, 35)
+  texts[key], offsets[key] = page, 0
 end

@@ -12,21 +12,9 @@ local function cut_times(records, latest)
   end))
 end
 
--- Puts tat elsewhere.
-function rare.put_tat(its_tat)
-  local whole = ceil(of_interval * 1000 / of_rate) * of_rate
-  local backlog = its_tat - micros
-  if server + backlog > of_ends or lives[key] or is_late then
-    of_ends = min(server + backlog + whole, MOST)
-    lives[key] = (of_ends - server) / 1000 + 2
-  end
-  tat = min(its_tat, MOST)
-  page = sub(page, 1, 13) .. pack('<I7I7I7', of_ends, back, tat) .. sub(page, 35)
-  texts[key], offsets[key] = page, 0
-end
-
 -- Sets back what lies so far ahead that only a clock that was set back has written it. It is held,
--- and written even if nothing is taken, as otherwise the next call would find the same.
+-- and written even if nothing is taken, as otherwise the next call would find the same. Returns
+-- whether tat is moved.
 function rare.set_back()
   if of_kind == 1 then
     tail = cut_times(rest_of(name, tail, log[#log], 0), now)
@@ -38,9 +26,9 @@ function rare.set_back()
     local whole = ceil(of_interval * 1000 / of_rate) * of_rate
     is_late = tat - micros > 2 * whole + floor(whole / 5)
     if is_late then
-      rare.put_tat(micros + whole)
-      held[key] = true
+      tat, held[key] = micros + whole, true
     end
+    return is_late
   elseif of_kind then
     of_label, of_ends = now + of_interval, now + of_interval
     page = pack('<I6I6', of_label, of_ends) .. sub(page, 13)
@@ -167,27 +155,22 @@ function rare.time_of_room(offset, expired, missing)
   return time
 end
 
--- Returns where a text has what a caller got, of records or ids with so many bytes each. What a
--- settlement charged, a record of 255 callers, is meant only if it `settles`.
-function rare.places(text, size, settles)
-  local found, at = {}, string.find(text, of, 1, true)
-  while at do
-    local first, callers = byte(text, at + 8, at + 9)
-    local behind = first + (callers < 255 and callers or settles and 1 or 0)
-    if at % size == 1 and first <= of_place and of_place < behind then
-      found[#found + 1] = at
-    end
-    at = string.find(text, of, at + 1, true)
-  end
-  return found
-end
-
--- Returns where the state has a grant of the caller; nil if it has none, or a window that is over.
+-- Returns whether the state has a grant of the caller; not in a window that is over. A record of
+-- 255 callers is none: see settle.lua.
 function rare.find()
   local is_log = of_kind == 1
   if (of_kind == 3 or of_kind == 5) and now >= of_ends then
-    return nil
+    return false
   end
   local text = is_log and rest_of(name, tail, log[#log], 0) .. (lent or '') or sub(page, -42, -3)
-  return rare.places(text, is_log and 22 or 10)[1]
+  local at = string.find(text, of, 1, true)
+  while at do
+    local first, callers = byte(text, at + 8, at + 9)
+    if at % (is_log and 22 or 10) == 1 and callers < 255 and first <= of_place
+      and of_place < first + callers then
+      return true
+    end
+    at = string.find(text, of, at + 1, true)
+  end
+  return false
 end

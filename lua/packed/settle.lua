@@ -1,5 +1,6 @@
--- Makes the function that settles what a caller took: it lets the caller have so many permits, and
--- frees or charges the difference. A fragment of prepare.lua.
+-- Settles what the caller took: it lets the caller have so many permits, and frees or charges the
+-- difference. `freed` is what is freed; below zero: charged; nil if more is charged as a grant by
+-- the row. A fragment of prepare.lua.
 --
 -- In a log, the grant is found by the id of its caller. What is charged is a record of its own, of
 -- 255 callers, which means that caller alone: so a settlement that is sent twice changes nothing.
@@ -7,23 +8,31 @@
 -- was after the grant. For GCRA, `mark` and `given` are tat and given back; for a window, `mark` is
 -- its label. The greatest `mark` releases as many permits of any callers.
 
--- Returns the places of all records that live, the newest first.
-local function living(text)
-  local found = {}
-  for at = #text - 21, log[5] + 1, -22 do
-    found[#found + 1] = unpack('<I6', text, at + 16) > now - log[2] and at or nil
-  end
-  return found
-end
-
-local function settle_log(permits, was, mark)
-  local has, added, charged, releases = nil, nil, 0, mark == MOST
+if of_kind == kind and kind == 1 then
+  local has, added, charged, releases, places = nil, nil, 0, mark == MOST, {}
   -- Where all is given back, what no longer lives makes no difference.
   local base, written = permits == 0 and not releases and log[5] or 0, log[#log] - #tail
   local stop, kept = log[#log] - base, max(written - base, 0)
   local before = sub(tail, 1, max(base - written, 0))
-  local text = rest_of(name, tail, log[#log], base) .. (lent or '')
-  local places = releases and living(text) or rare.places(text, 22, true)
+  local text = sub(tail, max(base - written, 0) + 1) .. (lent or '')
+  if from <= base then
+    text = sub(page, base - from + 1, written - from) .. text
+  elseif base < written then
+    text = call('GETRANGE', name, format('%d', base), format('%d', written - 1)) .. text
+  end
+  -- The places of all records that live, the newest first, or of those of the caller.
+  for at = releases and #text - 21 or 0, log[5] + 1, -22 do
+    places[#places + 1] = unpack('<I6', text, at + 16) > now - log[2] and at or nil
+  end
+  local at = not releases and string.find(text, of, 1, true)
+  while at do
+    local first, callers = byte(text, at + 8, at + 9)
+    if at % 22 == 1 and first <= of_place
+      and of_place < first + (callers < 255 and callers or 1) then
+      places[#places + 1] = at
+    end
+    at = string.find(text, of, at + 1, true)
+  end
   for _, at in ipairs(places) do
     local number, each = unpack('<BI6', text, at + 9)
     if number == 255 and not releases then
@@ -37,7 +46,7 @@ local function settle_log(permits, was, mark)
   if releases then
     rest, owed = min(has or 0, was), 0
   end
-  local freed = rest + charged - owed
+  freed = rest + charged - owed
   -- The newest give first; what is released at large are the oldest.
   for number = #places, 1, -1 do
     local at = places[number]
@@ -54,51 +63,48 @@ local function settle_log(permits, was, mark)
       kept, rest = min(kept, at - 1), at == added and rest or rest - gives
     end
   end
-  tail, lent = before .. sub(text, kept + 1, stop), sub(text, stop + 1)
+  tail, lent = before .. sub(text, kept + 1, stop), lent and sub(text, stop + 1)
   if not added and owed > 0 then
-    rare.join_ahead()
-    rare.append(pack('<c8BBI6I6', of, of_place, 255, owed, now))
+    if lent then
+      rare.join_ahead()
+    end
+    log[1], log[#log] = max(log[1], now), log[#log] + 22
+    for w = 2, #log - 7, 5 do
+      log[w + 2] = min(log[w + 2] + owed, MOST)
+    end
+    tail = tail .. pack('<c8BBI6I6', of, of_place, 255, owed, log[1])
   end
   if freed ~= 0 then
-    logs[key], texts[key], offsets[key], lents[key] = log, tail, 0, lent ~= '' and lent or nil
+    logs[key], texts[key], offsets[key] = log, tail, 0
+    if lents then
+      lents[key] = lent ~= '' and lent or nil
+    end
   end
-  return freed
-end
-
--- As much of a grant is freed as lies ahead still. What settlements freed since may have been
--- before it, and moved it forward by as much.
-local function settle_gcra(more, mark, given)
+elseif of_kind == kind and kind == 2 then
+  -- As much of a grant is freed as lies ahead still. What settlements freed since may have been
+  -- before it, and moved it forward by as much.
   local backlog, emission = max(tat - micros, 0), ceil(of_interval * 1000 / of_rate)
-  local moved, freed = 0, -more
+  local more, moved = permits - was, 0
+  freed = -more
   if more > 0 then
     -- A debt is at most as much as all permits.
     moved = -max(min(more * emission, 2 * emission * of_rate - backlog), 0)
   else
-    local since = (back - given) % 4503599627370496
+    local since = (back - mark_given) % 4503599627370496
     moved = max(min(freed * emission, mark - since - micros, backlog), 0)
     freed, back = ceil(moved / emission), (back + moved) % 4503599627370496
   end
   if freed ~= 0 then
-    rare.put_tat(micros + backlog - moved)
+    tat, is_moved = micros + backlog - moved, true
   end
-  return freed
-end
-
--- Settles a charge. Returns how many permits are freed; below zero: charged; nil if more is charged
--- as a grant by the row. What was taken in another window of a calendar counts no more.
-function settle(permits, was, mark, given)
-  if of_kind == kind and kind == 1 then
-    return settle_log(permits, was, mark)
-  elseif of_kind == kind and kind == 2 then
-    return settle_gcra(permits - was, mark, given)
-  elseif of_kind == kind and (of_label == mark or mark == MOST) and now < of_ends then
-    local used = min(max(of_used + permits - was, 0), MOST)
-    if used ~= of_used then
-      texts[key], offsets[key] = sub(page, 1, 12) .. pack('<I7', used) .. sub(page, 20), 0
-    end
-    return of_used - used
+elseif of_kind == kind and (of_label == mark or mark == MOST) and now < of_ends then
+  local used = min(max(of_used + permits - was, 0), MOST)
+  if used ~= of_used then
+    texts[key], offsets[key] = sub(page, 1, 12) .. pack('<I7', used) .. sub(page, 20), 0
   end
-  local is_over = kind == 5 and of_kind == 5
-    and (of_label > mark or of_label < mark and now < of_ends)
-  return (permits <= was or is_over) and 0 or nil
+  freed = of_used - used
+elseif permits <= was or kind == 5 and of_kind == 5
+  and (of_label > mark or of_label < mark and now < of_ends) then
+  -- What was taken in another window of a calendar counts no more.
+  freed = 0
 end

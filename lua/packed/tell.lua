@@ -4,7 +4,7 @@ if held then
   -- What was set back stays so.
   held[key] = nil
 end
-if asks > 3 and asks < 8 then
+if settles then
   granted, one, two, each = 1, freed or -permits, nil, nil
 elseif next and granted > 0 then
   one = left > 0 and left or 0
