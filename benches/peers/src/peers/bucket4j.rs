@@ -1,6 +1,6 @@
 //! Bucket4j on its Lettuce, as its documentation shows it: `../../processes/AskBucket4j.java`. An
-//! asynchronous proxy that compares and swaps, over one connection, whose keys live for as long as a
-//! bucket needs to be full and ten seconds; refilled greedily, and asked by
+//! asynchronous proxy that compares and swaps, over one connection, whose keys live for as long as
+//! a bucket needs to be full and ten seconds; refilled greedily, and asked by
 //! `tryConsumeAndReturnRemaining`, which tells the wait. Several limits are those of one bucket. A
 //! user's proxy is kept, without which calls could not be put together. *Bytes a key* are too few
 //! where 100,000 keys take more than those ten seconds.

@@ -44,8 +44,8 @@ pub(super) struct Process {
 }
 
 impl Process {
-    /// Starts it with the server's port and the limits as its last arguments; the first line that it
-    /// says is to be its version.
+    /// Starts it with the server's port and the limits as its last arguments; the first line that
+    /// it says is to be its version.
     pub(super) fn start(
         mut command: Command,
         version: &str,

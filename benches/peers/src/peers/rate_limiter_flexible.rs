@@ -1,7 +1,7 @@
 //! rate-limiter-flexible on ioredis, as its wiki shows it: `../../processes/ask.cjs`. A
-//! `RateLimiterRedis` with `points` and `duration`, over one connection without its queue for times
-//! without one (`enableOfflineQueue: false`), and its other options as they are. Several limits are a
-//! `RateLimiterUnion`, which asks all at once.
+//! `RateLimiterRedis` with `points` and `duration` and its other options as they are, over one
+//! connection, without a queue while there is none (`enableOfflineQueue: false`). Several limits
+//! are a `RateLimiterUnion`, which asks all at once.
 //!
 //! *blocks in memory* is its `inMemoryBlockOnConsumed`, which its documentation advises against a
 //! flood: a process refuses by itself until the window ends. Left out: `RateLimiterRedisNonAtomic`,
