@@ -55,6 +55,6 @@ fn start(limits: Vec<Limit>, place: Place, batching: bool) -> Built {
         java.arg("-cp").arg(env::join_paths(paths).unwrap());
         java.arg(format!("-Dbatching={batching}"));
         java.arg("AskBucket4j");
-        contestant(Process::start(java, VERSION, &limits, &place))
+        contestant(Process::start(java, VERSION, limits, place).await)
     })
 }

@@ -46,12 +46,19 @@ pub(super) struct Process {
 impl Process {
     /// Starts it with the server's port and the limits as its last arguments; the first line that
     /// it says is to be its version.
-    pub(super) fn start(
-        mut command: Command,
-        version: &str,
-        limits: &[Limit],
-        place: &Place,
+    pub(super) async fn start(
+        command: Command,
+        version: &'static str,
+        limits: Vec<Limit>,
+        place: Place,
     ) -> Self {
+        // A JVM takes a second to say it: several at once would take all workers from those whose
+        // connections have less time than that.
+        let start = move || Self::started(command, version, &limits, &place);
+        tokio::task::spawn_blocking(start).await.unwrap()
+    }
+
+    fn started(mut command: Command, version: &str, limits: &[Limit], place: &Place) -> Self {
         let port = place.url.rsplit(':').next().unwrap();
         let limits = limits
             .iter()

@@ -48,6 +48,6 @@ fn start(limits: Vec<Limit>, place: Place, mode: &'static str) -> Built {
         let mut node = Command::new("node");
         node.arg(Path::new(env!("CARGO_MANIFEST_DIR")).join("processes/ask.cjs"));
         node.arg(mode);
-        contestant(Process::start(node, VERSION, &limits, &place))
+        contestant(Process::start(node, VERSION, limits, place).await)
     })
 }

@@ -35,7 +35,7 @@ pub(super) const ENTRIES: [Entry; 1] = [Entry {
             let mut java = Command::new("java");
             java.arg("-cp").arg(env::join_paths(paths).unwrap());
             java.arg("AskRedisson");
-            contestant(Process::start(java, VERSION, &limits, &place))
+            contestant(Process::start(java, VERSION, limits, place).await)
         })
     },
     ..Entry::NONE
