@@ -64,10 +64,10 @@ rate_limiter_flexible() {
         npm ci --prefix "$home" --ignore-scripts --no-audit --no-fund --silent && touch "$home/complete"
 }
 
-# The tables say what is left out, and why.
-if redisson; then export PEERS_REDISSON=$target/peers/redisson; fi
-if bucket4j; then export PEERS_BUCKET4J=$target/peers/bucket4j; fi
-if rate_limiter_flexible; then export PEERS_RATE_LIMITER_FLEXIBLE=$target/peers/rate-limiter-flexible; fi
+# The tables say what is left out, and why. What these say is none of the tables.
+if redisson >&2; then export PEERS_REDISSON=$target/peers/redisson; fi
+if bucket4j >&2; then export PEERS_BUCKET4J=$target/peers/bucket4j; fi
+if rate_limiter_flexible >&2; then export PEERS_RATE_LIMITER_FLEXIBLE=$target/peers/rate-limiter-flexible; fi
 
 peers=$target/peers/release/tower-ratelimit-peers
 if [[ ! $write ]]; then

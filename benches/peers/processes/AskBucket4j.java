@@ -23,7 +23,7 @@ final class AskBucket4j {
         AsyncProxyManager<String> buckets = Bucket4jLettuce
                 .casBasedBuilder(client.connect(RedisCodec.of(StringCodec.UTF8, ByteArrayCodec.INSTANCE)))
                 .expirationAfterWrite(
-                        ExpirationAfterWriteStrategy.basedOnTimeForRefillingBucketUpToMax(Duration.ofSeconds(10)))
+                        ExpirationAfterWriteStrategy.basedOnTimeForRefillingBucketUpToMax(Duration.ofMinutes(1)))
                 .build()
                 .asAsync();
         ConfigurationBuilder builder = BucketConfiguration.builder();

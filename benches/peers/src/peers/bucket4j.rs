@@ -1,9 +1,9 @@
 //! Bucket4j on its Lettuce, as its documentation shows it: `../../processes/AskBucket4j.java`. An
 //! asynchronous proxy that compares and swaps, over one connection, whose keys live for as long as
-//! a bucket needs to be full and ten seconds; refilled greedily, and asked by
-//! `tryConsumeAndReturnRemaining`, which tells the wait. Several limits are those of one bucket. A
-//! user's proxy is kept, without which calls could not be put together. *Bytes a key* are too few
-//! where 100,000 keys take more than those ten seconds.
+//! a bucket needs to be full and a minute: after the ten seconds of the documentation's example
+//! the first of 100,000 keys would be gone before the last is weighed. It refills greedily, and is
+//! asked by `tryConsumeAndReturnRemaining`, which tells the wait. Several limits are those of one
+//! bucket. A user's proxy is kept, without which calls could not be put together.
 //!
 //! *batching* is the one that its documentation advises for a bucket that many ask for. Its other
 //! optimizations are left out: they decide by what a process remembers, and exceed the limit.
