@@ -109,7 +109,7 @@ async fn compare(quick: bool, alone: bool, only: &[&str]) -> (String, serde_json
             rounds: 5,
             loads: 7,
             turns: [millis(300), millis(600)],
-            open: (&[2_000, 8_000, 16_000], millis(1000)),
+            open: (&[2_000, 8_000, 16_000, 32_000, 64_000], millis(1000)),
             keys: 20_000,
         }
     };
@@ -118,7 +118,7 @@ async fn compare(quick: bool, alone: bool, only: &[&str]) -> (String, serde_json
         |entry: &Entry| only.is_empty() || only.iter().any(|word| entry.name.contains(word));
     let (mut entries, mut missing) = (Vec::new(), Vec::new());
     for entry in peers::all().into_iter().filter(wanted) {
-        match entry.missing() {
+        match (entry.missing)() {
             None => entries.push(entry),
             Some(why) => missing.push((entry.name, why)),
         }
@@ -239,6 +239,8 @@ async fn loads(all: &mut [Shown], pace: &Pace, database: &Database) {
         sides.push((shown, side));
     }
     for rate in rates {
+        // Who has not kept up with a load is not asked for a greater one.
+        sides.retain(|(shown, _)| shown.open.last().is_none_or(Load::kept_up));
         let mut turns = vec![Vec::new(); sides.len()];
         for round in 0..pace.loads {
             for turn in 0..sides.len() {
@@ -325,12 +327,15 @@ async fn weigh(entry: Entry) -> f64 {
 }
 
 fn about(kind: &str, entries: &[Entry]) -> String {
-    let mut packages: Vec<_> = entries.iter().map(|entry| entry.package).collect();
+    let mut packages: Vec<_> = entries
+        .iter()
+        .map(|entry| (entry.package, entry.version))
+        .collect();
     packages.sort_unstable();
     packages.dedup();
-    let versions = packages.into_iter().map(|package| {
-        let version = locked(include_str!("../Cargo.lock"), package);
-        format!("{package} {}", version.unwrap_or(peers::REDISSON))
+    let versions = packages.into_iter().map(|(package, version)| {
+        let version = version.or_else(|| locked(include_str!("../Cargo.lock"), package));
+        format!("{package} {}", version.expect("a version"))
     });
     let versions = versions.collect::<Vec<_>>().join(", ");
     format!("{kind} {}; {versions}.", machine::place())

@@ -51,6 +51,13 @@ pub(crate) struct Load {
 }
 
 impl Load {
+    /// Beyond this, half of a turn's calls wait for those before them: what is offered piles up.
+    const PILED_UP: f64 = 10_000.0;
+
+    pub(crate) fn kept_up(&self) -> bool {
+        self.median.p50 <= Self::PILED_UP
+    }
+
     /// Each turn has the latency that callers see, and that of Redis' own account.
     pub(crate) fn of(rate: usize, turns: &[[Latency; 2]]) -> Self {
         let seen = turns.iter().map(|turn| turn[0]);
@@ -207,9 +214,13 @@ impl Side {
     /// Those that it has sent, and not those that its scripts have called.
     fn commands(&self, database: &Database) -> u64 {
         let stats = database.cli(&["INFO", "commandstats"]);
+        let counted = match self.entry.counted {
+            [] => self.entry.sends,
+            counted => counted,
+        };
         let calls = |line: &str| {
             let (name, fields) = line.strip_prefix("cmdstat_")?.split_once(":calls=")?;
-            let sent = self.entry.sends.contains(&name);
+            let sent = counted.contains(&name);
             sent.then(|| fields.split(',').next()?.parse::<u64>().ok())?
         };
         stats.lines().filter_map(calls).sum()

@@ -204,22 +204,31 @@ fn works(text: &mut String, all: &[Shown], state: State) {
 }
 
 fn open(text: &mut String, all: &[Shown]) {
-    let Some(first) = all.iter().find(|shown| !shown.open.is_empty()) else {
+    let asked = || all.iter().filter(|shown| !shown.open.is_empty());
+    // Who kept up with all loads has all of them.
+    let Some(longest) = asked().max_by_key(|shown| shown.open.len()) else {
         return;
     };
     text.push_str(
-        "\n#### Latency by offered load\n\nIn µs: the median of all turns (and the least).\n\n",
+        "\n#### Latency by offered load\n\nIn µs: the median of all turns (and the least). No numbers \
+         where a contestant did not keep up with the load before.\n\n",
     );
     text.push_str("| offered | contestant | p50 | p99 | p99.9 | in Redis: p50 | p99 | p99.9 |\n");
     text.push_str("|---|---|---:|---:|---:|---:|---:|---:|\n");
     let figures: [fn(&Latency) -> f64; 3] = [|it| it.p50, |it| it.p99, |it| it.p999];
-    for (at, Load { rate, .. }) in first.open.iter().enumerate() {
+    for (at, Load { rate, .. }) in longest.open.iter().enumerate() {
         let mut name = format!("**{}/s**", thousands(*rate as f64));
-        for (shown, load) in all.iter().filter_map(|it| Some((it, it.open.get(at)?))) {
+        for shown in asked() {
             let _ = write!(text, "| {name} | {} |", shown.entry.name);
-            for [median, least] in [[load.median, load.least], load.in_redis] {
-                for of in figures {
-                    let _ = write!(text, " {} ({}) |", short(of(&median)), short(of(&least)));
+            match shown.open.get(at) {
+                None => text.push_str(&" – |".repeat(2 * figures.len())),
+                Some(load) => {
+                    for [median, least] in [[load.median, load.least], load.in_redis] {
+                        for of in figures {
+                            let [median, least] = [median, least].map(|it| short(of(&it)));
+                            let _ = write!(text, " {median} ({least}) |");
+                        }
+                    }
                 }
             }
             text.push('\n');
@@ -342,6 +351,38 @@ fn short(number: f64) -> String {
 
 #[cfg(test)]
 mod tests {
+    use super::*;
+    use crate::peers;
+
+    #[test]
+    fn a_load_that_was_not_offered_has_no_numbers() {
+        let took = |micros| Latency {
+            p50: micros,
+            p99: micros,
+            p999: micros,
+        };
+        let load = |rate, micros| Load::of(rate, &[[took(micros), took(1.0)]]);
+        let [quick, slow] = [load(1_000, 9_999.0), load(1_000, 10_001.0)];
+        assert_eq!([quick, slow].map(|it| it.kept_up()), [true, false]);
+        let mut entries = peers::all().into_iter().filter(Entry::on_redis);
+        let mut shown = |open| Shown {
+            open,
+            ..Shown::of(entries.next().unwrap())
+        };
+        // The first that is listed has the fewest.
+        let all = [shown(vec![slow]), shown(vec![quick, load(2_000, 7.0)])];
+        let mut text = String::new();
+        open(&mut text, &all);
+        let rows: Vec<_> = text
+            .lines()
+            .filter(|line| line.contains("tower-"))
+            .collect();
+        assert_eq!(rows.len(), 4, "{text}");
+        assert!(rows[2].starts_with("| **2,000/s** |"), "{text}");
+        assert!(rows[2].ends_with(" | – | – | – | – | – | – |"), "{text}");
+        assert!(rows[3].contains(" | 7.00 (7.00) | "), "{text}");
+    }
+
     #[test]
     fn numbers_have_three_digits() {
         let numbers = [
@@ -353,7 +394,7 @@ mod tests {
             (f64::NAN, "–"),
         ];
         for (number, text) in numbers {
-            assert_eq!(super::short(number), text);
+            assert_eq!(short(number), text);
         }
     }
 }

@@ -1,6 +1,7 @@
 //! `limitador`, as its documentation shows it: limits with a variable in a namespace, and one call
-//! that checks and updates. In memory alone: up to 0.14.0, `redis_storage` compiles only with
-//! `disk_storage`, which is RocksDB, in C++ and with libclang.
+//! that checks and updates. In memory alone: 0.14.0, the newest, does not compile with
+//! `redis_storage` and without `disk_storage`, as `storage/keys.rs` calls its module `bin` for both
+//! and has it only for the second; which is RocksDB, built from C++ with libclang.
 
 use std::collections::HashMap;
 

@@ -1,9 +1,12 @@
 //! Who is compared, each set as its documentation advises, in a file of its own.
 
 mod axum_governor;
+mod bucket4j;
 mod governor;
 mod limitador;
 mod ours;
+mod process;
+mod rate_limiter_flexible;
 mod redisson;
 mod throttle_kit;
 mod tower_governor;
@@ -17,7 +20,6 @@ use std::sync::Arc;
 
 use tower::layer::util::Stack;
 
-pub(crate) use self::redisson::VERSION as REDISSON;
 use crate::{
     contest::{Around, Bare, BoxFuture, Guarded, Layered, Limit, stacked},
     work::Contestant,
@@ -28,6 +30,8 @@ use crate::{
 pub(crate) struct Entry {
     pub(crate) name: &'static str,
     pub(crate) package: &'static str,
+    /// None where it is that of Cargo.lock.
+    pub(crate) version: Option<&'static str>,
     pub(crate) state: State,
     pub(crate) form: Form,
     pub(crate) promise: Promise,
@@ -35,10 +39,13 @@ pub(crate) struct Entry {
     pub(crate) keyed: bool,
     /// Whether a request can cost more than one permit.
     pub(crate) weighs: bool,
-    /// Whether it needs the module redis-cell.
-    pub(crate) cell: bool,
     /// The commands that it sends, as opposed to those of its scripts.
     pub(crate) sends: &'static [&'static str],
+    /// Those whose calls add up to what it sends, where its scripts call what it sends, too; else
+    /// none.
+    pub(crate) counted: &'static [&'static str],
+    /// Why it cannot be measured here.
+    pub(crate) missing: fn() -> Option<String>,
     pub(crate) build: fn(Vec<Limit>, Place) -> Built,
 }
 
@@ -85,13 +92,15 @@ impl Entry {
     const NONE: Self = Self {
         name: "",
         package: "",
+        version: None,
         state: State::Redis,
         form: Form::Layer,
         promise: Promise::Interval,
         keyed: true,
         weighs: false,
-        cell: false,
         sends: &[],
+        counted: &[],
+        missing: || None,
         build: |_, _| Box::pin(async { None }),
     };
 
@@ -119,16 +128,6 @@ impl Entry {
             .await
             .expect("what it needs is there")
     }
-
-    /// Why it cannot be measured here.
-    pub(crate) fn missing(&self) -> Option<String> {
-        if self.cell && std::env::var_os("PEERS_REDIS_CELL").is_none() {
-            return Some(String::from(
-                "needs the module redis-cell: PEERS_REDIS_CELL names its file",
-            ));
-        }
-        (self.package == redisson::PACKAGE).then(redisson::missing)?
-    }
 }
 
 /// This crate first, then by where they count.
@@ -149,6 +148,8 @@ pub(crate) fn all() -> Vec<Entry> {
         &throttle_kit::ENTRIES[1..],
         &trypema::ENTRIES[1..],
         &redisson::ENTRIES,
+        &bucket4j::ENTRIES,
+        &rate_limiter_flexible::ENTRIES,
     ]
     .concat()
 }

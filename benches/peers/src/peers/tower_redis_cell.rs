@@ -21,7 +21,10 @@ pub(super) const ENTRIES: [Entry; 1] = [Entry {
     form: Form::Layer,
     promise: Promise::Bucket,
     weighs: true,
-    cell: true,
+    missing: || {
+        let none = std::env::var_os("PEERS_REDIS_CELL").is_none();
+        none.then(|| String::from("needs the module redis-cell: PEERS_REDIS_CELL names its file"))
+    },
     sends: &["cl.throttle"],
     build: |limits, place| {
         Box::pin(async move {

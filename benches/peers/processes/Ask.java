@@ -1,6 +1,5 @@
 import java.io.BufferedReader;
 import java.io.InputStreamReader;
-import java.time.Duration;
 import java.util.Arrays;
 import java.util.Random;
 import java.util.concurrent.ConcurrentHashMap;
@@ -10,45 +9,58 @@ import java.util.concurrent.Executors;
 import java.util.concurrent.TimeUnit;
 import java.util.concurrent.atomic.AtomicLong;
 import java.util.concurrent.locks.LockSupport;
-import org.redisson.Redisson;
-import org.redisson.api.RRateLimiter;
-import org.redisson.api.RateType;
-import org.redisson.api.RedissonClient;
-import org.redisson.config.Config;
 
 /**
- * The real Redisson, with its own defaults. Limits are PERMITS/SECONDS.
+ * What the contestants of Java have in common. Each has a class of its own beside this one, which is called with
+ * {@code PORT LIMIT...}, a limit being PERMITS/SECONDS.
  *
- * <pre>
- * java -cp 'JARS/*' Ask.java PORT LIMIT...
- * </pre>
- *
- * Each line of stdin is an order: {@code closed PREFIX USERS IN_FLIGHT MILLIS MOST COSTS}, {@code open PREFIX USERS RATE
- * MILLIS} or {@code ask ID NAME COST}. A user's limiters get their rates when it is first named, by trySetRate; a turn does
- * that before its time begins.
+ * <p>The first line of stdout is the contestant's version. Each line of stdin is an order: {@code closed PREFIX USERS
+ * IN_FLIGHT MILLIS MOST COSTS}, {@code open PREFIX USERS RATE MILLIS} or {@code ask ID NAME COST}, which is answered by
+ * {@code = ID ANSWER NANOSECONDS}. A user's limiter is made when it is first named; a turn does that before its time begins.
  */
-public final class Ask {
+final class Ask {
     private static final int THREADS = 32;
-    private final RedissonClient client;
-    private final long[][] limits;
-    private final ConcurrentHashMap<String, RRateLimiter[]> users = new ConcurrentHashMap<>();
+    private final Contestant contestant;
+    private final ConcurrentHashMap<String, User> users = new ConcurrentHashMap<>();
     private final ExecutorService askers = Executors.newCachedThreadPool();
 
-    private Ask(String[] arguments) {
-        Config config = new Config();
-        config.useSingleServer().setAddress("redis://127.0.0.1:" + arguments[0]);
-        client = Redisson.create(config);
-        limits = new long[arguments.length - 1][];
-        for (int i = 0; i < limits.length; i++) {
-            limits[i] = Arrays.stream(arguments[i + 1].split("/")).mapToLong(Long::parseLong).toArray();
-        }
+    private Ask(Contestant contestant) {
+        this.contestant = contestant;
     }
 
-    public static void main(String[] arguments) throws Exception {
+    interface Contestant {
+        User user(String name);
+    }
+
+    /** A user's limiter. */
+    interface User {
+        void decide(long cost, Then then);
+    }
+
+    /** With what `contestant.rs` reads: 0 is refused, 1 admitted, 2 failed. */
+    enum Answer {
+        REFUSED,
+        ADMITTED,
+        FAILED
+    }
+
+    interface Then {
+        /** The wait in nanoseconds, below 0 where none is told. */
+        void answered(Answer answer, long wait);
+    }
+
+    static long[][] limits(String[] arguments) {
+        return Arrays.stream(arguments)
+                .skip(1)
+                .map(limit -> Arrays.stream(limit.split("/")).mapToLong(Long::parseLong).toArray())
+                .toArray(long[][]::new);
+    }
+
+    static void serve(String version, Contestant contestant) throws Exception {
         // Netty's threads would keep the process alive.
         Thread.currentThread().setUncaughtExceptionHandler((thread, error) -> System.exit(1));
-        Ask program = new Ask(arguments);
-        say(Redisson.class.getPackage().getImplementationVersion());
+        Ask program = new Ask(contestant);
+        say(version);
         BufferedReader in = new BufferedReader(new InputStreamReader(System.in));
         for (String line = in.readLine(); line != null; line = in.readLine()) {
             String[] order = line.split(" ");
@@ -65,19 +77,12 @@ public final class Ask {
         System.out.println(line);
     }
 
-    private RRateLimiter[] user(String name) {
-        return users.computeIfAbsent(name, key -> {
-            RRateLimiter[] limiters = new RRateLimiter[limits.length];
-            for (int i = 0; i < limits.length; i++) {
-                limiters[i] = client.getRateLimiter(i == 0 ? key : key + ":" + i);
-                limiters[i].trySetRate(RateType.OVERALL, limits[i][0], Duration.ofSeconds(limits[i][1]));
-            }
-            return limiters;
-        });
+    private User user(String name) {
+        return users.computeIfAbsent(name, contestant::user);
     }
 
-    private RRateLimiter[][] users(String prefix, String count) throws InterruptedException {
-        RRateLimiter[][] all = new RRateLimiter[Integer.parseInt(count)][];
+    private User[] users(String prefix, String count) throws InterruptedException {
+        User[] all = new User[Integer.parseInt(count)];
         CountDownLatch named = new CountDownLatch(THREADS);
         for (int thread = 0; thread < THREADS; thread++) {
             int first = thread;
@@ -92,28 +97,13 @@ public final class Ask {
         return all;
     }
 
-    private interface Then {
-        void answered(boolean admitted, boolean failed);
-    }
-
-    /** Asks each limit in turn, until one refuses. */
-    private static void decide(RRateLimiter[] user, int at, long cost, Then then) {
-        user[at].tryAcquireAsync(cost).whenComplete((taken, error) -> {
-            if (error == null && taken && at + 1 < user.length) {
-                decide(user, at + 1, cost, then);
-            } else {
-                then.answered(error == null && taken, error != null);
-            }
-        });
-    }
-
     private void ask(String[] order) {
+        Then then = (answer, wait) -> say("= " + order[1] + " " + answer.ordinal() + " " + wait);
         askers.execute(() -> {
             try {
-                decide(user(order[2]), 0, Long.parseLong(order[3]),
-                        (admitted, failed) -> say("= " + order[1] + " " + (failed ? 2 : admitted ? 1 : 0)));
+                user(order[2]).decide(Long.parseLong(order[3]), then);
             } catch (RuntimeException lost) {
-                say("= " + order[1] + " 2");
+                then.answered(Answer.FAILED, -1);
             }
         });
     }
@@ -133,7 +123,7 @@ public final class Ask {
     }
 
     private static final class Turn {
-        final RRateLimiter[][] users;
+        final User[] users;
         final long[] costs;
         final AtomicLong place = new AtomicLong();
         final AtomicLong asked = new AtomicLong();
@@ -143,7 +133,7 @@ public final class Ask {
         long end;
         CountDownLatch running;
 
-        Turn(RRateLimiter[][] users, String costs) {
+        Turn(User[] users, String costs) {
             this.users = users;
             this.costs = Arrays.stream(costs.split(",")).mapToLong(Long::parseLong).toArray();
         }
@@ -155,16 +145,20 @@ public final class Ask {
                 running.countDown();
                 return;
             }
-            decide(users[(int) (at % users.length)], 0, costs[(int) (at % costs.length)], (taken, lost) -> {
+            users[(int) (at % users.length)].decide(costs[(int) (at % costs.length)], (answer, wait) -> {
                 asked.incrementAndGet();
-                (lost ? failed : taken ? admitted : new AtomicLong()).incrementAndGet();
+                switch (answer) {
+                    case ADMITTED -> admitted.incrementAndGet();
+                    case FAILED -> failed.incrementAndGet();
+                    default -> { }
+                }
                 next();
             });
         }
     }
 
     private String open(String[] order) throws InterruptedException {
-        RRateLimiter[][] all = users(order[1], order[2]);
+        User[] all = users(order[1], order[2]);
         double rate = Double.parseDouble(order[3]);
         int count = (int) (rate * Long.parseLong(order[4]) / 1000);
         long[] took = new long[count];
@@ -179,7 +173,7 @@ public final class Ask {
             }
             int place = i;
             long began = due;
-            decide(all[random.nextInt(all.length)], 0, 1, (taken, lost) -> {
+            all[random.nextInt(all.length)].decide(1, (answer, wait) -> {
                 took[place] = System.nanoTime() - began;
                 running.countDown();
             });
