@@ -2,12 +2,13 @@
 
 use std::{
     cmp::Reverse,
-    collections::{BTreeMap, BTreeSet, HashMap, hash_map::RandomState},
+    collections::{BTreeMap, BTreeSet, HashMap, HashSet, hash_map::RandomState},
     hash::BuildHasher,
     path::{Path, PathBuf},
 };
 
 use serde_json::{Value, json};
+use toml::de::DeTable;
 use tower_ratelimit::Limit;
 
 use crate::{
@@ -16,7 +17,7 @@ use crate::{
     needs::needs,
     out::{Field, Format, counted, harmless, in_file, objects, say, table},
     replay::ASSUMED,
-    rules::{Assumptions, read_toml},
+    rules::{Assumptions, read_text, read_toml},
     stage::{Stage, is_refused},
 };
 
@@ -74,7 +75,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<bool, Stop> {
         Stage::new(old.map_err(in_file(files[0]))?)?,
         Stage::new(new.map_err(in_file(files[1]))?)?,
     ];
-    let changes = changes(&items(files[0])?, &items(files[1])?);
+    let changes = changes([compared(files[0])?, compared(files[1])?]);
     let mut object = json!({ "changes": objects(&changes) });
     let mut words = if changes.is_empty() {
         "The files mean the same.\n".to_owned()
@@ -126,16 +127,25 @@ fn send(
         )
     });
     let [old, new] = effects.each_ref().map(|effect| effect.refused);
+    let waiting = effects.each_ref().map(|effect| effect.waiting);
+    let waiting_words = match waiting {
+        [0, 0] => String::new(),
+        [old, new] => {
+            format!("Would wait for permits, not counted further: {old} -> {new}.\n")
+        }
+    };
     let requests = counted(read.rows.requests, "request");
     let words = [
         &*format!("\n{}\n", understood(&read.rows)),
         &*format!("Refused of {requests}: {old} -> {new}.\n"),
+        &waiting_words,
         &list("refused", &newly_refused),
         &list("let through", &let_through),
         ASSUMED,
     ];
     let mut object = json!(read.rows);
     object["refused"] = json!([old, new]);
+    object["waiting"] = json!(waiting);
     object["newly_refused"] = objects(&newly_refused);
     object["newly_let_through"] = objects(&let_through);
     let mut needs = needs(&read_toml(&arguments.old)?);
@@ -161,35 +171,76 @@ fn send(
 /// The fields of a file, each with its text: the part, such as `rules.login`, and the name.
 type Items = BTreeMap<[String; 2], String>;
 
-/// Returns the fields of a file that is known to be good.
-fn items(path: &Path) -> Result<Items, Stop> {
-    let mut items = Items::new();
-    add(&mut items, "", &read_toml(path)?);
-    Ok(items)
+/// What is compared of a file.
+#[derive(Default)]
+struct Compared {
+    items: Items,
+    /// The entries of `on`, in the order in which a request is compared with them.
+    entries: Vec<String>,
 }
 
-fn add(items: &mut Items, item: &str, table: &Value) {
-    for (name, value) in table.as_object().into_iter().flatten() {
-        let name = harmless(name);
-        let dot = if item.is_empty() { "" } else { "." };
-        match value {
-            Value::Object(_) => add(items, &format!("{item}{dot}{name}"), value),
-            Value::Array(entries) if entries.iter().any(Value::is_object) => {
-                for mut entry in entries.iter().cloned() {
-                    let rules = entry.as_object_mut().and_then(|it| it.remove("rules"));
-                    // An entry is known by what it matches.
-                    let item = format!("{name} {}", text_of(&entry));
-                    let rules = rules.as_ref().map_or("none".to_owned(), text_of);
-                    items.insert([item, "rules".to_owned()], rules);
+/// Returns what is compared of a file that is known to be good.
+fn compared(path: &Path) -> Result<Compared, Stop> {
+    let mut compared = Compared::default();
+    compared.add("", &read_toml(path)?);
+    compared.add_first_tiers(&read_text(path)?);
+    Ok(compared)
+}
+
+impl Compared {
+    fn add(&mut self, item: &str, table: &Value) {
+        for (name, value) in table.as_object().into_iter().flatten() {
+            let name = harmless(name);
+            let dot = if item.is_empty() { "" } else { "." };
+            match value {
+                Value::Object(_) => self.add(&format!("{item}{dot}{name}"), value),
+                Value::Array(entries) if entries.iter().any(Value::is_object) => {
+                    let entries = entries.iter().cloned();
+                    entries.for_each(|entry| self.add_entry(&name, entry));
                 }
+                _ => _ = self.items.insert([item.to_owned(), name], text_of(value)),
             }
-            _ => _ = items.insert([item.to_owned(), name], text_of(value)),
+        }
+    }
+
+    /// Adds an entry, which is known by what it matches.
+    fn add_entry(&mut self, list: &str, mut entry: Value) {
+        let rules = entry.as_object_mut().and_then(|it| it.remove("rules"));
+        let item = format!("{list} {}", text_of(&entry));
+        let (field, text) = match rules {
+            Some(rules) => {
+                self.entries.push(item.clone());
+                ("rules", text_of(&rules))
+            }
+            // Of `deny` or `allow`, in which the order does not count.
+            None => ("entry", "present".to_owned()),
+        };
+        self.items.insert([item, field.to_owned()], text);
+    }
+
+    /// Adds the first tier of each rule, which stands for those that the rule lacks. Only the text
+    /// has their order.
+    fn add_first_tiers(&mut self, text: &str) {
+        let Ok(file) = DeTable::parse(text) else {
+            return;
+        };
+        let rules = file.get_ref().get("rules");
+        let rules = rules.and_then(|it| it.get_ref().as_table());
+        for (rule, fields) in rules.into_iter().flatten() {
+            let tiers = fields.get_ref().get("tiers");
+            let tiers = tiers.and_then(|it| it.get_ref().as_table());
+            let names = tiers.into_iter().flat_map(|tiers| tiers.keys());
+            if let Some(first) = names.min_by_key(|name| name.span().start) {
+                let item = format!("rules.{}", harmless(rule.get_ref()));
+                let field = [item, "first tier".to_owned()];
+                self.items.insert(field, harmless(first.get_ref()));
+            }
         }
     }
 }
 
-/// Returns a value as words, harmless for a terminal: the same for values that mean the same, as
-/// 60/1m and 60/60s do.
+/// Returns a value as words, harmless for a terminal. Rates that mean the same, as 60/1m and 60/60s
+/// do, have the same words.
 fn text_of(value: &Value) -> String {
     match value {
         Value::String(text) => match text.parse::<Limit>() {
@@ -209,8 +260,24 @@ fn text_of(value: &Value) -> String {
     }
 }
 
+/// Adds the place of each entry of `on` among those that both files have. The first that matches a
+/// request counts.
+fn add_places(files: &mut [Compared; 2]) {
+    let [old, new] = files.each_ref().map(|file| file.entries.clone());
+    let both: HashSet<_> = old.iter().filter(|it| new.contains(*it)).collect();
+    for (file, entries) in files.iter_mut().zip([&old, &new]) {
+        let entries = entries.iter().filter(|it| both.contains(*it));
+        for (place, entry) in entries.enumerate() {
+            let field = [entry.clone(), "place".to_owned()];
+            file.items.insert(field, (place + 1).to_string());
+        }
+    }
+}
+
 /// Returns the fields that differ.
-fn changes(old: &Items, new: &Items) -> Vec<Vec<Field>> {
+fn changes(mut files: [Compared; 2]) -> Vec<Vec<Field>> {
+    add_places(&mut files);
+    let [old, new] = files.map(|file| file.items);
     let all = old.keys().chain(new.keys()).collect::<BTreeSet<_>>();
     let differ = all.into_iter().filter(|it| old.get(*it) != new.get(*it));
     let rows = differ.map(|key| {

@@ -17,7 +17,7 @@ use tower_ratelimit::{Limit, key::PeerAddr};
 
 use crate::{
     access_log::{Rows, RowsRead, counted_as, ip_of},
-    needs::Need,
+    needs::{NO_ROUTER, Need},
     out::{counted, harmless, in_file, say},
     rules::Found,
     stage::Row,
@@ -290,6 +290,10 @@ impl LogRead {
                 say(format!("the log has no {what}{meaning}"));
             }
         }
+        if needs.contains(&Need::Router) {
+            has_all = false;
+            say(NO_ROUTER);
+        }
         for need in needs {
             if let Need::Flights(rule) = need {
                 has_all = false;
@@ -323,9 +327,16 @@ impl LogRead {
     }
 }
 
+/// Returns each of the limits that one is made of.
+pub(crate) fn parts(limit: Limit) -> impl Iterator<Item = Limit> {
+    let words = limit.to_string();
+    let parts: Vec<_> = words.split(" and ").map(str::parse).collect();
+    parts.into_iter().flatten()
+}
+
 /// Returns whether times are too far apart to count by this limit exactly.
 pub(crate) fn is_coarse(read: &RowsRead, limit: Limit) -> bool {
-    read.resolution * 20 > limit.interval()
+    parts(limit).any(|part| read.resolution * 20 > part.interval())
 }
 
 /// Returns how the columns of a log were understood, in one line.
