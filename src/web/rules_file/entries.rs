@@ -12,9 +12,7 @@ use toml::Spanned;
 use super::{
     RulesFile,
     keys::Keys,
-    reader::{
-        Fail, Mistake, Table, Texts, given, line_at, need, no_such, one_or_more, only_with, span,
-    },
+    reader::{Fail, Mistake, Table, Texts, given, line_at, need, no_such, one_or_more, span},
     rules::NamedRule,
 };
 use crate::web::rule::{
@@ -56,8 +54,9 @@ pub(super) fn read(
     for entry in on {
         let fields = &entry.get_ref().0;
         let of_lists = span(&fields.by).or(span(&fields.networks));
-        let of_lists = of_lists.or(span(&fields.values));
-        only_with(false, "`[[deny]]` and `[[allow]]`", of_lists)?;
+        if let Some(field) = of_lists.or(span(&fields.values)) {
+            return Err(field.fail("it belongs to `[[deny]]` and `[[allow]]`"));
+        }
         let pattern = pattern(code, entry)?;
         let chosen = chosen(&mut named, entry, fields.rules.as_ref())?;
         let place = format!("on[{}]", rules.entries.len());

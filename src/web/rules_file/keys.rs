@@ -23,6 +23,15 @@ use crate::{
 /// The words that a file may use without a definition.
 pub(super) const WORDS: [&str; 6] = ["peer", "client-ip", "route", "or", "shared", "skip"];
 
+/// The keys that a file may name without a definition.
+const KNOWN: [&str; 5] = [
+    "peer",
+    "route",
+    "header:NAME",
+    "credential:NAME",
+    "constant:TEXT",
+];
+
 /// A table below `keys`.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
@@ -135,7 +144,7 @@ impl Keys {
             _ => match self.all.get(term) {
                 Some(key) => key.clone(),
                 None => {
-                    let mut known = vec!["peer", "route", "header:NAME", "constant:TEXT"];
+                    let mut known = KNOWN.to_vec();
                     known.extend(self.all.keys().map(String::as_str));
                     return Err(at.fail(no_such("key", term, &known)));
                 }

@@ -240,6 +240,9 @@ fn reason_of(message: &str) -> String {
 }
 
 /// Returns a message that a name is unknown, with the known or nearest names.
+///
+/// The command finds out by these words which names of the code a file needs: what the callers in
+/// this folder give for `what` are the `KINDS` of `bin/ratelimit/assumptions.rs`.
 pub(super) fn no_such(what: &str, given: &str, known: &[&str]) -> String {
     // A very long text would take long.
     let near = (known.iter().filter(|_| given.len() <= 64))
