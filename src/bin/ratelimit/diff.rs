@@ -13,11 +13,11 @@ use tower_ratelimit::Limit;
 
 use crate::{
     Stop,
-    log::{Columns, said, understood},
+    assumptions::{Assumptions, read_text, read_toml},
+    log::{Columns, columns_line, present},
     needs::needs,
     out::{Field, Format, counted, harmless, in_file, objects, say, table},
     replay::ASSUMED,
-    rules::{Assumptions, read_text, read_toml},
     stage::{Stage, is_refused},
 };
 
@@ -108,7 +108,7 @@ fn send(
     let read = arguments.columns.read(log, by, |time, request, caller| {
         let results = stages.each_mut().map(|it| it.send(time, request.clone()));
         let refused = results.map(|result| u64::from(is_refused(result)));
-        match said(caller) {
+        match present(caller) {
             _ if refused == [0, 0] => {}
             Some(caller) => {
                 let sums = callers.entry(caller).or_default();
@@ -136,7 +136,7 @@ fn send(
     };
     let requests = counted(read.rows.requests, "request");
     let words = [
-        &*format!("\n{}\n", understood(&read.rows)),
+        &*format!("\n{}\n", columns_line(&read.rows)),
         &*format!("Refused of {requests}: {old} -> {new}.\n"),
         &waiting_words,
         &list("refused", &newly_refused),

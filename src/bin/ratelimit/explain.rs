@@ -6,12 +6,12 @@ use serde_json::json;
 
 use crate::{
     Stop,
+    assumptions::{Assumptions, read_toml},
     log::request,
     needs::{NO_ROUTER, Need, needs},
     out::{Format, harmless, objects, say, table},
-    rules::{Assumptions, read_toml},
+    parsers,
     stage::{Stage, is_refused},
-    values,
 };
 
 /// Show which rules a request meets, and what each of them counts.
@@ -35,10 +35,10 @@ pub(crate) struct Arguments {
     #[arg(long, default_value = "192.0.2.1", value_name = "ADDRESS")]
     ip: std::net::IpAddr,
     /// A header field, as in `x-api-key: abc`
-    #[arg(long, value_parser = values::header)]
+    #[arg(long, value_parser = parsers::header)]
     header: Vec<(String, String)>,
     /// A key that code defines, as in `user=ann`
-    #[arg(long, value_parser = values::fixed::<String>, value_name = "NAME=VALUE")]
+    #[arg(long, value_parser = parsers::fixed::<String>, value_name = "NAME=VALUE")]
     key: Vec<(String, String)>,
     #[command(flatten)]
     assumptions: Assumptions,

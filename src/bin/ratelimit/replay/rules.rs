@@ -10,10 +10,10 @@ use tower_ratelimit::{Limit, RulesFile};
 use super::{limits::Search, report::ASSUMED};
 use crate::{
     Stop,
-    log::{Columns, parts, understood},
+    assumptions::{Assumptions, read_text, read_toml},
+    log::{Columns, columns_line, parts},
     needs::needs,
     out::{Field, Format, counted, objects, say, table},
-    rules::{Assumptions, read_text, read_toml},
     stage::{Row, Stage},
 };
 
@@ -42,7 +42,7 @@ pub(super) fn replay(
             ("limit", json!(row.limit())),
             ("requests", json!(row.met)),
             ("refused", json!(row.refused)),
-            ("shadow_refused", json!(row.in_shadow)),
+            ("shadow_refused", json!(row.shadow_refused)),
             ("without_key", json!(row.without_key)),
             ("callers", json!(row.touched())),
             ("approximate", json!(read.is_too_coarse(row))),
@@ -53,7 +53,7 @@ pub(super) fn replay(
     object["rules"] = objects(&rows);
     let (refused, waiting) = (effect.refused, effect.waiting);
     let requests = counted(read.rows.requests, "request");
-    let mut words = format!("{}\n\n{}\n", understood(&read.rows), table(&rows));
+    let mut words = format!("{}\n\n{}\n", columns_line(&read.rows), table(&rows));
     words += &format!("{refused} of {requests} refused.\n");
     if waiting > 0 {
         words += &format!("{waiting} would wait for permits, not counted further.\n");

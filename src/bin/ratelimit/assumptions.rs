@@ -11,7 +11,7 @@ use tower_ratelimit::{
 
 use crate::{
     out::{in_file, say},
-    values::fixed,
+    parsers::fixed,
 };
 
 /// Values in place of those that code defines: assumed and listed, or fixed.
