@@ -465,7 +465,7 @@ impl Rule {
     }
 
     /// Returns the place in the file that defines it.
-    fn place(&self) -> Option<String> {
+    fn line_and_name(&self) -> Option<String> {
         let line = self.line?;
         Some(format!("line {line}, rules.{}", self.label()))
     }

@@ -101,7 +101,7 @@ impl CompiledRules {
                     one", twice.label());
             }
             let rules = rules.into_iter().map(|rule| {
-                let place = rule.place();
+                let place = rule.line_and_name();
                 let compiled = CompiledRule::new(rule, store, &defaults, &names);
                 compiled.map_err(|error| error.at(place))
             });

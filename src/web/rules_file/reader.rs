@@ -56,8 +56,8 @@ impl From<toml::de::Error> for Mistake {
 pub(super) trait Fail {
     fn fail(&self, reason: impl Display) -> Mistake;
 
-    /// Places the error of a check.
-    fn place<T>(&self, checked: Result<T, impl Display>) -> Result<T, Mistake> {
+    /// Returns the error of a check as one at this place.
+    fn at_this<T>(&self, checked: Result<T, impl Display>) -> Result<T, Mistake> {
         checked.map_err(|error| self.fail(error))
     }
 }
@@ -92,7 +92,7 @@ pub(super) fn only_with(
 }
 
 /// Reads a text, which must not begin with a byte order mark.
-pub(super) fn read<T: for<'t> Deserialize<'t>>(text: &str) -> Result<T, Mistake> {
+pub(super) fn table_of<T: for<'t> Deserialize<'t>>(text: &str) -> Result<T, Mistake> {
     let table = DeTable::parse(text)?;
     let (span, table) = (table.span(), DeValue::Table(table.into_inner()));
     let document = Spanned::new(span, table);

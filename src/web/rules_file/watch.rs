@@ -106,11 +106,11 @@ impl Watch {
         // Set while what is refused is not the text: rules of other layers may go.
         let mut may_pass = false;
         while self.layer.strong_count() > 0 {
-            let text = read(self.path.clone()).await;
+            let text = read_text(self.path.clone()).await;
             let is_new = Some(&text) != last.as_ref();
             if is_new {
                 tokio::time::sleep(SETTLED).await;
-                if read(self.path.clone()).await != text {
+                if read_text(self.path.clone()).await != text {
                     continue;
                 }
             }
@@ -176,9 +176,9 @@ async fn apply(
     }
 }
 
-async fn read(path: PathBuf) -> Result<String, ConfigError> {
+async fn read_text(path: PathBuf) -> Result<String, ConfigError> {
     let shown = path.display().to_string();
-    let reading = tokio::task::spawn_blocking(move || super::read(&path));
+    let reading = tokio::task::spawn_blocking(move || super::read_text(&path));
     reading.await.unwrap_or_else(|_| {
         bail!(Unreadable: "the rules file {shown:?} cannot be read: the runtime is shutting down")
     })
