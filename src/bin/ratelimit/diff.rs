@@ -92,6 +92,9 @@ pub(crate) fn run(arguments: &Arguments) -> Result<bool, Stop> {
     Ok(answer)
 }
 
+/// By caller, the requests that the old and the new file refuse.
+type Callers = HashMap<Box<str>, [u64; 2]>;
+
 /// Sends a log through both files. Returns what they do in words and as an object, and whether the
 /// answer is yes. `same` is set if both mean the same.
 fn send(
@@ -100,8 +103,7 @@ fn send(
     mut stages: [Stage; 2],
     same: bool,
 ) -> Result<(String, Value, bool), Stop> {
-    // By caller, the requests that each file refuses.
-    let mut callers = HashMap::<Box<str>, [u64; 2]>::new();
+    let mut callers = Callers::new();
     // Newly refused, of no caller.
     let mut of_none = 0;
     let by = Some(&*arguments.by);
@@ -118,27 +120,16 @@ fn send(
         }
     })?;
     let effects = stages.map(Stage::end);
-    let [newly_refused, let_through] = [[true, false], [false, true]].map(|refusing| {
-        let newly = callers.iter().map(|(caller, of)| (&**caller, *of));
-        let newly = newly.filter(|(_, of)| of.map(|it| it == 0) == refusing);
-        shown(
-            newly.map(|(caller, of)| (caller, of[0] + of[1])),
-            arguments.show_keys,
-        )
-    });
+    let kinds = [[true, false], [false, true]];
+    let [newly_refused, let_through] =
+        kinds.map(|refusing| newly(&callers, refusing, arguments.show_keys));
     let [old, new] = effects.each_ref().map(|effect| effect.refused);
     let waiting = effects.each_ref().map(|effect| effect.waiting);
-    let waiting_words = match waiting {
-        [0, 0] => String::new(),
-        [old, new] => {
-            format!("Would wait for permits, not counted further: {old} -> {new}.\n")
-        }
-    };
     let requests = counted(read.rows.requests, "request");
     let words = [
         &*format!("\n{}\n", columns_line(&read.rows)),
         &*format!("Refused of {requests}: {old} -> {new}.\n"),
-        &waiting_words,
+        &would_wait(waiting),
         &list("refused", &newly_refused),
         &list("let through", &let_through),
         ASSUMED,
@@ -292,10 +283,15 @@ fn changes(mut files: [Compared; 2]) -> Vec<Vec<Field>> {
     rows.collect()
 }
 
-/// Returns callers, the most refused first.
-fn shown<'c>(callers: impl Iterator<Item = (&'c str, u64)>, keys: bool) -> Vec<Vec<Field>> {
+/// Returns the callers of whom the files refuse no request where `none` says so, and some where it
+/// does not; the most refused first.
+fn newly(callers: &Callers, none: [bool; 2], keys: bool) -> Vec<Vec<Field>> {
     let secret = RandomState::new();
-    let mut callers: Vec<_> = callers.collect();
+    let newly = callers.iter();
+    let newly = newly.filter(|(_, of)| of.map(|it| it == 0) == none);
+    let mut callers: Vec<_> = newly
+        .map(|(caller, of)| (&**caller, of[0] + of[1]))
+        .collect();
     callers.sort_by_key(|(caller, requests)| (Reverse(*requests), *caller));
     let shown = callers.into_iter().map(|(caller, requests)| {
         let caller = if keys {
@@ -306,6 +302,14 @@ fn shown<'c>(callers: impl Iterator<Item = (&'c str, u64)>, keys: bool) -> Vec<V
         vec![("caller", json!(caller)), ("requests", json!(requests))]
     });
     shown.collect()
+}
+
+/// Returns how many requests would wait by the old and the new file, if any would.
+fn would_wait([old, new]: [u64; 2]) -> String {
+    if old + new == 0 {
+        return String::new();
+    }
+    format!("Would wait for permits, not counted further: {old} -> {new}.\n")
 }
 
 /// Returns the number of the callers for which something is new, and the first of them.
