@@ -159,3 +159,32 @@ impl Names {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn claim(names: &RuleNames, name: usize, ban: Option<Ban>, holder: &Holder) -> bool {
+        let name = format!("rule{name}");
+        let naming = Naming::derived("shop", &name).unwrap();
+        let of = CompiledLimit {
+            ban,
+            ..CompiledLimit::of(&name, true, false)
+        };
+        names.claim(&of, &naming, None, holder).is_ok()
+    }
+
+    #[test]
+    fn names_without_a_holder_are_forgotten_and_all_others_kept() {
+        let (names, holder) = (RuleNames::default(), Holder::default());
+        let held = 3 * FEW;
+        assert!((0..held).all(|name| claim(&names, name, None, &holder)));
+        for name in held..100 * held {
+            assert!(claim(&names, name, None, &Holder::default()));
+            assert!(lock(&names.0).claims.len() <= 2 * held);
+        }
+        let other = Some(Ban::after(3));
+        assert!((0..held).all(|name| !claim(&names, name, other, &Holder::default())));
+        assert!((0..held).all(|name| claim(&names, name, other, &holder.successor())));
+    }
+}
