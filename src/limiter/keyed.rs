@@ -100,7 +100,7 @@ impl RateLimiterBuilder {
         about.check(&self.name, &of)?;
         let holder = Holder::default();
         let names = &about.rule_names;
-        if !names.claim(&of, &naming, None, &holder) {
+        if names.claim(&of, &naming, None, &holder).is_err() {
             bail!(Duplicate: "another limit or rule of this store is named {:?} and differs in \
                 limit, algorithm or ban: rename one of them", self.name);
         }

@@ -177,7 +177,9 @@ fn limit_of(answered: &Charge) -> Option<Limit> {
     let limit = Limit::try_new(permits, answered.interval()).ok()?;
     let source = answered.limit();
     Some(match source.given() {
-        Some(given) if given.is_several() || given.is_in_flight() => limit.like(given),
+        Some(given) if given.is_several() || given.is_in_flight() || given.calendar().is_some() => {
+            limit.like(given)
+        }
         _ => limit,
     })
 }

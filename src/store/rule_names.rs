@@ -22,14 +22,34 @@ use crate::{
 /// would count by its own limit and, in Redis, rewrite the other's. So the second is refused while
 /// the first is in use.
 #[derive(Debug, Default)]
-pub(crate) struct RuleNames(Mutex<HashMap<Arc<str>, Vec<Claim>>>);
+pub(crate) struct RuleNames(Mutex<Names>);
+
+#[derive(Debug, Default)]
+struct Names {
+    claims: HashMap<Arc<str>, Vec<Claim>>,
+    /// How many there were when those without a holder were dropped last.
+    kept: usize,
+}
+
+/// The most names that are kept without a look at their holders.
+const FEW: usize = 16;
 
 struct Claim {
     counts: Counts,
     /// `None` if code gives any key.
     by: Option<CountsBy>,
-    /// Dropped with the layer, or the limit without HTTP.
+    /// Dropped with the layer's rules, or the limit without HTTP.
     holder: Weak<()>,
+    layer: Weak<()>,
+}
+
+/// Where the different rule of a name is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Differs {
+    /// Among the rules of the same layer
+    Here,
+    /// In another layer, or it is a limit without HTTP
+    Elsewhere,
 }
 
 opaque!(Claim);
@@ -65,8 +85,9 @@ impl Claim {
 #[derive(Debug, Default)]
 pub(crate) struct Holder {
     token: Arc<()>,
-    /// The layer's rules so far, which are in use until these are whole.
-    replaced: Weak<()>,
+    /// The layer's, which all its rules share: those so far are in use until these are whole, and
+    /// as long as a request that met them is being decided.
+    layer: Arc<()>,
 }
 
 impl Holder {
@@ -74,47 +95,96 @@ impl Holder {
     pub(crate) fn successor(&self) -> Self {
         Self {
             token: Arc::default(),
-            replaced: Arc::downgrade(&self.token),
+            layer: Arc::clone(&self.layer),
         }
     }
 
+    fn has(&self, claim: &Claim) -> bool {
+        claim.holder.as_ptr() == Arc::as_ptr(&self.token)
+    }
+
     fn replaces(&self, claim: &Claim) -> bool {
-        self.replaced.ptr_eq(&claim.holder)
+        claim.layer.as_ptr() == Arc::as_ptr(&self.layer) && !self.has(claim)
     }
 }
 
 impl RuleNames {
     /// Records that `holder` has this limit of a rule, under these names, and what decides which
-    /// limiter a request meets; `None` if code gives any key. Returns false if another holder has a
-    /// different one, other than the holder that it replaces.
+    /// limiter a request meets; `None` if code gives any key.
+    ///
+    /// # Errors
+    ///
+    /// Says where a different one is, other than among the rules that the holder's replace.
     pub(crate) fn claim(
         &self,
         of: &CompiledLimit,
         naming: &Naming,
         by: Option<CountsBy>,
         holder: &Holder,
-    ) -> bool {
+    ) -> Result<(), Differs> {
         let counts = (of.limit, of.counting.algorithm, of.ban, naming.clone());
         let mut names = lock(&self.0);
-        if names.len().is_power_of_two() {
-            // Now and then, what has no holder any more.
-            names.retain(|_, claims| claims.iter().any(|it| it.holder.strong_count() > 0));
-        }
-        let claims = names.entry(Arc::clone(&of.name)).or_default();
+        names.drop_unheld();
+        let claims = names.claims.entry(Arc::clone(&of.name)).or_default();
         claims.retain(|claim| claim.holder.strong_count() > 0);
         let differs = |claim: &Claim| claim.differs(&counts, by);
-        if claims
-            .iter()
-            .any(|claim| differs(claim) && !holder.replaces(claim))
-        {
-            return false;
+        let mut others = claims.iter().filter(|claim| differs(claim));
+        if let Some(other) = others.find(|claim| !holder.replaces(claim)) {
+            return Err(if holder.has(other) {
+                Differs::Here
+            } else {
+                Differs::Elsewhere
+            });
         }
         // Once for each holder: thousands of its entries may have the same rule.
-        let holder = Arc::downgrade(&holder.token);
-        let known = |claim: &Claim| claim.holder.ptr_eq(&holder) && !differs(claim);
-        if !claims.iter().any(known) {
-            claims.push(Claim { counts, by, holder });
+        if !claims.iter().any(|claim| holder.has(claim)) {
+            claims.push(Claim {
+                counts,
+                by,
+                holder: Arc::downgrade(&holder.token),
+                layer: Arc::downgrade(&holder.layer),
+            });
         }
-        true
+        Ok(())
+    }
+}
+
+impl Names {
+    /// Drops the names that nothing holds any more, once there are twice as many as were kept.
+    fn drop_unheld(&mut self) {
+        if self.claims.len() >= 2 * self.kept.max(FEW) {
+            let is_held = |claim: &Claim| claim.holder.strong_count() > 0;
+            self.claims.retain(|_, claims| claims.iter().any(is_held));
+            self.kept = self.claims.len();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn claim(names: &RuleNames, name: usize, ban: Option<Ban>, holder: &Holder) -> bool {
+        let name = format!("rule{name}");
+        let naming = Naming::derived("shop", &name).unwrap();
+        let of = CompiledLimit {
+            ban,
+            ..CompiledLimit::of(&name, true, false)
+        };
+        names.claim(&of, &naming, None, holder).is_ok()
+    }
+
+    #[test]
+    fn names_without_a_holder_are_forgotten_and_all_others_kept() {
+        let (names, holder) = (RuleNames::default(), Holder::default());
+        let held = 3 * FEW;
+        assert!((0..held).all(|name| claim(&names, name, None, &holder)));
+        for name in held..100 * held {
+            assert!(claim(&names, name, None, &Holder::default()));
+            assert!(lock(&names.0).claims.len() <= 2 * held);
+        }
+        let other = Some(Ban::after(3));
+        assert!((0..held).all(|name| !claim(&names, name, other, &Holder::default())));
+        assert!((0..held).all(|name| claim(&names, name, other, &holder.successor())));
     }
 }

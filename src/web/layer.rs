@@ -93,15 +93,12 @@ impl Replaceable {
 
 #[cfg(feature = "config")]
 impl LayerState {
-    /// Implements [`RateLimitLayer::reload`].
-    pub(crate) fn reload(&self, rules: Rules, by: Origin) -> Result<(), ConfigError> {
-        let replaced = {
-            let _alone = lock(&self.replacing);
-            let rules = self.rules.load().successor(rules, &*self.store);
-            rules.map(|rules| self.rules.store(Arc::new(rules)))
-        };
-        self.reloaded(replaced.as_ref().err(), by);
-        replaced
+    /// Replaces the rules, and leaves it to [`reloaded`](Self::reloaded) to report that.
+    pub(super) fn replace(&self, rules: Rules) -> Result<(), ConfigError> {
+        let _alone = lock(&self.replacing);
+        let rules = self.rules.load().successor(rules, &*self.store)?;
+        self.rules.store(Arc::new(rules));
+        Ok(())
     }
 
     /// Reports to the observers that rules are in force now, or were refused.
@@ -190,10 +187,15 @@ impl RateLimitLayer {
     /// Each request is decided by the old rules or by the new ones, never by a mix. Requests under
     /// way finish with the rules they started with. Counts are kept, because limiters are
     /// identified by the names of rules and keys. A changed limit applies from the next request of
-    /// each limiter, and permits in use stay in use. In Redis, if this process changed the same
-    /// limiter within the last minute, the new limit applies from the first request after that
-    /// minute. The builder's settings do not change: the store, the hook, whether the layer is
+    /// each limiter, and permits in use stay in use, with the exceptions that the
+    /// [guide](crate::docs::guide#while-it-runs) names. If this process changed the same limiter in
+    /// Redisson's format within the last minute, the new limit applies from the first request after
+    /// that minute. The builder's settings do not change: the store, the hook, whether the layer is
     /// enabled.
+    ///
+    /// Layers that were built one by one on a store, and have a rule of the same name, cannot change
+    /// it one after the other: each would count by its own limit. Build one layer and clone it; a
+    /// reload reaches all clones.
     ///
     /// # Errors
     ///
@@ -210,6 +212,8 @@ impl RateLimitLayer {
     /// # Ok::<_, tower_ratelimit::ConfigError>(())
     /// ```
     pub fn reload(&self, rules: Rules) -> Result<(), ConfigError> {
-        self.shared.reload(rules, Origin::Code)
+        let replaced = self.shared.replace(rules);
+        self.shared.reloaded(replaced.as_ref().err(), Origin::Code);
+        replaced
     }
 }

@@ -156,6 +156,7 @@ fn every_bad_file_is_refused_with_its_line() {
         r#"charge-if = "fail""#,
         r#"digest = "k2""#,
         r#""users""#,
+        r#""account-of-the-caller""#,
         r#"when = "bulky""#,
     ];
     assert_eq!(taken, names);

@@ -12,6 +12,7 @@ mod check;
 mod columns;
 mod formats;
 mod limiters;
+mod order;
 mod replay;
 mod rules;
 

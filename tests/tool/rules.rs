@@ -11,12 +11,12 @@ use serde_json::{Value, json};
 use crate::{Ran, assert_documented, check::FILES, contains, file, run};
 use kit::random::Random;
 
-fn path_of(name: &str, text: &str) -> String {
+pub(crate) fn path_of(name: &str, text: &str) -> String {
     let path = file(name, text.as_bytes());
     path.to_str().unwrap().to_owned()
 }
 
-fn object(line: &str, status: i32) -> Value {
+pub(crate) fn object(line: &str, status: i32) -> Value {
     let ran = run(&format!("{line} --json"));
     assert_eq!(ran.status, status, "{line}: {}", ran.said);
     let object = serde_json::from_str(&ran.output).unwrap();
@@ -27,7 +27,7 @@ fn object(line: &str, status: i32) -> Value {
 }
 
 /// The command's status, the rules that a request meets with limit and cost, and the limiters.
-fn met(line: &str) -> Value {
+pub(crate) fn met(line: &str) -> Value {
     let ran = run(&format!("explain {line} --json"));
     let object: Value = serde_json::from_str(&ran.output).expect(&ran.said);
     assert_documented(&object);
@@ -113,9 +113,9 @@ fn lists_shadows_and_conditions_are_explained() {
 }
 
 /// A generated request: its time in ms, its caller, and whether it is a login.
-type Sent = (u64, u64, bool);
+pub(crate) type Sent = (u64, u64, bool);
 
-const START: u64 = 1_791_640_536_000;
+pub(crate) const START: u64 = 1_791_640_536_000;
 
 fn traffic(seed: u64) -> Vec<Sent> {
     let mut random = Random(seed);
@@ -132,7 +132,7 @@ fn traffic(seed: u64) -> Vec<Sent> {
     sent
 }
 
-fn combined(sent: &[Sent]) -> String {
+pub(crate) fn combined(sent: &[Sent]) -> String {
     let line = |(time, caller, login): &Sent| {
         let (seconds, millis) = (time / 1000, time % 1000);
         let request = if *login { "POST /login" } else { "GET /x" };

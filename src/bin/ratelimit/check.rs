@@ -7,8 +7,8 @@ use tower_ratelimit::ConfigErrorKind;
 
 use crate::{
     Stop,
+    assumptions::Assumptions,
     out::{Format, in_file},
-    rules::Assumptions,
 };
 
 /// Check a file of rules as a service does that reads it.

@@ -2,21 +2,22 @@
 
 use std::{
     cmp::Reverse,
-    collections::{BTreeMap, BTreeSet, HashMap, hash_map::RandomState},
+    collections::{BTreeMap, BTreeSet, HashMap, HashSet, hash_map::RandomState},
     hash::BuildHasher,
     path::{Path, PathBuf},
 };
 
 use serde_json::{Value, json};
+use toml::de::DeTable;
 use tower_ratelimit::Limit;
 
 use crate::{
     Stop,
-    log::{Columns, said, understood},
+    assumptions::{Assumptions, read_text, read_toml},
+    log::{Columns, columns_line, present},
     needs::needs,
     out::{Field, Format, counted, harmless, in_file, objects, say, table},
     replay::ASSUMED,
-    rules::{Assumptions, read_toml},
     stage::{Stage, is_refused},
 };
 
@@ -74,7 +75,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<bool, Stop> {
         Stage::new(old.map_err(in_file(files[0]))?)?,
         Stage::new(new.map_err(in_file(files[1]))?)?,
     ];
-    let changes = changes(&items(files[0])?, &items(files[1])?);
+    let changes = changes([compared(files[0])?, compared(files[1])?]);
     let mut object = json!({ "changes": objects(&changes) });
     let mut words = if changes.is_empty() {
         "The files mean the same.\n".to_owned()
@@ -91,6 +92,9 @@ pub(crate) fn run(arguments: &Arguments) -> Result<bool, Stop> {
     Ok(answer)
 }
 
+/// By caller, the requests that the old and the new file refuse.
+type Callers = HashMap<Box<str>, [u64; 2]>;
+
 /// Sends a log through both files. Returns what they do in words and as an object, and whether the
 /// answer is yes. `same` is set if both mean the same.
 fn send(
@@ -99,15 +103,14 @@ fn send(
     mut stages: [Stage; 2],
     same: bool,
 ) -> Result<(String, Value, bool), Stop> {
-    // By caller, the requests that each file refuses.
-    let mut callers = HashMap::<Box<str>, [u64; 2]>::new();
+    let mut callers = Callers::new();
     // Newly refused, of no caller.
     let mut of_none = 0;
     let by = Some(&*arguments.by);
     let read = arguments.columns.read(log, by, |time, request, caller| {
         let results = stages.each_mut().map(|it| it.send(time, request.clone()));
         let refused = results.map(|result| u64::from(is_refused(result)));
-        match said(caller) {
+        match present(caller) {
             _ if refused == [0, 0] => {}
             Some(caller) => {
                 let sums = callers.entry(caller).or_default();
@@ -117,25 +120,23 @@ fn send(
         }
     })?;
     let effects = stages.map(Stage::end);
-    let [newly_refused, let_through] = [[true, false], [false, true]].map(|refusing| {
-        let newly = callers.iter().map(|(caller, of)| (&**caller, *of));
-        let newly = newly.filter(|(_, of)| of.map(|it| it == 0) == refusing);
-        shown(
-            newly.map(|(caller, of)| (caller, of[0] + of[1])),
-            arguments.show_keys,
-        )
-    });
+    let kinds = [[true, false], [false, true]];
+    let [newly_refused, let_through] =
+        kinds.map(|refusing| newly(&callers, refusing, arguments.show_keys));
     let [old, new] = effects.each_ref().map(|effect| effect.refused);
+    let waiting = effects.each_ref().map(|effect| effect.waiting);
     let requests = counted(read.rows.requests, "request");
     let words = [
-        &*format!("\n{}\n", understood(&read.rows)),
+        &*format!("\n{}\n", columns_line(&read.rows)),
         &*format!("Refused of {requests}: {old} -> {new}.\n"),
+        &would_wait(waiting),
         &list("refused", &newly_refused),
         &list("let through", &let_through),
         ASSUMED,
     ];
     let mut object = json!(read.rows);
     object["refused"] = json!([old, new]);
+    object["waiting"] = json!(waiting);
     object["newly_refused"] = objects(&newly_refused);
     object["newly_let_through"] = objects(&let_through);
     let mut needs = needs(&read_toml(&arguments.old)?);
@@ -161,35 +162,76 @@ fn send(
 /// The fields of a file, each with its text: the part, such as `rules.login`, and the name.
 type Items = BTreeMap<[String; 2], String>;
 
-/// Returns the fields of a file that is known to be good.
-fn items(path: &Path) -> Result<Items, Stop> {
-    let mut items = Items::new();
-    add(&mut items, "", &read_toml(path)?);
-    Ok(items)
+/// What is compared of a file.
+#[derive(Default)]
+struct Compared {
+    items: Items,
+    /// The entries of `on`, in the order in which a request is compared with them.
+    entries: Vec<String>,
 }
 
-fn add(items: &mut Items, item: &str, table: &Value) {
-    for (name, value) in table.as_object().into_iter().flatten() {
-        let name = harmless(name);
-        let dot = if item.is_empty() { "" } else { "." };
-        match value {
-            Value::Object(_) => add(items, &format!("{item}{dot}{name}"), value),
-            Value::Array(entries) if entries.iter().any(Value::is_object) => {
-                for mut entry in entries.iter().cloned() {
-                    let rules = entry.as_object_mut().and_then(|it| it.remove("rules"));
-                    // An entry is known by what it matches.
-                    let item = format!("{name} {}", text_of(&entry));
-                    let rules = rules.as_ref().map_or("none".to_owned(), text_of);
-                    items.insert([item, "rules".to_owned()], rules);
+/// Returns what is compared of a file that is known to be good.
+fn compared(path: &Path) -> Result<Compared, Stop> {
+    let mut compared = Compared::default();
+    compared.add("", &read_toml(path)?);
+    compared.add_first_tiers(&read_text(path)?);
+    Ok(compared)
+}
+
+impl Compared {
+    fn add(&mut self, item: &str, table: &Value) {
+        for (name, value) in table.as_object().into_iter().flatten() {
+            let name = harmless(name);
+            let dot = if item.is_empty() { "" } else { "." };
+            match value {
+                Value::Object(_) => self.add(&format!("{item}{dot}{name}"), value),
+                Value::Array(entries) if entries.iter().any(Value::is_object) => {
+                    let entries = entries.iter().cloned();
+                    entries.for_each(|entry| self.add_entry(&name, entry));
                 }
+                _ => _ = self.items.insert([item.to_owned(), name], text_of(value)),
             }
-            _ => _ = items.insert([item.to_owned(), name], text_of(value)),
+        }
+    }
+
+    /// Adds an entry, which is known by what it matches.
+    fn add_entry(&mut self, list: &str, mut entry: Value) {
+        let rules = entry.as_object_mut().and_then(|it| it.remove("rules"));
+        let item = format!("{list} {}", text_of(&entry));
+        let (field, text) = match rules {
+            Some(rules) => {
+                self.entries.push(item.clone());
+                ("rules", text_of(&rules))
+            }
+            // Of `deny` or `allow`, in which the order does not count.
+            None => ("entry", "present".to_owned()),
+        };
+        self.items.insert([item, field.to_owned()], text);
+    }
+
+    /// Adds the first tier of each rule, which stands for those that the rule lacks. Only the text
+    /// has their order.
+    fn add_first_tiers(&mut self, text: &str) {
+        let Ok(file) = DeTable::parse(text) else {
+            return;
+        };
+        let rules = file.get_ref().get("rules");
+        let rules = rules.and_then(|it| it.get_ref().as_table());
+        for (rule, fields) in rules.into_iter().flatten() {
+            let tiers = fields.get_ref().get("tiers");
+            let tiers = tiers.and_then(|it| it.get_ref().as_table());
+            let names = tiers.into_iter().flat_map(|tiers| tiers.keys());
+            if let Some(first) = names.min_by_key(|name| name.span().start) {
+                let item = format!("rules.{}", harmless(rule.get_ref()));
+                let field = [item, "first tier".to_owned()];
+                self.items.insert(field, harmless(first.get_ref()));
+            }
         }
     }
 }
 
-/// Returns a value as words, harmless for a terminal: the same for values that mean the same, as
-/// 60/1m and 60/60s do.
+/// Returns a value as words, harmless for a terminal. Rates that mean the same, as 60/1m and 60/60s
+/// do, have the same words.
 fn text_of(value: &Value) -> String {
     match value {
         Value::String(text) => match text.parse::<Limit>() {
@@ -209,8 +251,24 @@ fn text_of(value: &Value) -> String {
     }
 }
 
+/// Adds the place of each entry of `on` among those that both files have. The first that matches a
+/// request counts.
+fn add_places(files: &mut [Compared; 2]) {
+    let [old, new] = files.each_ref().map(|file| file.entries.clone());
+    let both: HashSet<_> = old.iter().filter(|it| new.contains(*it)).collect();
+    for (file, entries) in files.iter_mut().zip([&old, &new]) {
+        let entries = entries.iter().filter(|it| both.contains(*it));
+        for (place, entry) in entries.enumerate() {
+            let field = [entry.clone(), "place".to_owned()];
+            file.items.insert(field, (place + 1).to_string());
+        }
+    }
+}
+
 /// Returns the fields that differ.
-fn changes(old: &Items, new: &Items) -> Vec<Vec<Field>> {
+fn changes(mut files: [Compared; 2]) -> Vec<Vec<Field>> {
+    add_places(&mut files);
+    let [old, new] = files.map(|file| file.items);
     let all = old.keys().chain(new.keys()).collect::<BTreeSet<_>>();
     let differ = all.into_iter().filter(|it| old.get(*it) != new.get(*it));
     let rows = differ.map(|key| {
@@ -225,10 +283,15 @@ fn changes(old: &Items, new: &Items) -> Vec<Vec<Field>> {
     rows.collect()
 }
 
-/// Returns callers, the most refused first.
-fn shown<'c>(callers: impl Iterator<Item = (&'c str, u64)>, keys: bool) -> Vec<Vec<Field>> {
+/// Returns the callers of whom the files refuse no request where `none` says so, and some where it
+/// does not; the most refused first.
+fn newly(callers: &Callers, none: [bool; 2], keys: bool) -> Vec<Vec<Field>> {
     let secret = RandomState::new();
-    let mut callers: Vec<_> = callers.collect();
+    let newly = callers.iter();
+    let newly = newly.filter(|(_, of)| of.map(|it| it == 0) == none);
+    let mut callers: Vec<_> = newly
+        .map(|(caller, of)| (&**caller, of[0] + of[1]))
+        .collect();
     callers.sort_by_key(|(caller, requests)| (Reverse(*requests), *caller));
     let shown = callers.into_iter().map(|(caller, requests)| {
         let caller = if keys {
@@ -239,6 +302,14 @@ fn shown<'c>(callers: impl Iterator<Item = (&'c str, u64)>, keys: bool) -> Vec<V
         vec![("caller", json!(caller)), ("requests", json!(requests))]
     });
     shown.collect()
+}
+
+/// Returns how many requests would wait by the old and the new file, if any would.
+fn would_wait([old, new]: [u64; 2]) -> String {
+    if old + new == 0 {
+        return String::new();
+    }
+    format!("Would wait for permits, not counted further: {old} -> {new}.\n")
 }
 
 /// Returns the number of the callers for which something is new, and the first of them.

@@ -6,11 +6,12 @@ use serde_json::json;
 
 use crate::{
     Stop,
+    assumptions::{Assumptions, read_toml},
     log::request,
-    out::{Format, harmless, objects, table},
-    rules::Assumptions,
+    needs::{NO_ROUTER, Need, needs},
+    out::{Format, harmless, objects, say, table},
+    parsers,
     stage::{Stage, is_refused},
-    values,
 };
 
 /// Show which rules a request meets, and what each of them counts.
@@ -34,10 +35,10 @@ pub(crate) struct Arguments {
     #[arg(long, default_value = "192.0.2.1", value_name = "ADDRESS")]
     ip: std::net::IpAddr,
     /// A header field, as in `x-api-key: abc`
-    #[arg(long, value_parser = values::header)]
+    #[arg(long, value_parser = parsers::header)]
     header: Vec<(String, String)>,
     /// A key that code defines, as in `user=ann`
-    #[arg(long, value_parser = values::fixed::<String>, value_name = "NAME=VALUE")]
+    #[arg(long, value_parser = parsers::fixed::<String>, value_name = "NAME=VALUE")]
     key: Vec<(String, String)>,
     #[command(flatten)]
     assumptions: Assumptions,
@@ -53,6 +54,9 @@ pub(crate) fn run(arguments: &Arguments) -> Result<bool, Stop> {
         return Err(Stop::usage(reason));
     }
     let mut stage = Stage::new(rules?)?;
+    if needs(&read_toml(&arguments.file)?).contains(&Need::Router) {
+        say(NO_ROUTER);
+    }
     let (method, path) = (arguments.method.as_str(), arguments.path.as_str());
     let (ip, host) = (arguments.ip.to_string(), arguments.host.as_deref());
     let others = arguments.header.iter().chain(&arguments.key);
@@ -61,9 +65,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<bool, Stop> {
         .ok_or_else(|| Stop::usage(format!("HTTP has no request {method:?} {path:?}")))?;
     let (parts, ()) = request.clone().into_parts();
     let limiters = stage.layer.limiters_of(&parts);
-    // In Redis they have the prefix of the store there.
-    let names = limiters.iter().map(|it| it.name().strip_prefix("memory"));
-    let limiters = names.flatten().map(|name| format!("ratelimit{name}"));
+    let limiters = limiters.iter().map(|it| name_in_redis(it.name()));
     let limiters: Vec<_> = limiters.collect();
     let result = stage.send(Duration::ZERO, request);
     let rules = stage.end().rules.into_iter().map(|it| {
@@ -86,4 +88,13 @@ pub(crate) fn run(arguments: &Arguments) -> Result<bool, Stop> {
     });
     arguments.format.print(&words, object)?;
     Ok(!is_refused(result))
+}
+
+/// Returns the name that a limiter has in Redis: one made of rule and key begins with the prefix of
+/// the store there, and one that the file gives is the same.
+fn name_in_redis(name: &str) -> String {
+    match name.strip_prefix("memory:{") {
+        Some(rest) => format!("ratelimit:{{{rest}"),
+        None => name.to_owned(),
+    }
 }

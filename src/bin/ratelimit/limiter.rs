@@ -12,8 +12,8 @@ use tower_ratelimit::{Limit, RateLimiter, RedisStore, inspect::Diagnosis};
 use crate::{
     Stop,
     out::{Field, Format, counted, label, object, say, words},
+    parsers::time,
     redis::{Connection, Which},
-    values::time,
 };
 
 #[derive(clap::Subcommand)]

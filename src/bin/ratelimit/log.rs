@@ -17,11 +17,11 @@ use tower_ratelimit::{Limit, key::PeerAddr};
 
 use crate::{
     access_log::{Rows, RowsRead, counted_as, ip_of},
-    needs::Need,
+    assumptions::Found,
+    needs::{NO_ROUTER, Need},
     out::{counted, harmless, in_file, say},
-    rules::Found,
+    parsers,
     stage::Row,
-    values,
 };
 
 /// The share of lines that may be unreadable or late.
@@ -36,7 +36,7 @@ pub(crate) struct Columns {
     #[arg(
         long,
         default_value = "60s",
-        value_parser = values::time,
+        value_parser = parsers::time,
         value_name = "TIME",
         hide_short_help = true
     )]
@@ -49,7 +49,7 @@ pub(crate) struct Columns {
     /// written when requests end: in seconds, or in a unit, as in `duration=took:ms`.
     #[arg(
         long,
-        value_parser = values::place,
+        value_parser = parsers::place,
         value_delimiter = ',',
         value_name = "COLUMN=PLACE"
     )]
@@ -65,7 +65,7 @@ pub(crate) struct Columns {
     /// The column of a header, or of a key of the code
     ///
     /// As in `x-forwarded-for=xff`. A log must have it.
-    #[arg(long, value_parser = values::fixed::<String>, value_name = "NAME=COL")]
+    #[arg(long, value_parser = parsers::fixed::<String>, value_name = "NAME=COL")]
     pub(crate) field: Vec<(String, String)>,
 }
 
@@ -100,7 +100,7 @@ impl Columns {
         (rows.reorder, rows.skip) = (self.reorder, self.skip_fields);
         for (column, place) in &self.columns {
             if column == "duration" && place != "-" {
-                let (column, unit) = values::duration(place)?;
+                let (column, unit) = parsers::duration(place)?;
                 rows = rows.duration_column(column, unit);
             } else {
                 rows.places.push((column.clone(), place.clone()));
@@ -139,7 +139,7 @@ impl Columns {
                 _ => it.into(),
             });
             let usual = [ip, method, path, host, status].map(Option::as_deref);
-            let has_address = said(usual[0]).is_some();
+            let has_address = present(usual[0]).is_some();
             Some((request(usual, others), caller, has_address))
         };
         let decide = |_, time: i64, (request, caller, has_address): Kept| {
@@ -188,7 +188,7 @@ pub(crate) fn open(path: &Path) -> io::Result<Box<dyn BufRead>> {
 }
 
 /// Returns what a field of a log says; `None` where it says that there is nothing.
-pub(crate) fn said<T: AsRef<str>>(field: Option<T>) -> Option<T> {
+pub(crate) fn present<T: AsRef<str>>(field: Option<T>) -> Option<T> {
     field.filter(|field| !matches!(field.as_ref(), "" | "-"))
 }
 
@@ -200,12 +200,14 @@ pub(crate) fn request<'a>(
     let mut request = Request::new(());
     *request.method_mut() = Method::from_bytes(method.unwrap_or("GET").as_bytes()).ok()?;
     *request.uri_mut() = path.unwrap_or("/").parse::<Uri>().ok()?;
-    if let Some(host) = said(host) {
+    if let Some(host) = present(host) {
         request.headers_mut().insert(HOST, host.parse().ok()?);
     }
     let mut found = Found::default();
     for (name, value) in others {
-        let Some(value) = said(value) else { continue };
+        let Some(value) = present(value) else {
+            continue;
+        };
         // A name may be a header's, a key's of the code, or both: rules distinguish them.
         let header = HeaderName::try_from(name).ok();
         if let Some((name, value)) = header.zip(HeaderValue::try_from(value).ok()) {
@@ -263,7 +265,7 @@ impl LogRead {
             ));
         }
         let has_addresses = without as f64 <= LOST * requests as f64;
-        is_enough(&self.rows) && has_all && has_addresses
+        report_left_out(&self.rows) && has_all && has_addresses
     }
 
     /// Says what the log lacks. Returns whether rules ask for none of it.
@@ -289,6 +291,10 @@ impl LogRead {
             } else if !meaning.is_empty() {
                 say(format!("the log has no {what}{meaning}"));
             }
+        }
+        if needs.contains(&Need::Router) {
+            has_all = false;
+            say(NO_ROUTER);
         }
         for need in needs {
             if let Need::Flights(rule) = need {
@@ -323,13 +329,20 @@ impl LogRead {
     }
 }
 
+/// Returns each of the limits that one is made of.
+pub(crate) fn parts(limit: Limit) -> impl Iterator<Item = Limit> {
+    let words = limit.to_string();
+    let parts: Vec<_> = words.split(" and ").map(str::parse).collect();
+    parts.into_iter().flatten()
+}
+
 /// Returns whether times are too far apart to count by this limit exactly.
 pub(crate) fn is_coarse(read: &RowsRead, limit: Limit) -> bool {
-    read.resolution * 20 > limit.interval()
+    parts(limit).any(|part| read.resolution * 20 > part.interval())
 }
 
 /// Returns how the columns of a log were understood, in one line.
-pub(crate) fn understood(read: &RowsRead) -> String {
+pub(crate) fn columns_line(read: &RowsRead) -> String {
     let columns = read.columns.iter();
     let columns = columns.map(|(name, place)| format!("{} = {}", harmless(name), harmless(place)));
     let columns: Vec<_> = columns.collect();
@@ -341,7 +354,7 @@ pub(crate) fn understood(read: &RowsRead) -> String {
 }
 
 /// Says which lines are unreadable. Returns whether no more than a hundredth was left out.
-pub(crate) fn is_enough(read: &RowsRead) -> bool {
+pub(crate) fn report_left_out(read: &RowsRead) -> bool {
     for (line, text) in &read.samples {
         say(format!("line {line} is unreadable: {text}"));
     }

@@ -6,6 +6,7 @@
 //! Redis cannot be asked, and 4 if there is no such limiter.
 
 mod access_log;
+mod assumptions;
 mod check;
 mod diff;
 mod explain;
@@ -13,12 +14,11 @@ mod limiter;
 mod log;
 mod needs;
 mod out;
+mod parsers;
 mod redis;
 mod replay;
-mod rules;
 mod stage;
 mod stop;
-mod values;
 
 use std::process::ExitCode;
 

@@ -14,7 +14,13 @@ pub(crate) enum Need {
     Field(String),
     /// How long requests of this rule are in flight.
     Flights(String),
+    /// The route that serves a request.
+    Router,
 }
+
+/// What it means that no router is here.
+pub(crate) const NO_ROUTER: &str = "only a router knows the route of a request, so by `route` all \
+                                    HTTP requests of a method count as one here";
 
 /// Returns what the rules of a file ask for, which is known to be good.
 pub(crate) fn needs(file: &Value) -> BTreeSet<Need> {
@@ -72,7 +78,10 @@ fn add_key(file: &Value, by: &Value, needs: &mut BTreeSet<Need>) {
             (_, Some(("header" | "credential", name))) => Need::Field(name.to_owned()),
             (_, Some(_)) | ("shared" | "skip", _) => continue,
             ("peer", _) => Need::Column("ip"),
-            ("route", _) => Need::Column("path"),
+            ("route", _) => {
+                needs.extend(["method", "path"].map(Need::Column));
+                Need::Router
+            }
             _ if key["from"] == "client-ip" => {
                 let header = key["header"].as_str().unwrap_or("x-forwarded-for");
                 needs.insert(Need::Column("ip"));

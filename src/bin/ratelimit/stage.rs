@@ -26,8 +26,9 @@ const FORGET_EVERY: u64 = 1 << 16;
 /// The effect of the rules of a file.
 #[derive(Debug, Default)]
 pub(crate) struct Effect {
-    /// The requests that did not pass, and those that would wait for permits.
+    /// The requests that did not pass.
     pub(crate) refused: u64,
+    /// The requests that would wait for permits.
     pub(crate) waiting: u64,
     pub(crate) rules: Vec<Row>,
     /// The result of the last request.
@@ -45,7 +46,7 @@ pub(crate) struct Row {
     pub(crate) cost: u32,
     pub(crate) met: u64,
     pub(crate) refused: u64,
-    pub(crate) in_shadow: u64,
+    pub(crate) shadow_refused: u64,
     pub(crate) without_key: u64,
     /// Its callers by their hashes, and whether it refused them, or would have.
     pub(crate) callers: HashMap<u64, bool>,
@@ -106,13 +107,13 @@ impl Observer for Recorder {
                 continue;
             }
             let refused = met.result.is_refusal();
-            let in_shadow = matches!(
+            let shadow_refused = matches!(
                 met.result,
                 RuleResult::ShadowDeny | RuleResult::ShadowBanned
             );
             row.refused += u64::from(refused);
-            row.in_shadow += u64::from(in_shadow);
-            *row.callers.entry(met.key_hash()).or_default() |= refused || in_shadow;
+            row.shadow_refused += u64::from(shadow_refused);
+            *row.callers.entry(met.key_hash()).or_default() |= refused || shadow_refused;
         }
     }
 }

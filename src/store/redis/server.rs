@@ -41,8 +41,8 @@ use crate::{
 };
 
 /// The time for which this process does not rewrite a limit again. While two versions of a service
-/// run side by side, each would otherwise overwrite the other's limit with every request. So the
-/// limit changes at most twice a minute.
+/// run side by side, each would otherwise overwrite the other's limit with every request. So each
+/// process rewrites a limit at most once a minute.
 const REWRITTEN_AGAIN_AFTER: Duration = Duration::from_secs(60);
 /// The maximum number of names remembered for that. A forgotten one may be rewritten early.
 pub(super) const MOST_REWRITTEN: usize = 1024;

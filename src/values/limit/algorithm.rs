@@ -8,9 +8,9 @@ use crate::values::error::{ConfigError, bail, config_error};
 /// The algorithm that counts the permits in use.
 ///
 /// The algorithm belongs to a limiter's name, and not to its limit: all users of a name must agree
-/// on it, in every process, Rust or Java. If they disagree, or while a fleet changes from one to
-/// the other, the next call converts what is in use. That may keep permits in use for up to an
-/// interval, or grant a quota once more.
+/// on it, in every process, Rust or Java. Rules of one name that disagree on one store are a
+/// [`ConfigError`]. Processes that disagree, as while a fleet changes from one to the other, are no
+/// error: [`docs::keys`](crate::docs::keys#two-versions-on-one-key) says what they grant together.
 ///
 /// Only a sliding log has an entry for each grant. The others know their last four grants. In
 /// Redisson's format, a fixed window and slots know none: there a call is sent once, as it cannot
@@ -93,9 +93,7 @@ pub enum Algorithm {
     /// The limit is in the code alone: that of a [`Rule`](crate::Rule) or of a [`Limit::named`],
     /// sent with each call. No limiter [by its exact name](crate::RateLimiter::new) and no
     /// [shared](crate::Rule::shared) rule counts so. A changed limit applies at once: what is in
-    /// use stays in use, in whole permits, up to the new limit. A name that changes from or to
-    /// another algorithm starts with all permits free in memory, and in Redis as
-    /// [`docs::keys`](crate::docs::keys) says.
+    /// use stays in use, in whole permits, up to the new limit.
     ///
     /// Grants have no entries. A limiter in Redis knows its last four, by which it recognises a
     /// call that is sent again because its connection was lost. Permits of an unanswered call are

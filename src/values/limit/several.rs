@@ -50,8 +50,12 @@ impl Limit {
         self.shorter
     }
 
-    /// Returns it as this one is: of several limits, or of places in flight.
+    /// Returns it as this one is: of several limits, of places in flight, or by the calendar.
     pub(crate) fn like(self, other: &Self) -> Self {
+        if other.calendar.is_some() {
+            let permits = self.permits;
+            return Self { permits, ..*other };
+        }
         Self {
             shorter: other.shorter,
             in_flight: other.in_flight,

@@ -11,7 +11,7 @@ use crate::{
     macros::warning,
     store::{
         About, AnyStore,
-        rule_names::{CountsBy, Holder},
+        rule_names::{CountsBy, Differs, Holder},
     },
     sync::Once,
     values::{
@@ -107,9 +107,15 @@ struct NamedLimit {
 }
 
 /// Returns the error for two different rules of one name, which would count together.
-pub(super) fn duplicate(name: &str) -> ConfigError {
-    config_error!(Duplicate: "two rules are named {name:?} and differ in limit or key: rename one \
-        of them, or clone it if both are to be one (a `Limit::named` is a rule, too)")
+fn duplicate(name: &str, differs: Differs) -> ConfigError {
+    let settings = "limit, key, algorithm, ban or shared name";
+    match differs {
+        Differs::Here => config_error!(Duplicate: "two rules are named {name:?} and differ in \
+            {settings}: rename one of them, or clone it if both are to be one"),
+        Differs::Elsewhere => config_error!(Duplicate: "a rule of another layer on this store, or \
+            a `Limit::named`, is named {name:?} and differs in {settings}: rename one of them, or \
+            clone one layer"),
+    }
 }
 
 /// Returns whether a rule that is enforced for this percentage of keys may refuse by this limiter.
@@ -161,9 +167,8 @@ impl CompiledRule {
         for named in &limits {
             let NamedLimit { of, naming } = named;
             about.check(&label, of)?;
-            if !about.rule_names.claim(of, naming, Some(by), holder) {
-                return Err(duplicate(&of.name));
-            }
+            let claimed = about.rule_names.claim(of, naming, Some(by), holder);
+            claimed.map_err(|differs| duplicate(&of.name, differs))?;
         }
         rule.name = Some(label);
         if defaults.shadow {

@@ -173,10 +173,9 @@ impl Rule {
 
     /// Sets how permits in use are counted. Default: [`Algorithm::SlidingLog`].
     ///
-    /// The algorithm belongs to the name: every rule, process and Java peer that uses a name must
-    /// use the same one. Two rules of one name with different algorithms are a
-    /// [`ConfigError`](crate::ConfigError); a difference to other processes cannot be detected. So
-    /// is [`Algorithm::Gcra`] for a [shared](Self::shared) limit: it counts by limits of the code.
+    /// The algorithm belongs to the name: all rules, processes and Java peers that use a name must
+    /// agree on it, see [`Algorithm`]. [`Algorithm::Gcra`] for a [shared](Self::shared) limit is a
+    /// [`ConfigError`](crate::ConfigError): it counts by limits of the code.
     ///
     /// ```
     /// use tower_ratelimit::{Algorithm, Limit, key::PeerIp};
@@ -466,7 +465,7 @@ impl Rule {
     }
 
     /// Returns the place in the file that defines it.
-    fn place(&self) -> Option<String> {
+    fn line_and_name(&self) -> Option<String> {
         let line = self.line?;
         Some(format!("line {line}, rules.{}", self.label()))
     }

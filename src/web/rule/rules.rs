@@ -169,15 +169,21 @@ impl Rules {
 
     /// Returns the index of the entries, after a check that requests reach each of them.
     pub(super) fn index(&self) -> Result<Index, ConfigError> {
-        Index::new(self.patterns()?)
-            .map_err(|(late, early)| unreached(&self.entries[late].text, &self.entries[early].text))
+        Index::new(self.patterns()?).map_err(|(late, early)| {
+            let [late, early] = [late, early].map(|at| &self.entries[at].text);
+            config_error!(LimitsNothing: "the entry {late:?} is never reached, as {early:?} \
+                    before it matches the same requests: put the narrower one first, or the rules \
+                    of both into one list")
+        })
     }
 
     /// Sets the rules for all other requests. Several rules go into one list: a second call, which
     /// would replace the rules of the first, is a [`ConfigError`] when the layer is built.
     pub fn otherwise(mut self, rules: impl IntoRules) -> Self {
         if !self.otherwise.is_empty() {
-            self.replaced = Some(unreached("otherwise", "otherwise"));
+            let twice = config_error!(LimitsNothing: "`otherwise` was called twice, and the second \
+                call would replace the rules of the first: give all of them in one list");
+            self.replaced = Some(twice);
         }
         self.otherwise = rules.into_rules();
         self
@@ -235,11 +241,6 @@ impl Rules {
         self.allow.push(requests);
         self
     }
-}
-
-fn unreached(entry: &str, behind: &str) -> ConfigError {
-    config_error!(LimitsNothing: "the entry {entry:?} is never reached, as {behind:?} before it \
-        matches the same requests: put the narrower one first, or the rules of both into one list")
 }
 
 impl fmt::Debug for Rules {

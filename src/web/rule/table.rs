@@ -9,7 +9,7 @@ use http::request::Parts;
 
 use super::{
     Plan, Rule,
-    compiled::{CompiledRule, Defaults, FoundKey, duplicate},
+    compiled::{CompiledRule, Defaults, FoundKey},
     index::{Found, Index},
     list::Lists,
     pattern::rewritten,
@@ -97,10 +97,11 @@ impl CompiledRules {
         let compile = |rules: Vec<Rule>| {
             let mut labels = HashSet::new();
             if let Some(twice) = rules.iter().find(|rule| !labels.insert(rule.label())) {
-                return Err(duplicate(twice.label()));
+                bail!(Duplicate: "two rules of one entry are named {:?}: leave one out, or rename \
+                    one", twice.label());
             }
             let rules = rules.into_iter().map(|rule| {
-                let place = rule.place();
+                let place = rule.line_and_name();
                 let compiled = CompiledRule::new(rule, store, &defaults, &names);
                 compiled.map_err(|error| error.at(place))
             });

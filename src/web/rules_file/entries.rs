@@ -12,9 +12,7 @@ use toml::Spanned;
 use super::{
     RulesFile,
     keys::Keys,
-    reader::{
-        Fail, Mistake, Table, Texts, given, line_at, need, no_such, one_or_more, only_with, span,
-    },
+    reader::{Fail, Mistake, Table, Texts, given, line_at, need, no_such, one_or_more, span},
     rules::NamedRule,
 };
 use crate::web::rule::{
@@ -46,7 +44,7 @@ pub(super) struct OtherwiseFields {
 }
 
 pub(super) fn read(
-    code: &RulesFile,
+    registered: &RulesFile,
     text: &str,
     mut named: BTreeMap<String, NamedRule>,
     on: &[Spanned<Table<EntryFields>>],
@@ -56,9 +54,10 @@ pub(super) fn read(
     for entry in on {
         let fields = &entry.get_ref().0;
         let of_lists = span(&fields.by).or(span(&fields.networks));
-        let of_lists = of_lists.or(span(&fields.values));
-        only_with(false, "`[[deny]]` and `[[allow]]`", of_lists)?;
-        let pattern = pattern(code, entry)?;
+        if let Some(field) = of_lists.or(span(&fields.values)) {
+            return Err(field.fail("it belongs to `[[deny]]` and `[[allow]]`"));
+        }
+        let pattern = pattern(registered, entry)?;
         let chosen = chosen(&mut named, entry, fields.rules.as_ref())?;
         let place = format!("on[{}]", rules.entries.len());
         rules = rules.add(&place, Ok(pattern), chosen);
@@ -123,7 +122,7 @@ impl EntryFields {
 
 /// Reads an entry of a list: addresses, keys, or the conditions of `[[on]]`.
 pub(super) fn listed(
-    code: &RulesFile,
+    registered: &RulesFile,
     keys: &Keys,
     entry: &Spanned<Table<EntryFields>>,
     allows: bool,
@@ -138,7 +137,7 @@ pub(super) fn listed(
         (Some(networks), None, true) => {
             let address = keys.address(need(by, entry, "by", "\"peer\"")?)?;
             let requests = Requests::from_networks(address, one_or_more(networks)?);
-            networks.place(requests.check(allows))?;
+            networks.at_this(requests.check(allows))?;
             Ok(requests)
         }
         (None, Some(values), true) => {
@@ -149,7 +148,7 @@ pub(super) fn listed(
             if let Some(by) = by {
                 return Err(by.fail("it belongs to `networks` or `values`, which are missing"));
             }
-            Ok(Requests::matching(Ok(pattern(code, entry)?)))
+            Ok(Requests::matching(Ok(pattern(registered, entry)?)))
         }
         _ => Err(entry.fail(
             "`networks`, `values` and conditions on the request exclude each other: write an \
@@ -181,14 +180,17 @@ fn chosen(
 }
 
 /// Reads the conditions of an entry. A request must meet all of them.
-fn pattern(code: &RulesFile, entry: &Spanned<Table<EntryFields>>) -> Result<Pattern, Mistake> {
+fn pattern(
+    registered: &RulesFile,
+    entry: &Spanned<Table<EntryFields>>,
+) -> Result<Pattern, Mistake> {
     let fields = &entry.get_ref().0;
     let mut pattern = Pattern::default();
     if let Some(route) = &fields.route {
-        pattern = route.place(Pattern::route(route.get_ref()))?;
+        pattern = route.at_this(Pattern::route(route.get_ref()))?;
     }
     if let Some(grpc) = &fields.grpc {
-        pattern = grpc.place(pattern.and_grpc(grpc.get_ref()))?;
+        pattern = grpc.at_this(pattern.and_grpc(grpc.get_ref()))?;
     }
     if let Some(method) = &fields.method {
         let route = fields.route.as_ref();
@@ -201,7 +203,7 @@ fn pattern(code: &RulesFile, entry: &Spanned<Table<EntryFields>>) -> Result<Patt
         pattern = pattern.and(hosts(host)?);
     }
     if let Some(when) = &fields.when {
-        let condition = given(when, "condition", when.get_ref(), &code.conditions)?;
+        let condition = given(when, "condition", when.get_ref(), &registered.conditions)?;
         pattern = pattern.and(Arc::clone(condition));
     }
     if pattern.is_everything() {
@@ -229,7 +231,7 @@ fn methods(texts: &Spanned<Texts>) -> Result<Condition, Mistake> {
 fn hosts(texts: &Spanned<Texts>) -> Result<Condition, Mistake> {
     let mut hosts = Vec::new();
     for text in one_or_more(texts)? {
-        hosts.push(texts.place(Host::new(text))?);
+        hosts.push(texts.at_this(Host::new(text))?);
     }
     Ok(Arc::new(move |parts| {
         let asked = host_of(parts);

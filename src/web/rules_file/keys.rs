@@ -23,6 +23,15 @@ use crate::{
 /// The words that a file may use without a definition.
 pub(super) const WORDS: [&str; 6] = ["peer", "client-ip", "route", "or", "shared", "skip"];
 
+/// The keys that a file may name without a definition.
+const KNOWN: [&str; 5] = [
+    "peer",
+    "route",
+    "header:NAME",
+    "credential:NAME",
+    "constant:TEXT",
+];
+
 /// A table below `keys`.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
@@ -46,15 +55,15 @@ pub(super) struct Keys {
 
 impl Keys {
     pub(super) fn read(
-        code: &RulesFile,
+        registered: &RulesFile,
         tables: ByName<Table<KeyFields>>,
     ) -> Result<Self, Mistake> {
         let mut keys = Self {
-            all: code.keys.clone(),
+            all: registered.keys.clone(),
             addresses: BTreeMap::new(),
         };
         for (name, table) in in_order(tables) {
-            name.place(check_word("a key's name", name.get_ref()))?;
+            name.at_this(check_word("a key's name", name.get_ref()))?;
             if WORDS.contains(&name.get_ref().as_str()) {
                 let reason = format!("`{name}` means something else: choose another name");
                 return Err(name.fail(reason));
@@ -62,8 +71,8 @@ impl Keys {
             if keys.all.contains_key(name.get_ref()) {
                 return Err(name.fail(format!("the code has a key `{name}`: choose another name")));
             }
-            let key = keys.definition(code, name.get_ref(), &table)?;
-            name.place(key.check())?;
+            let key = keys.definition(registered, name.get_ref(), &table)?;
+            name.at_this(key.check())?;
             // Later definitions may be made of it.
             keys.all.insert(name.into_inner(), key);
         }
@@ -135,19 +144,19 @@ impl Keys {
             _ => match self.all.get(term) {
                 Some(key) => key.clone(),
                 None => {
-                    let mut known = vec!["peer", "route", "header:NAME", "constant:TEXT"];
+                    let mut known = KNOWN.to_vec();
                     known.extend(self.all.keys().map(String::as_str));
                     return Err(at.fail(no_such("key", term, &known)));
                 }
             },
         };
-        at.place(key.check())?;
+        at.at_this(key.check())?;
         Ok(key)
     }
 
     fn definition(
         &mut self,
-        code: &RulesFile,
+        registered: &RulesFile,
         name: &str,
         table: &Spanned<Table<KeyFields>>,
     ) -> Result<AnyKey, Mistake> {
@@ -181,7 +190,7 @@ impl Keys {
         let Some(digest) = &fields.digest else {
             return Ok(key);
         };
-        let secret = given(digest, "secret", digest.get_ref(), &code.secrets)?;
+        let secret = given(digest, "secret", digest.get_ref(), &registered.secrets)?;
         Ok(AnyKey::new(key.digest(secret)))
     }
 }
@@ -204,12 +213,12 @@ fn client_ip(table: &Spanned<Table<KeyFields>>) -> Result<ClientIp, Mistake> {
     let mut client = match (&fields.trusted, &fields.hops) {
         (Some(trusted), None) => {
             let client = ClientIp::behind(one_or_more(trusted)?);
-            trusted.place(client.check())?;
+            trusted.at_this(client.check())?;
             client
         }
         (None, Some(hops)) => {
             let client = ClientIp::hops(*hops.get_ref());
-            hops.place(client.check())?;
+            hops.at_this(client.check())?;
             client
         }
         _ => {
@@ -226,11 +235,11 @@ fn client_ip(table: &Spanned<Table<KeyFields>>) -> Result<ClientIp, Mistake> {
             "forwarded" => ForwardedHeader::Forwarded,
             _ => ForwardedHeader::Single(intern(name)),
         });
-        header.place(client.check())?;
+        header.at_this(client.check())?;
     }
     if let Some(bits) = &fields.ipv6_prefix {
         client = client.ipv6_prefix(*bits.get_ref());
-        bits.place(client.check())?;
+        bits.at_this(client.check())?;
     }
     Ok(client)
 }

@@ -199,24 +199,25 @@ impl RulesFile {
     /// not a file, is not UTF-8 or is longer than a mebibyte, and the errors of
     /// [`parse`](Self::parse).
     pub fn load(&self, path: impl AsRef<Path>) -> Result<Rules, ConfigError> {
-        self.parse(&read(path.as_ref())?)
+        self.parse(&read_text(path.as_ref())?)
     }
 
     fn read(&self, text: &str) -> Result<Rules, Mistake> {
-        let file: Document = reader::read(text)?;
-        let keys = keys::Keys::read(self, file.keys)?;
-        let named = rules::read(self, &keys, text, file.rules)?;
-        let mut rules = entries::read(self, text, named, &file.on, file.otherwise.as_ref())?;
-        for entry in &file.deny {
+        let document: Document = reader::table_of(text)?;
+        let keys = keys::Keys::read(self, document.keys)?;
+        let named = rules::named_rules(self, &keys, text, document.rules)?;
+        let mut rules =
+            entries::read(self, text, named, &document.on, document.otherwise.as_ref())?;
+        for entry in &document.deny {
             rules = rules.deny(entries::listed(self, &keys, entry, false)?);
         }
-        for entry in &file.allow {
+        for entry in &document.allow {
             rules = rules.allow(entries::listed(self, &keys, entry, true)?);
         }
-        if let Some(headers) = file.headers {
+        if let Some(headers) = document.headers {
             let styles = headers.get_ref().iter().map(header_style);
             let styles: Vec<_> = styles.collect::<Result<_, _>>()?;
-            headers.place(Fields::new(&styles))?;
+            headers.at_this(Fields::new(&styles))?;
             rules = rules.headers(styles);
         }
         Ok(rules)
@@ -260,7 +261,7 @@ fn header_style(style: &Spanned<String>) -> Result<HeaderStyle, Mistake> {
 }
 
 /// Returns the text of a file.
-fn read(path: &Path) -> Result<String, ConfigError> {
+fn read_text(path: &Path) -> Result<String, ConfigError> {
     let unreadable = |reason: String| {
         let path = path.display().to_string();
         config_error!(Unreadable: "the rules file {path:?} cannot be read: {reason}")

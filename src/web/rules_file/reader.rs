@@ -56,8 +56,8 @@ impl From<toml::de::Error> for Mistake {
 pub(super) trait Fail {
     fn fail(&self, reason: impl Display) -> Mistake;
 
-    /// Places the error of a check.
-    fn place<T>(&self, checked: Result<T, impl Display>) -> Result<T, Mistake> {
+    /// Returns the error of a check as one at this place.
+    fn at_this<T>(&self, checked: Result<T, impl Display>) -> Result<T, Mistake> {
         checked.map_err(|error| self.fail(error))
     }
 }
@@ -92,7 +92,7 @@ pub(super) fn only_with(
 }
 
 /// Reads a text, which must not begin with a byte order mark.
-pub(super) fn read<T: for<'t> Deserialize<'t>>(text: &str) -> Result<T, Mistake> {
+pub(super) fn table_of<T: for<'t> Deserialize<'t>>(text: &str) -> Result<T, Mistake> {
     let table = DeTable::parse(text)?;
     let (span, table) = (table.span(), DeValue::Table(table.into_inner()));
     let document = Spanned::new(span, table);
@@ -240,6 +240,9 @@ fn reason_of(message: &str) -> String {
 }
 
 /// Returns a message that a name is unknown, with the known or nearest names.
+///
+/// The command finds out by these words which names of the code a file needs: what the callers in
+/// this folder give for `what` are the `KINDS` of `bin/ratelimit/assumptions.rs`.
 pub(super) fn no_such(what: &str, given: &str, known: &[&str]) -> String {
     // A very long text would take long.
     let near = (known.iter().filter(|_| given.len() <= 64))

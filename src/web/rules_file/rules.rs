@@ -128,18 +128,18 @@ pub(super) struct NamedRule {
     pub(super) used: bool,
 }
 
-pub(super) fn read(
-    code: &RulesFile,
+pub(super) fn named_rules(
+    registered: &RulesFile,
     keys: &Keys,
     text: &str,
     rules: Option<Spanned<ByName<Table<RuleFields>>>>,
 ) -> Result<BTreeMap<String, NamedRule>, Mistake> {
-    let file = span(&rules).unwrap_or_default();
+    let all = span(&rules).unwrap_or_default();
     let mut named = BTreeMap::new();
     let (mut line, mut counted) = (1, 0);
     for (name, table) in rules.map(Spanned::into_inner).map_or(Vec::new(), in_order) {
-        name.place(check_rule_name(name.get_ref()))?;
-        let mut rule = rule(code, keys, name.get_ref(), &table)?;
+        name.at_this(check_rule_name(name.get_ref()))?;
+        let mut rule = rule(registered, keys, name.get_ref(), &table)?;
         // Counted on from the last rule: from the start each time would be quadratic in the text.
         let (at, used) = (name.span(), false);
         line += line_at(&text[counted..], at.start - counted) - 1;
@@ -148,20 +148,20 @@ pub(super) fn read(
         named.insert(name.into_inner(), NamedRule { at, rule, used });
     }
     if named.is_empty() {
-        Err(file.fail(NO_RULES))
+        Err(all.fail(NO_RULES))
     } else {
         Ok(named)
     }
 }
 
 fn rule(
-    code: &RulesFile,
+    registered: &RulesFile,
     keys: &Keys,
     name: &str,
     table: &Spanned<Table<RuleFields>>,
 ) -> Result<Rule, Mistake> {
     let fields = &table.get_ref().0;
-    let limit = limit_of(code, table)?;
+    let limit = limit_of(registered, table)?;
     let takes_key = match &limit {
         LimitOf::Shared(name) => name.contains("<key>"),
         _ => true,
@@ -177,7 +177,7 @@ fn rule(
     let init = fields.init.as_ref();
     rule.init = init.map(|init| limit_of_rate(fields, init)).transpose()?;
     if let Some(cost) = &fields.cost {
-        rule.cost = cost_of(code, &rule, cost)?;
+        rule.cost = cost_of(registered, &rule, cost)?;
     }
     if let Some(algorithm) = &fields.algorithm {
         let algorithms = Algorithm::ALL.map(|algorithm| (algorithm.facts().word, algorithm));
@@ -186,7 +186,7 @@ fn rule(
     rule.slots = fields.slots;
     if let Some(lease) = &fields.lease {
         let time = lease.get_ref().0;
-        lease.place(rule.check_lease(time))?;
+        lease.at_this(rule.check_lease(time))?;
         rule.lease = time;
     }
     if let Some(policy) = &fields.on_failure {
@@ -195,11 +195,11 @@ fn rule(
             OnFailure::Word(PolicyWord::Deny) => FailurePolicy::Deny,
             OnFailure::Share { local } => FailurePolicy::Local(*local),
         };
-        policy.place(of_file.check(name))?;
+        policy.at_this(of_file.check(name))?;
         rule = rule.on_failure(of_file);
     }
     if let Some(outcome) = &fields.charge_if {
-        rule.charge_if = Some(charge_if(code, outcome)?);
+        rule.charge_if = Some(charge_if(registered, outcome)?);
     }
     if let Some(table) = &fields.ban {
         rule.ban = Some(ban(name, table)?);
@@ -227,7 +227,7 @@ fn ban(rule: &str, table: &Spanned<Table<BanFields>>) -> Result<Ban, Mistake> {
     ban = (fields.r#for).map_or(ban, |Time(lasting)| ban.lasting(lasting));
     ban = (fields.doubling_to).map_or(ban, |Time(longest)| ban.doubling_to(longest));
     ban = (fields.status).map_or(ban, |status| ban.status(status));
-    table.place(ban.check(rule))?;
+    table.at_this(ban.check(rule))?;
     Ok(ban)
 }
 
@@ -246,7 +246,10 @@ fn key(keys: &Keys, by: &Spanned<Texts>) -> Result<AnyKey, Mistake> {
 }
 
 /// Reads one of `rate`, `tiers` and `shared`, with the fields that belong to it.
-fn limit_of(code: &RulesFile, table: &Spanned<Table<RuleFields>>) -> Result<LimitOf, Mistake> {
+fn limit_of(
+    registered: &RulesFile,
+    table: &Spanned<Table<RuleFields>>,
+) -> Result<LimitOf, Mistake> {
     let fields = &table.get_ref().0;
     let (tiers, shared) = (&fields.tiers, &fields.shared);
     let has_limit = shared.is_none() || fields.init.is_some();
@@ -262,10 +265,10 @@ fn limit_of(code: &RulesFile, table: &Spanned<Table<RuleFields>>) -> Result<Limi
         (Some(rate), None, None) => Ok(LimitOf::Fixed(limit_of_rate(fields, rate)?)),
         (None, Some(tiers), None) => {
             let by = need(fields.tier_by.as_ref(), table, "tier-by", "\"plan\"")?;
-            let choose = given(by, "chooser of tiers", by.get_ref(), &code.tiers)?;
+            let choose = given(by, "chooser of tiers", by.get_ref(), &registered.tiers)?;
             let mut limits = Vec::new();
             for (name, rate) in in_order(tiers.get_ref().clone()) {
-                name.place(check_rule_name(name.get_ref()))?;
+                name.at_this(check_rule_name(name.get_ref()))?;
                 limits.push((intern(name.get_ref()), limit_of_rate(fields, &rate)?));
             }
             if limits.is_empty() {
@@ -290,19 +293,19 @@ fn limit_of_rate(fields: &RuleFields, rate: &Spanned<Limit>) -> Result<Limit, Mi
         limit = limit.per_client();
     }
     match &fields.keep_alive {
-        Some(time) => time.place(limit.keep_alive(time.get_ref().0)),
+        Some(time) => time.at_this(limit.keep_alive(time.get_ref().0)),
         None => Ok(limit),
     }
 }
 
-fn cost_of(code: &RulesFile, rule: &Rule, cost: &Spanned<Cost>) -> Result<CostOf, Mistake> {
+fn cost_of(registered: &RulesFile, rule: &Rule, cost: &Spanned<Cost>) -> Result<CostOf, Mistake> {
     let methods = match cost.get_ref() {
         Cost::Fixed(permits) => {
-            cost.place(rule.check_cost(*permits))?;
+            cost.at_this(rule.check_cost(*permits))?;
             return Ok(CostOf::Fixed(*permits));
         }
         Cost::Named(name) => {
-            let by_code = given(cost, "cost", name, &code.costs)?;
+            let by_code = given(cost, "cost", name, &registered.costs)?;
             return Ok(CostOf::Parts(Arc::clone(by_code)));
         }
         Cost::ByMethod(methods) => methods,
@@ -312,7 +315,7 @@ fn cost_of(code: &RulesFile, rule: &Rule, cost: &Spanned<Cost>) -> Result<CostOf
     for (name, permits) in methods {
         // A cost of zero makes sense only for single methods.
         if *permits > 0 {
-            cost.place(rule.check_cost(*permits))?;
+            cost.at_this(rule.check_cost(*permits))?;
         }
         if name == "otherwise" {
             otherwise = *permits;
@@ -339,7 +342,7 @@ fn cost_of(code: &RulesFile, rule: &Rule, cost: &Spanned<Cost>) -> Result<CostOf
     })))
 }
 
-fn charge_if(code: &RulesFile, outcome: &Spanned<String>) -> Result<ChargeIf, Mistake> {
+fn charge_if(registered: &RulesFile, outcome: &Spanned<String>) -> Result<ChargeIf, Mistake> {
     let name = outcome.get_ref().as_str();
     match name {
         "success" => return Ok(charge::charge_if(Outcome::is_success)),
@@ -347,7 +350,7 @@ fn charge_if(code: &RulesFile, outcome: &Spanned<String>) -> Result<ChargeIf, Mi
         _ => {}
     }
     let mut known = OUTCOMES.to_vec();
-    known.extend(code.charges.keys().map(String::as_str));
-    let found = code.charges.get(name).cloned();
+    known.extend(registered.charges.keys().map(String::as_str));
+    let found = registered.charges.get(name).cloned();
     found.ok_or_else(|| outcome.fail(no_such("outcome", name, &known)))
 }

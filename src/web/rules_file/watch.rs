@@ -40,6 +40,10 @@ type Report = dyn FnMut(Result<(), &ConfigError>) + Send;
 /// An invalid or missing file changes nothing: the rules stay in force, and one warning names the
 /// line and the reason. [`report`](Self::report) receives the same, for a metric or a health check.
 ///
+/// A valid file that the layer refuses is tried again at each read, and reported again once it is in
+/// force: another layer on the store, or a limit without HTTP, has a different rule of the same
+/// name, and may go. See [`reload`](RateLimitLayer::reload).
+///
 /// # Example
 ///
 /// ```no_run
@@ -83,8 +87,9 @@ impl Watch {
         self
     }
 
-    /// Calls this closure for each new text of the file, with the result of applying it. It is
-    /// called between two reads of the file, and so should return quickly.
+    /// Calls this closure for each new text of the file, with the result of applying it, and once
+    /// more if it was refused for another layer's rules and is in force now. It is called between
+    /// two reads of the file, and so should return quickly.
     pub fn report(mut self, report: impl FnMut(Result<(), &ConfigError>) + Send + 'static) -> Self {
         self.report = Some(Box::new(report));
         self
@@ -98,19 +103,27 @@ impl Watch {
     /// file that is being applied at that moment may still take effect.
     pub async fn run(mut self) {
         let mut last = None;
+        // Set while what is refused is not the text: rules of other layers may go.
+        let mut may_pass = false;
         while self.layer.strong_count() > 0 {
-            let text = read(self.path.clone()).await;
-            if Some(&text) != last.as_ref() {
+            let text = read_text(self.path.clone()).await;
+            let is_new = Some(&text) != last.as_ref();
+            if is_new {
                 tokio::time::sleep(SETTLED).await;
-                let again = read(self.path.clone()).await;
-                if again != text {
+                if read_text(self.path.clone()).await != text {
                     continue;
                 }
+            }
+            if is_new || may_pass {
                 let (layer, file) = (Weak::clone(&self.layer), Arc::clone(&self.file));
-                let Some(applied) = apply(layer, file, again).await else {
+                let applying = apply(layer, file, text.clone(), is_new);
+                let Some((is_good, applied)) = applying.await else {
                     return;
                 };
-                self.log_and_report(applied.as_ref().copied());
+                may_pass = is_good && applied.is_err();
+                if is_new || applied.is_ok() {
+                    self.log_and_report(applied.as_ref().copied());
+                }
                 last = Some(text);
             }
             tokio::time::sleep(self.every).await;
@@ -132,19 +145,26 @@ impl Watch {
     }
 }
 
-/// Applies a text on a blocking thread, so that requests do not wait for thousands of rules.
+/// Applies a text on a blocking thread, so that requests do not wait for thousands of rules. That
+/// one is refused once more is not reported, as it is not `is_new`.
 ///
-/// Returns `None` if the layer or the runtime is gone.
+/// Returns whether the text is good, and what came of it; `None` if the layer or the runtime is
+/// gone.
 async fn apply(
     layer: Weak<LayerState>,
     file: Arc<RulesFile>,
     text: Result<String, ConfigError>,
-) -> Option<Result<(), ConfigError>> {
+    is_new: bool,
+) -> Option<(bool, Result<(), ConfigError>)> {
     let applying = tokio::task::spawn_blocking(move || {
         let rules = text.and_then(|text| file.parse(&text));
         let layer = layer.upgrade()?;
-        let rules = rules.inspect_err(|error| layer.reloaded(Some(error), Origin::File));
-        Some(rules.and_then(|rules| layer.reload(rules, Origin::File)))
+        let is_good = rules.is_ok();
+        let applied = rules.and_then(|rules| layer.replace(rules));
+        if is_new || applied.is_ok() {
+            layer.reloaded(applied.as_ref().err(), Origin::File);
+        }
+        Some((is_good, applied))
     });
     match applying.await {
         Ok(applied) => applied,
@@ -156,9 +176,9 @@ async fn apply(
     }
 }
 
-async fn read(path: PathBuf) -> Result<String, ConfigError> {
+async fn read_text(path: PathBuf) -> Result<String, ConfigError> {
     let shown = path.display().to_string();
-    let reading = tokio::task::spawn_blocking(move || super::read(&path));
+    let reading = tokio::task::spawn_blocking(move || super::read_text(&path));
     reading.await.unwrap_or_else(|_| {
         bail!(Unreadable: "the rules file {shown:?} cannot be read: the runtime is shutting down")
     })

@@ -84,7 +84,7 @@ fn is_duplicate(error: &ConfigError) -> bool {
     error.kind() == ConfigErrorKind::Duplicate
         && error
             .reason()
-            .starts_with("two rules are named \"all\" and differ in limit or key")
+            .starts_with("a rule of another layer on this store, or a `Limit::named`, is named")
 }
 
 /// Names are the layer's as long as it has the rules, and no longer.
@@ -105,6 +105,31 @@ async fn names_go_with_the_rules() {
         .reload(Rules::new().otherwise(all(9).named("other")))
         .unwrap();
     assert!(build(3).is_ok());
+}
+
+/// A request keeps the rules that it met until it is decided, and a layer's own rules are never in
+/// its way.
+#[tokio::test]
+async fn a_request_may_be_decided_by_rules_of_several_reloads_ago() {
+    let reloads = Arc::new(Mutex::new(None::<RateLimitLayer>));
+    let during = Arc::clone(&reloads);
+    // The key is looked for while the request has the rules.
+    let key = FromParts(move |_: &Parts| {
+        if let Some(layer) = during.lock().unwrap().take() {
+            for permits in 4..8 {
+                layer.reload(rules(permits)).unwrap();
+            }
+        }
+        Some("all")
+    });
+    let by_key = Limit::per_minute(3).by(key).named("reloads");
+    let layer = serving(
+        &MemoryStore::new(),
+        Rules::new().otherwise([all(3), by_key]),
+    );
+    *reloads.lock().unwrap() = Some(layer.clone());
+    assert_eq!(met(&layer, get()).await.len(), 2);
+    assert_eq!(met(&layer, get()).await, one("all", 7, 5));
 }
 
 /// A file that is read again makes the same rules, whatever its keys consist of.
@@ -137,7 +162,7 @@ fn a_file_is_the_same_rules_each_time_it_is_read() {
         first.reload(read("3/1m")).unwrap();
         second.reload(read("3/1m")).unwrap();
         let other = build("4/1m").unwrap_err().to_string();
-        assert!(other.contains("differ in limit or key"), "{by}: {other}");
+        assert!(other.contains("and differs in limit, key"), "{by}: {other}");
     }
 }
 
@@ -247,7 +272,7 @@ async fn an_error_found_by_the_store_has_the_line() {
         .rules(parsed.clone())
         .build();
     let error = built.unwrap_err();
-    let expected = "line 1, rules.all: two rules are named \"all\"";
+    let expected = "line 1, rules.all: a rule of another layer on this store";
     assert!(error.to_string().starts_with(expected), "{error}");
     layer.reload(parsed).unwrap();
     assert_eq!(met(&layer, get()).await, one("all", 4, 3));

@@ -5,7 +5,10 @@ use std::{fs, os::unix::fs::symlink, path::Path, path::PathBuf, thread::ThreadId
 
 use http::request::Parts;
 use tokio::{sync::mpsc, task::JoinHandle, time::timeout};
-use tower_ratelimit::key::{Key, KeyTraits, NoKey};
+use tower_ratelimit::{
+    key::{Key, KeyTraits, NoKey},
+    observe::{Observer, StateChange},
+};
 
 /// Longer than anything here takes, on the busiest machine.
 const TIMEOUT: Duration = Duration::from_secs(60);
@@ -42,9 +45,23 @@ fn text(permits: u64) -> String {
 
 /// A layer of another rule that watches a file, and the reports that it received.
 struct Watched {
+    store: MemoryStore,
+    /// The observed reloads that were refused.
+    refused: Arc<AtomicUsize>,
     layer: RateLimitLayer,
     reports: mpsc::UnboundedReceiver<Option<String>>,
     task: JoinHandle<()>,
+}
+
+/// Counts the reloads that were refused.
+#[derive(Debug)]
+struct Refused(Arc<AtomicUsize>);
+
+impl Observer for Refused {
+    fn changed(&self, change: &StateChange<'_>) {
+        let is_refused = matches!(change, StateChange::Rules { refused, .. } if refused.is_some());
+        self.0.fetch_add(usize::from(is_refused), Ordering::Relaxed);
+    }
 }
 
 impl Watched {
@@ -54,13 +71,19 @@ impl Watched {
 
     fn of(file: RulesFile, path: &Path) -> Self {
         let before = Limit::per_hour(1).by(PeerIp).named("before");
-        let layer = RateLimitLayer::new(&MemoryStore::new(), before);
+        let store = MemoryStore::new();
+        let refused = Arc::new(AtomicUsize::new(0));
+        let observer = Refused(Arc::clone(&refused));
+        let layer = RateLimitLayer::builder(&store).otherwise(before);
+        let layer = layer.observe(Arc::new(observer)).build().unwrap();
         let (sender, reports) = mpsc::unbounded_channel();
         let watch = layer.watch(file, path).every(Duration::from_millis(1));
         let watch = watch.report(move |result| {
             sender.send(result.err().map(ToString::to_string)).unwrap();
         });
         Self {
+            store,
+            refused,
             layer,
             reports,
             task: tokio::spawn(watch.run()),
@@ -211,4 +234,32 @@ async fn the_watch_ends_with_the_layer_and_leaves_the_rules() {
     watched.task.abort();
     let _ = layer(file().load(folder.limits()).unwrap());
     assert_eq!(watched.permits().await, 10);
+}
+
+/// Another layer's rules of the name are in the way: the file is tried until they are gone, and
+/// that is said once.
+#[tokio::test]
+async fn a_file_is_tried_until_the_rules_of_another_layer_are_gone() {
+    let folder = Folder::new(&text(10));
+    let mut watched = Watched::new(&folder.limits());
+    assert_eq!(watched.next_report().await, None);
+    let other = file().load(folder.limits()).unwrap();
+    let other = RateLimitLayer::builder(&watched.store).rules(other);
+    let other = other.build().unwrap();
+    fs::write(folder.limits(), text(20)).unwrap();
+    watched.next_mistake("a rule of another layer").await;
+    // As long as another watch takes to see three changes, nothing is said again.
+    let elsewhere = folder.join("other.toml");
+    fs::write(&elsewhere, text(1)).unwrap();
+    let mut beside = Watched::new(&elsewhere);
+    for permits in 2..5 {
+        assert_eq!(beside.next_report().await, None);
+        fs::write(&elsewhere, text(permits)).unwrap();
+    }
+    assert!(watched.reports.is_empty());
+    assert_eq!(watched.permits().await, 10);
+    drop(other);
+    assert_eq!(watched.next_report().await, None);
+    assert_eq!(watched.permits().await, 20);
+    assert_eq!(watched.refused.load(Ordering::Relaxed), 1);
 }

@@ -123,8 +123,9 @@ fn a_name_has_one_limit_while_it_is_in_use() {
     refuses(keyed(Limit::per_hour(6)));
     let rule = |limit: Limit| limit.by(FromHeader::new("x-key")).named("mails");
     let build = |rule: Rule| RateLimitLayer::builder(&store).otherwise(rule).build();
-    let said = "two rules are named \"mails\" and differ in limit or key: rename one of them, \
-                or clone it if both are to be one (a `Limit::named` is a rule, too)";
+    let said = "a rule of another layer on this store, or a `Limit::named`, is named \"mails\" and \
+                differs in limit, key, algorithm, ban or shared name: rename one of them, or clone \
+                one layer";
     mistake(
         build(rule(Limit::per_hour(6))),
         ConfigErrorKind::Duplicate,

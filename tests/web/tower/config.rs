@@ -13,10 +13,19 @@ fn otherwise(rules: impl IntoRules) -> Result<RateLimitLayer, ConfigError> {
         .build()
 }
 
+/// Another rule of the name is in the way, in the same layer.
 #[track_caller]
 fn assert_duplicate(built: Result<RateLimitLayer, ConfigError>, name: &str) {
-    let said = format!("two rules are named {name:?} and differ in limit or key: ");
+    let said = format!("two rules are named {name:?} and differ in limit, key, algorithm, ban");
     mistake(built, ConfigErrorKind::Duplicate, &said);
+}
+
+/// One is in the way that is not in the same layer.
+#[track_caller]
+fn assert_used_elsewhere(built: Result<RateLimitLayer, ConfigError>) {
+    let said = "a rule of another layer on this store, or a `Limit::named`, is named \"default\" \
+                and differs in limit, key, algorithm, ban or shared name";
+    mistake(built, ConfigErrorKind::Duplicate, said);
 }
 
 /// The kind and the text of a mistake, see `mistakes.toml`.
@@ -350,8 +359,13 @@ fn the_rules_of_an_entry_have_different_names() {
             .build()
     };
     let twice = vec![by_key(1), by_key(1)];
-    assert_duplicate(otherwise(twice.clone()), "default");
-    assert_duplicate(build(Rules::new().on_grpc("a.B/C", twice)), "default");
+    for built in [
+        otherwise(twice.clone()),
+        build(Rules::new().on_grpc("a.B/C", twice)),
+    ] {
+        let said = "two rules of one entry are named \"default\": leave one out";
+        mistake(built, ConfigErrorKind::Duplicate, said);
+    }
     let different = [by_key(1).named("second"), by_key(2).named("hour")];
     assert!(otherwise(different).is_ok());
     assert!(otherwise([by_key(1)]).is_ok());
@@ -364,13 +378,13 @@ fn one_name_is_one_rule_on_all_layers_of_a_store() {
     let first = build(by_key(1)).unwrap();
     let same = build(by_key(1)).unwrap();
     // Another limit.
-    assert_duplicate(build(by_key(2)), "default");
+    assert_used_elsewhere(build(by_key(2)));
     let other_key = Limit::per_hour(1).by(FromHeader::new("x-other"));
     // Another key.
-    assert_duplicate(build(other_key.clone()), "default");
+    assert_used_elsewhere(build(other_key.clone()));
     // Another way to count.
-    let window = by_key(1).algorithm(Algorithm::FixedWindow);
-    assert_duplicate(build(window), "default");
+    assert_used_elsewhere(build(by_key(1).algorithm(Algorithm::FixedWindow)));
+    assert_used_elsewhere(build(by_key(1).ban(tower_ratelimit::Ban::after(3))));
     assert!(build(by_key(2).named("second")).is_ok());
     assert!(otherwise(by_key(2)).is_ok(), "another store");
     let clone = RateLimitLayer::builder(&store.clone()).otherwise(by_key(2));
@@ -379,7 +393,7 @@ fn one_name_is_one_rule_on_all_layers_of_a_store() {
     // Services hold the layer; the name is free when the last of them is gone.
     let service = first.layer(Inner::default());
     drop((first, same));
-    assert_duplicate(build(other_key.clone()), "default");
+    assert_used_elsewhere(build(other_key.clone()));
     drop(service);
     assert!(build(other_key).is_ok());
 }

@@ -66,7 +66,9 @@ fn every_entry_is_reached() {
 #[test]
 fn the_rules_of_otherwise_are_not_lost() {
     let twice = builder().otherwise(rule()).otherwise(rule().named("other"));
-    assert_unreachable(twice, "otherwise", "otherwise");
+    let said = "`otherwise` was called twice, and the second call would replace the rules of the \
+                first: give all of them in one list";
+    mistake(twice.build(), ConfigErrorKind::LimitsNothing, said);
     let list = builder().otherwise([rule(), rule().named("other")]);
     assert!(list.build().is_ok());
 }

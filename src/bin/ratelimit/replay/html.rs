@@ -9,7 +9,7 @@ use super::{
     report::{BUSIEST, busiest, candidates, conclusion, notes, size},
 };
 use crate::{
-    log::understood,
+    log::columns_line,
     out::{Field, cells},
 };
 
@@ -33,7 +33,7 @@ fn write(page: &mut String, report: &Report) -> fmt::Result {
     write!(
         page,
         "{HEAD}{}<p>{}",
-        text(&understood(&report.read)),
+        text(&columns_line(&report.read)),
         size(report)
     )?;
     if let (Some(first), Some(last)) = (report.read.first_ms, report.read.last_ms) {

@@ -28,10 +28,10 @@ use self::{
 use crate::{
     Stop,
     access_log::{OWN, Rows},
-    log::{self, Columns, is_enough, request, understood},
+    assumptions::Assumptions,
+    log::{self, Columns, columns_line, report_left_out, request},
     out::{Format, in_file, table},
-    rules::Assumptions,
-    values,
+    parsers,
 };
 
 /// Replay an access log against limits, to choose one of them.
@@ -108,7 +108,7 @@ pub(crate) struct Arguments {
     ///
     /// Looks for the smallest limit that touches fewer callers. With `--rules` for that of each
     /// rule, in several readings, and only if it is given.
-    #[arg(long, value_parser = values::share, value_name = "SHARE")]
+    #[arg(long, value_parser = parsers::share, value_name = "SHARE")]
     share: Option<f64>,
     #[command(flatten)]
     columns: Columns,
@@ -140,7 +140,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<bool, Stop> {
         fs::write(path, html::page(&report)).map_err(in_file(path))?;
     }
     arguments.format.print(&page(&report), json!(report))?;
-    Ok(is_enough(&report.read))
+    Ok(report_left_out(&report.read))
 }
 
 /// Replays the log against limits.
@@ -192,7 +192,7 @@ fn client_of(client: &ClientIp, fields: &[Option<Cow<'_, str>>]) -> Option<Strin
 
 /// Returns a report as it is printed on a page.
 fn page(report: &Report) -> String {
-    let columns = understood(&report.read);
+    let columns = columns_line(&report.read);
     let table_of_limits = table(&candidates(report));
     let mut page = format!("{columns}\n{}\n\n{table_of_limits}\n", size(report));
     for smallest in &report.smallest {

@@ -1,19 +1,19 @@
 //! Replays a log through a file of rules, and finds their smallest limits by replaying it again, so
 //! that costs and the other rules of a request count.
 
-use std::{fs, ops::Range, path::Path};
+use std::{ops::Range, path::Path};
 
 use serde_json::json;
 use toml::de::DeTable;
-use tower_ratelimit::RulesFile;
+use tower_ratelimit::{Limit, RulesFile};
 
 use super::{limits::Search, report::ASSUMED};
 use crate::{
     Stop,
-    log::{Columns, understood},
+    assumptions::{Assumptions, read_text, read_toml},
+    log::{Columns, columns_line, parts},
     needs::needs,
-    out::{Field, Format, counted, objects, table},
-    rules::{Assumptions, read_toml},
+    out::{Field, Format, counted, objects, say, table},
     stage::{Row, Stage},
 };
 
@@ -42,7 +42,7 @@ pub(super) fn replay(
             ("limit", json!(row.limit())),
             ("requests", json!(row.met)),
             ("refused", json!(row.refused)),
-            ("shadow_refused", json!(row.in_shadow)),
+            ("shadow_refused", json!(row.shadow_refused)),
             ("without_key", json!(row.without_key)),
             ("callers", json!(row.touched())),
             ("approximate", json!(read.is_too_coarse(row))),
@@ -53,7 +53,7 @@ pub(super) fn replay(
     object["rules"] = objects(&rows);
     let (refused, waiting) = (effect.refused, effect.waiting);
     let requests = counted(read.rows.requests, "request");
-    let mut words = format!("{}\n\n{}\n", understood(&read.rows), table(&rows));
+    let mut words = format!("{}\n\n{}\n", columns_line(&read.rows), table(&rows));
     words += &format!("{refused} of {requests} refused.\n");
     if waiting > 0 {
         words += &format!("{waiting} would wait for permits, not counted further.\n");
@@ -83,16 +83,33 @@ fn smallest(
     rows: &[Row],
     share: f64,
 ) -> Result<Vec<Vec<Field>>, Stop> {
-    let text = fs::read_to_string(rules).map_err(|error| error.to_string())?;
-    let text = text.trim_start_matches('\u{feff}');
-    let limits = rows.iter().filter_map(|row| OneLimit::of(row, text, share));
-    let mut limits: Vec<_> = limits.collect();
+    let text = &read_text(rules)?;
+    let mut limits = Vec::new();
+    for row in rows {
+        match OneLimit::of(row, text, share) {
+            Some(limit) => limits.push(limit),
+            None => say(format!(
+                "no smallest limit of {:?} is searched for, as its limit is not one rate",
+                row.name
+            )),
+        }
+    }
     loop {
         let mut stages = Vec::new();
-        for (place, limit) in limits.iter().enumerate() {
+        for (place, limit) in limits.iter_mut().enumerate() {
+            let top = limit.search.permits;
             for permits in limit.search.tried() {
-                let rules = file.parse(&limit.change(text, permits))?;
-                stages.push((place, permits, Stage::new(rules)?));
+                let rules = file.parse(&limit.change(text, permits));
+                match rules.and_then(Stage::new) {
+                    Ok(stage) => stages.push((place, permits, stage)),
+                    Err(error) => {
+                        // As fewer than a request costs are.
+                        limit.search.refused(permits);
+                        if permits == top {
+                            say(format!("no smallest limit of {:?}: {error}", limit.name));
+                        }
+                    }
+                }
             }
         }
         if stages.is_empty() {
@@ -124,15 +141,19 @@ impl OneLimit {
     fn of(row: &Row, text: &str, share: f64) -> Option<Self> {
         let file = DeTable::parse(text).ok()?.into_inner();
         let rule = file.get("rules")?.get_ref().get(&*row.name)?;
-        // What is in flight, no run finds.
-        let known = row.limit.filter(|limit| !limit.is_in_flight())?;
-        let limit = row.limit();
-        let (_, interval) = limit.split_once('/')?;
+        let rate = rule.get_ref().get("rate")?;
+        let limit: Limit = rate.get_ref().as_str()?.parse().ok()?;
+        // What is in flight, no run finds; several limits have no one number.
+        if limit.is_in_flight() || parts(limit).nth(1).is_some() {
+            return None;
+        }
+        let words = limit.to_string();
+        let (_, interval) = words.split_once('/')?;
         // GCRA counts no more than one in a microsecond.
-        let micros = u64::try_from(known.interval().as_micros()).unwrap_or(MOST);
+        let micros = u64::try_from(limit.interval().as_micros()).unwrap_or(MOST);
         Some(Self {
             name: row.name.clone(),
-            rate: rule.get_ref().get("rate")?.span(),
+            rate: rate.span(),
             interval: interval.to_owned(),
             search: Search::new(row.callers.len() as u64, share, micros.min(MOST)),
         })

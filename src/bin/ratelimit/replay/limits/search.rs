@@ -14,8 +14,8 @@ pub(crate) struct Search {
     pub(crate) below: u64,
     /// The smallest permits that touch few enough.
     pub(crate) permits: u64,
-    /// By permits, the callers that runs touched.
-    runs: BTreeMap<u64, u64>,
+    /// By permits, the callers that runs touched; `None` if there can be no such limit.
+    runs: BTreeMap<u64, Option<u64>>,
 }
 
 impl Search {
@@ -44,12 +44,18 @@ impl Search {
 
     /// Takes how many callers a run has touched.
     pub(crate) fn found(&mut self, permits: u64, touched: u64) {
-        self.runs.insert(permits, touched);
+        self.runs.insert(permits, Some(touched));
         if touched <= self.few {
             self.permits = self.permits.min(permits);
         } else {
             self.below = self.below.max(permits);
         }
+    }
+
+    /// Takes that there can be no limit of so many permits, nor of fewer.
+    pub(crate) fn refused(&mut self, permits: u64) {
+        self.runs.insert(permits, None);
+        self.below = self.below.max(permits);
     }
 
     /// Returns whether no permits are left between both ends.
@@ -59,14 +65,14 @@ impl Search {
 
     /// Returns whether a run has shown what it touches, or none is needed.
     pub(super) fn is_known(&self, permits: u64) -> bool {
-        self.callers == 0 || self.touched(permits).is_some()
+        self.callers == 0 || permits == 0 || self.runs.contains_key(&permits)
     }
 
     /// Returns the callers that it touches, if that is known.
     pub(crate) fn touched(&self, permits: u64) -> Option<u64> {
         match permits {
             0 => Some(self.callers),
-            permits => self.runs.get(&permits).copied(),
+            permits => self.runs.get(&permits).copied().flatten(),
         }
     }
 }

@@ -11,7 +11,7 @@ use tower_ratelimit::{
 
 use crate::{
     out::{in_file, say},
-    values::fixed,
+    parsers::fixed,
 };
 
 /// Values in place of those that code defines: assumed and listed, or fixed.
@@ -168,10 +168,15 @@ impl Assumptions {
     }
 }
 
+/// Reads the text of a file, without a byte order mark.
+pub(crate) fn read_text(path: &Path) -> Result<String, String> {
+    let text = fs::read_to_string(path).map_err(in_file(path))?;
+    Ok(text.trim_start_matches('\u{feff}').to_owned())
+}
+
 /// Reads a file as a table.
 pub(crate) fn read_toml(path: &Path) -> Result<Value, String> {
-    let text = fs::read_to_string(path).map_err(in_file(path))?;
-    toml::from_str(text.trim_start_matches('\u{feff}')).map_err(in_file(path))
+    toml::from_str(&read_text(path)?).map_err(in_file(path))
 }
 
 fn value_of<'f, T>(fixed: &'f [(String, T)], name: &str) -> Option<&'f T> {

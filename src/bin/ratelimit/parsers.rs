@@ -1,4 +1,4 @@
-//! Values of options, as users write them.
+//! Parses the values of options, as users write them.
 
 use std::{str::FromStr, time::Duration};
 
