@@ -92,7 +92,7 @@ async fn live(&(rate, interval, ref steps): &Input, leased: &RefCell<u64>) {
             Step::Settle(which, keep) if !held.is_empty() => {
                 let at = which % held.len();
                 let grant = &mut held[at];
-                if std::mem::replace(&mut grant.settled, true) {
+                if mem::replace(&mut grant.settled, true) {
                     continue;
                 }
                 world.processes[grant.process].settle(grant.receipt.clone(), keep);
