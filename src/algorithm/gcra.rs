@@ -77,7 +77,7 @@ impl Counter for Gcra {
     #[inline(always)]
     fn begin(&mut self, call: &CallContext, _wanted: i64) -> i64 {
         let pace = Pace::of_call(call);
-        pace.left(self.count_by(&pace, call.now))
+        pace.left(self.corrected_backlog(&pace, call.now))
     }
 
     #[inline(always)]
@@ -117,7 +117,7 @@ impl Counter for Gcra {
 
     fn available(&mut self, call: &CallContext) -> Result<i64, ErrorKind> {
         let pace = Pace::of_call(call);
-        Ok(pace.left(self.count_by(&pace, call.now)))
+        Ok(pace.left(self.corrected_backlog(&pace, call.now)))
     }
 
     fn release(&mut self, call: &CallContext, wanted: i64) -> Result<i64, ErrorKind> {
@@ -139,7 +139,7 @@ impl Counter for Gcra {
     /// no longer.
     fn charge(&mut self, call: &CallContext, permits: u32) -> i64 {
         let (pace, now) = (self.pace().unwrap_or(Pace::of_call(call)), call.now);
-        let backlog = self.count_by(&pace, now);
+        let backlog = self.corrected_backlog(&pace, now);
         let most = backlog.max(2 * pace.whole());
         let backlog = backlog.saturating_add(pace.cost(permits.into())).min(most);
         self.write(&pace, backlog, 0, now);
@@ -166,7 +166,7 @@ impl Gcra {
     /// Returns how far TAT lies ahead by this limit, after it was set back from where only a clock
     /// that was set back can have left it: further than a debt. A caller's clock proves nothing.
     #[inline(always)]
-    fn count_by(&mut self, pace: &Pace, now: Now) -> i64 {
+    fn corrected_backlog(&mut self, pace: &Pace, now: Now) -> i64 {
         let Some(state) = self.stored else {
             return 0;
         };
@@ -235,7 +235,7 @@ impl Gcra {
         let (Some(state), Some(pace)) = (self.stored, self.pace()) else {
             return 0;
         };
-        let backlog = self.count_by(&pace, now);
+        let backlog = self.corrected_backlog(&pace, now);
         // What was given back since may have been before them, and has brought them forward by as
         // much.
         let since = (state.tat.given - tat.given).rem_euclid(WRAP);

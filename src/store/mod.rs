@@ -35,8 +35,8 @@
 //!   caller that leaves can give back a grant that it has not learnt of.
 //! - A refusal is kept only if no listener was called for any of its names since its call began.
 //! - A lease is used only if its limiter has not changed since it was asked for.
-//! - A verb ends leases before it is sent, and what they give back goes first, so that it finds
-//!   their permits free. When it is over, the [`Listeners`] are called before its caller knows: the
+//! - A verb ends leases before it is sent, and what they give back mostly goes first, so that it
+//!   finds their permits free. When it is over, the [`Listeners`] are called before its caller knows: the
 //!   deny cache drops refusals, leases end, and those who wait ask again. They are called in this
 //!   order, so that a caller that asks again meets nothing stale.
 //! - A settlement drops the refusals of its limiter before [`settle`](Calls::settle) returns, if

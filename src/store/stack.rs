@@ -369,7 +369,7 @@ impl<S: Decide> AnyStore for Remote<S> {
             let managed = match check_timer() {
                 Ok(()) => {
                     if self.leasing.end_changed(name, &op) {
-                        // What it gives back is sent by tasks, which go first.
+                        // What it gives back is sent by tasks, which mostly go first.
                         tokio::task::yield_now().await;
                     }
                     self.server.manage(&limiter, &op).await

@@ -282,7 +282,7 @@ impl Charge {
     }
 
     /// Returns the mark of the grant, to the first caller of all with a copy of the charge.
-    pub(crate) fn settle(&self) -> Option<Taken> {
+    pub(crate) fn claim_mark(&self) -> Option<Taken> {
         let (taken, settled) = self.taken.as_ref()?;
         settled.is_first().then_some(*taken)
     }

@@ -20,7 +20,7 @@ pub use manual::ManualClock;
 #[cfg(any(test, feature = "test-util"))]
 mod manual;
 
-/// Milliseconds since the Unix epoch: the scores of a log in Redis.
+/// Milliseconds: a length, or a time since the Unix epoch, such as the scores of a log in Redis.
 pub(crate) type Millis = u64;
 
 /// The clock that limits are counted by.

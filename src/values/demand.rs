@@ -69,7 +69,7 @@ impl MaxWait {
 }
 
 impl Demand {
-    /// Returns what a limiter without HTTP asks for.
+    /// Returns a demand that wants the permits left, and hands errors to its caller.
     pub(crate) fn new(charges: Charges, max_wait: Option<MaxWait>) -> Self {
         Self {
             charges,

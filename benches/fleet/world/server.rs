@@ -143,7 +143,7 @@ impl Node {
         let begins = self.works(at, cost::SETTLE);
         self.commands += 1;
         let now = now_of(&receipt.limiter, begins);
-        let taken = receipt.settle();
+        let taken = receipt.claim_mark();
         let limiter = self.limiter(&receipt.limiter);
         // A limiter without a limit has nothing to settle.
         let _ = limiter.settle(receipt, taken, keep, now);

@@ -1,4 +1,4 @@
-//! This crate beside its peers: the same work on the same Redis in one run. See `../../README.md`.
+//! This crate beside its peers: the same work on the same Redis in one run. See `../../HOW.md`.
 
 mod checks;
 mod contest;

@@ -76,7 +76,7 @@ pub(super) struct Correction {
 
 impl Correction {
     pub(super) fn new(receipt: Charge, keep: u32) -> Self {
-        let mark = receipt.settle();
+        let mark = receipt.claim_mark();
         Self {
             receipt,
             keep,

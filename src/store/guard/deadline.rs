@@ -8,7 +8,7 @@ use crate::values::{clock, decision::Decision, demand::Demand, error::Error};
 /// Limits the time that callers wait.
 ///
 /// If it gives a call up, it does not give back what the call may have taken: only the fallback
-/// knows whether it admits the caller, which then stays charged.
+/// knows whether a share of the limit admits the caller, which then stays charged.
 pub(crate) struct Deadline {
     nodes: Arc<Nodes>,
 }

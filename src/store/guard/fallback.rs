@@ -132,8 +132,8 @@ impl<L: StandIn> Fallback<L> {
     /// Returns the answer to a caller whose call was given up at its deadline. The call may still
     /// have taken permits.
     ///
-    /// If the request is admitted here, those permits stay taken, and are settled with what is
-    /// counted here. Everything else that it asked for is given back. (Callers that wait for
+    /// If a share of the limit admits the request, those permits stay taken, and are settled with
+    /// what is counted here. Everything else that it asked for is given back. (Callers that wait for
     /// permits, and lists that take several calls, have given back when they were given up.)
     fn after_giving_up(
         &self,

@@ -58,7 +58,7 @@ impl Shared {
 
     /// Charges the permits that a receipt's grant used beyond its own, to a name without a place.
     pub(super) fn owe(&self, receipt: &Charge, keep: u32, now: Now) {
-        let is_settled = receipt.taken.is_some() && receipt.settle().is_none();
+        let is_settled = receipt.taken.is_some() && receipt.claim_mark().is_none();
         let more = keep.saturating_sub(receipt.permits);
         if !is_settled {
             self.charge_untracked(&receipt.limiter, &[(now.score(), more)]);

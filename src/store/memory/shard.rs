@@ -174,7 +174,9 @@ impl StoredLimiter {
 
     /// Settles a grant at `keep` permits. Returns how many were credited; below zero, charged.
     pub(super) fn settle(&mut self, receipt: &Charge, keep: u32, now: Now) -> i64 {
-        let settled = self.limiter.settle(receipt, receipt.settle(), keep, now);
+        let settled = self
+            .limiter
+            .settle(receipt, receipt.claim_mark(), keep, now);
         if !self.is_by(receipt.of()) {
             // It went by the receipt's slots.
             self.by = Weak::new();

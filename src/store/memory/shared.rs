@@ -48,7 +48,7 @@ pub(crate) struct Shared {
 }
 
 impl Decide for Shared {
-    /// Decides, unless its caller would wait where there is no room.
+    /// Decides for callers that do not wait for permits. All others go through the outbox.
     fn decide_at_once(&self, demand: &mut Demand) -> Option<Result<Decision, Error>> {
         let (id, exact) = (self.next_id(), demand.wants_remaining);
         let waits = demand.max_wait.is_some();

@@ -47,7 +47,13 @@ impl Refused {
     fn strikes(&self, ban: Option<Ban>, before: &Found) -> (Carried, i64) {
         let number = u32::try_from(self.0.len()).unwrap_or(u32::MAX);
         let last = ban.and_then(|ban| self.banning(&ban, before).copied());
-        (Carried { number, age: 0 }, last.unwrap_or_default().1)
+        (
+            Carried {
+                number,
+                ..Carried::default()
+            },
+            last.unwrap_or_default().1,
+        )
     }
 
     /// Returns the place of the first caller that is banned, by a ban that stood so `before` they

@@ -61,9 +61,9 @@ impl InCommand {
 }
 
 impl Server {
-    /// Decides for the first of these callers: all of them, unless they wait for permits and ask
-    /// for different numbers, as one that waits must not pass another, or are more than 64. They
-    /// may have asked before, and ask `again`.
+    /// Decides for the first of these callers: at most 64, and of those that wait for permits only
+    /// the ones that ask for as many as the first, as none of them may pass another. They may have
+    /// asked before, and ask `again`.
     pub(super) async fn call_own(
         &self,
         run: &[Demand],
@@ -141,16 +141,19 @@ impl Server {
             }
             _ => Ok(Value::Nil),
         };
-        let mut replies = match outcome {
-            Ok(reply) => joined.replies(reply).into_iter(),
-            Err(failure) => {
-                let each = runs.iter().map(|run| self.not_joined(run, &failure));
-                return each.collect();
+        let mut replies = outcome.map(|reply| joined.replies(reply).into_iter());
+        let each = runs.iter().zip(asked).map(|(run, asked)| {
+            let answered = match (&asked, &mut replies) {
+                (Ok(asked), Ok(replies)) => self.read_joint(run, asked, replies.next().flatten()),
+                (Err(error), Ok(_)) => Answered::Decided(Err(error.clone())),
+                (_, Err(failure)) => self.not_joined(run, failure),
+            };
+            if let (Answered::Apart { was_sent: false }, Ok(asked)) = (&answered, &asked)
+                && let Some((first, bans)) = run.first().zip(asked.bans.as_ref())
+            {
+                self.bans.put_back(first, bans);
             }
-        };
-        let each = runs.iter().zip(asked).map(|(run, asked)| match asked {
-            Ok(asked) => self.read_joint(run, &asked, replies.next().flatten()),
-            Err(error) => Answered::Decided(Err(error)),
+            answered
         });
         each.collect()
     }

@@ -133,8 +133,7 @@ impl Calls for Server {
         self.call_joint(runs).await
     }
 
-    /// Those in our own format that one server has. Of one on a Cluster, others are in different
-    /// hash slots.
+    /// Those in our own format, on one server. On a Cluster none: their hash slots differ.
     fn joins(&self, demand: &Demand) -> Option<Joins> {
         let mut charges = demand.charges();
         let goes = |charge: &Charge| {

@@ -66,7 +66,8 @@ pub(super) struct CompiledRule {
     pub(super) rule: Rule,
     /// One for each tier, or a single one. Never empty.
     limits: Vec<NamedLimit>,
-    /// The rule's own; those of its limit unless it has tiers.
+    /// What logs and observers show of the rule: that of its only limit, or with tiers one that is
+    /// made for it.
     pub(super) of: Arc<CompiledLimit>,
     pub(super) max_wait: Option<MaxWait>,
     /// The place of the first rule of its entry that finds the same key.
@@ -101,7 +102,7 @@ impl FoundKey {
 
 /// One limit of a rule, with the way it names limiters.
 struct NamedLimit {
-    /// By the stored limit, if each request determines its own.
+    /// Its limit is the stored one where a closure chooses it by the request.
     of: Arc<CompiledLimit>,
     naming: Naming,
 }

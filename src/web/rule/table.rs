@@ -299,7 +299,7 @@ impl CompiledRules {
                 }
                 Err(missing) => {
                     if let Some(refusal) = rule.refuse(missing, parts) {
-                        return Some(self.refuses(refusal, Some(rule)));
+                        return Some(self.report_refusal(refusal, Some(rule)));
                     }
                 }
             }
@@ -323,12 +323,12 @@ impl CompiledRules {
         charged_by.is_some()
     }
 
-    fn passes(&self, result: RequestResult) -> Plan {
+    fn report_pass(&self, result: RequestResult) -> Plan {
         self.report(result, None);
         Plan::Pass
     }
 
-    fn refuses(&self, refusal: Refusal, rule: Option<&CompiledRule>) -> Plan {
+    fn report_refusal(&self, refusal: Refusal, rule: Option<&CompiledRule>) -> Plan {
         self.report(refusal.result(), rule);
         Plan::Refuse(refusal)
     }
@@ -374,8 +374,8 @@ impl CompiledRules {
             None
         };
         match self.listed(parts, rewritten.as_ref()) {
-            Some(Ok(result)) => return self.passes(result),
-            Some(Err(refusal)) => return self.refuses(refusal, None),
+            Some(Ok(result)) => return self.report_pass(result),
+            Some(Err(refusal)) => return self.report_refusal(refusal, None),
             None => {}
         }
         let found = self.entries_of(parts, rewritten.as_ref(), again);
@@ -395,7 +395,7 @@ impl CompiledRules {
             return if again || all.was_met {
                 Plan::Pass
             } else {
-                self.passes(RequestResult::NoRule)
+                self.report_pass(RequestResult::NoRule)
             };
         };
         // If all rules are shadow rules, nothing refuses, so there is nothing to wait for.

@@ -88,6 +88,7 @@ pub(crate) enum BanLookup {
 pub(crate) struct Carried {
     pub(crate) number: u32,
     pub(crate) age: u64,
+    pub(crate) since: Option<StoreInstant>,
 }
 
 /// The state of the ban of one limiter, as a call found it.
@@ -146,7 +147,11 @@ impl Bans {
             let number = mem::take(&mut known.carried.number);
             let age = clock.steady_elapsed(&known.carried.since).as_millis();
             let age = u64::try_from(age).unwrap_or(u64::MAX);
-            Carried { number, age }
+            Carried {
+                number,
+                age,
+                since: Some(known.carried.since),
+            }
         });
         BanCall {
             carried: carried.collect(),
@@ -156,6 +161,21 @@ impl Bans {
                 .charges()
                 .map(|charge| self.clock_of(charge.of()).now())
                 .collect(),
+        }
+    }
+
+    /// Takes back the refusals of a call that was not carried out: the next one reports them.
+    pub(crate) fn put_back(&self, first: &Demand, asked: &BanCall) {
+        for (charge, carried) in first.charges().zip(&asked.carried) {
+            let Some(since) = carried.since.filter(|_| carried.number > 0) else {
+                continue;
+            };
+            let known = self.get_or_make(charge);
+            let mut known = lock(&known);
+            known.carried = RefusalCount {
+                number: known.carried.number.saturating_add(carried.number),
+                since,
+            };
         }
     }
 

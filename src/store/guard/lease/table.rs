@@ -117,7 +117,7 @@ impl LeaseTable {
         // One call does not show how often there are calls.
         if is_known {
             let entry = Arc::clone(&plan.entry);
-            entry.end_if(|state| state.plan(&mut plan, run, reserved, &self.clock));
+            entry.end_if(|state| state.fill_in(&mut plan, run, reserved, &self.clock));
         }
         plan
     }
@@ -242,8 +242,9 @@ impl State {
         Some(ended)
     }
 
-    /// Returns a lease that has nothing left to hand out.
-    fn plan(
+    /// Fills in the plan. Returns the lease that it ends: at its time, nearly used up, or while
+    /// others wait for its permits.
+    fn fill_in(
         &mut self,
         plan: &mut LeasePlan,
         run: &[Demand],

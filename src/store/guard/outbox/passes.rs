@@ -194,7 +194,7 @@ impl Pass<'_> {
     }
 
     /// Reports a call that is given up after `max_wait`: it failed if the server was silent for as
-    /// long, during this call or since an earlier one that stood before it in the queue.
+    /// long, during this call or since an earlier one that stood before it in its line.
     fn report_unanswered(&mut self, max_wait: Duration) {
         let waited = if self.took() >= nearly(max_wait) {
             Duration::ZERO
@@ -262,7 +262,7 @@ impl Pass<'_> {
 
 impl Drop for Pass<'_> {
     fn drop(&mut self) {
-        // The first callers of a queue that is longer than a run leave while their call is young:
+        // The first callers of a line that is longer than a run leave while their call is young:
         // they have waited before it.
         let slow = self.nodes.bounds.deadline;
         if !self.has_ended && self.waited + self.took() >= nearly(slow) {

@@ -162,7 +162,7 @@ impl Row {
 /// Returns what a receipt is settled by, and the two numbers by which its grant is found; `None` if
 /// it lacks what that needs.
 pub(super) fn settled(receipt: &Charge) -> Option<(Row, [i64; 2])> {
-    let Some(Taken::Date { label, end }) = receipt.settle() else {
+    let Some(Taken::Date { label, end }) = receipt.claim_mark() else {
         return None;
     };
     let rate = receipt.limit().given()?.stored().rate;

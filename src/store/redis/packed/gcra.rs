@@ -139,7 +139,7 @@ impl Row {
 /// Returns what a receipt is settled by, and the two numbers by which its grant is found; `None` if
 /// it lacks what that needs.
 pub(super) fn settled(receipt: &Charge) -> Option<(Row, [i64; 2])> {
-    let Some(Taken::Tat(tat)) = receipt.settle() else {
+    let Some(Taken::Tat(tat)) = receipt.claim_mark() else {
         return None;
     };
     let limit = receipt.limit().given()?.stored();

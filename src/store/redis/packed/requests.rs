@@ -150,7 +150,8 @@ impl Asked<'_> {
                 continue;
             }
             for (place, caller) in group.iter().enumerate() {
-                // Of these, each is known by its own id, or by that of the first.
+                // Of these, each is known by its own id, or by that of the first. If that has left
+                // meanwhile, the others are not found, and take once more.
                 let (id, place) = if has_records {
                     (caller.first().id, 0)
                 } else {

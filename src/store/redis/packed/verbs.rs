@@ -126,6 +126,12 @@ fn of_ban(limiter: &Limiter, Stamp { now, .. }: Stamp, flags: u8, age: u64) -> S
     call.ban(limiter, Ban::after(1));
     call.request(1, 1, flags);
     call.charge(0, HAS_BAN, 1);
-    call.banning(1, Carried { number: 0, age });
+    call.banning(
+        1,
+        Carried {
+            age,
+            ..Carried::default()
+        },
+    );
     call.verb()
 }

@@ -89,7 +89,7 @@ impl Row {
 /// Returns what a receipt is settled by, and the two numbers by which its grant is found; `None` if
 /// it lacks what that needs.
 pub(super) fn settled(receipt: &Charge) -> Option<(Row, [i64; 2])> {
-    let Some(Taken::Date { label, .. }) = receipt.settle() else {
+    let Some(Taken::Date { label, .. }) = receipt.claim_mark() else {
         return None;
     };
     let StoredLimit { rate, interval, .. } = receipt.limit().given()?.stored();

@@ -33,7 +33,7 @@ pub(crate) static SCRIPTS: Scripts = Scripts {
 };
 
 fn settle(receipt: &Charge, keep: u32, settings: CallSettings<'_>) -> Option<ScriptCall> {
-    let Some(Taken::Window(end)) = receipt.settle() else {
+    let Some(Taken::Window(end)) = receipt.claim_mark() else {
         return None;
     };
     let credited = i64::from(receipt.permits) - i64::from(keep);

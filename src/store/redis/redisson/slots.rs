@@ -35,7 +35,8 @@ pub(crate) static SCRIPTS: Scripts = Scripts {
 };
 
 fn settle(receipt: &Charge, keep: u32, settings: CallSettings<'_>) -> Option<ScriptCall> {
-    let (Some(Taken::Slot(end)), Some(slots)) = (receipt.settle(), receipt.of().counting.slots())
+    let (Some(Taken::Slot(end)), Some(slots)) =
+        (receipt.claim_mark(), receipt.of().counting.slots())
     else {
         return None;
     };

@@ -336,8 +336,11 @@ impl Connection {
             let outcome = tokio::time::timeout(longest, source.connect(dial)).await;
             let outcome = outcome.unwrap_or_else(|_| Err(silent()));
             let outcome = outcome.map(|link| (link, moment()));
-            lock(&slot).end_attempt(number, &outcome);
-            report(outcome.is_ok());
+            // Bound first: the observers are called without the lock.
+            let is_last = lock(&slot).end_attempt(number, &outcome);
+            if is_last {
+                report(outcome.is_ok());
+            }
             done.send_replace(Some(outcome));
         }));
         attempt
@@ -376,7 +379,7 @@ impl Connection {
         }
     }
 
-    /// Records that a command was not answered in time. A connection on which nothing is answered
+    /// Records that a command has no answer: in time, or until its caller left. A connection on which nothing is answered
     /// for as long as the response timeout is dead, even if the kernel has not noticed: it would
     /// try for a quarter of an hour.
     fn record_silence(&self, since: Instant) {
@@ -413,10 +416,11 @@ impl Connection {
 }
 
 impl Slot {
-    /// Stores the outcome of an attempt, unless another attempt has begun meanwhile.
-    fn end_attempt(&mut self, number: u64, outcome: &RedisResult<(Link, Instant)>) {
+    /// Stores the outcome of an attempt, unless another attempt has begun meanwhile. Returns whether
+    /// it did.
+    fn end_attempt(&mut self, number: u64, outcome: &RedisResult<(Link, Instant)>) -> bool {
         if self.attempts != number {
-            return;
+            return false;
         }
         self.silence = None;
         match outcome {
@@ -431,6 +435,7 @@ impl Slot {
                 self.state = State::Idle { not_before };
             }
         }
+        true
     }
 
     /// Returns the time until which no attempt is made, and the error until then; none after the

@@ -70,3 +70,22 @@ fn a_refusal_counts_for_as_long_as_its_ban_says() {
         assert_eq!(bans.ask(&ask).carried[0].number, 0);
     }
 }
+
+/// Of a command that was not carried out, the next one reports what it would have.
+#[test]
+fn refusals_of_a_call_that_was_not_sent_count_from_when_they_were() {
+    let (bans, clock) = bans();
+    let ask = asks_for("a");
+    bans.count(&ask, &mut refusal(&ask, CAP));
+    clock.advance(WITHIN / 2);
+    let unsent = bans.ask(&ask);
+    bans.count(&ask, &mut refusal(&ask, CAP));
+    bans.put_back(&ask, &unsent);
+    let carried = bans.ask(&ask).carried[0];
+    assert_eq!(carried.number, 2);
+    assert_eq!(u128::from(carried.age), (WITHIN / 2).as_millis());
+    // Also if nothing came meanwhile, and not for longer.
+    bans.put_back(&ask, &unsent);
+    clock.advance(WITHIN / 2);
+    assert_eq!(bans.ask(&ask).carried[0].number, 0);
+}
