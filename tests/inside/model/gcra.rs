@@ -300,7 +300,11 @@ impl Stage {
                 Some(_) => question.carried[*limiter],
                 None => (0, 0),
             })
-            .map(|(number, age)| Carried { number, age })
+            .map(|(number, age)| Carried {
+                number,
+                age,
+                ..Carried::default()
+            })
             .collect();
         let stamp = Stamp {
             id: run[0].first().id,
