@@ -25,7 +25,7 @@ end
 if pages and of_kind then
   if is_dry then
     is_found = is_found or is_sent_again and asks < 2 and rare.find()
-  elseif settles then
+  elseif settles and failure == nil then
     --- @include settle.lua
     permits, given = permits - was, 1
   end

@@ -12,28 +12,28 @@ struct Measured {
 }
 
 const LOG: Measured = Measured {
-    alone: 13.0,
-    many_keys: Some([6.4, 26.0]),
-    one_key: [2.0, 32.0],
+    alone: 11.8,
+    many_keys: Some([5.8, 28.0]),
+    one_key: [2.7, 33.0],
 };
 const WINDOW: Measured = Measured {
-    alone: 17.5,
-    many_keys: Some([5.9, 25.0]),
-    one_key: [1.0, 31.0],
+    alone: 13.5,
+    many_keys: Some([5.4, 28.0]),
+    one_key: [0.9, 32.0],
 };
 const GCRA: Measured = Measured {
-    alone: 9.6,
-    many_keys: Some([5.7, 26.0]),
-    one_key: [0.9, 31.0],
+    alone: 11.4,
+    many_keys: Some([4.9, 28.0]),
+    one_key: [0.9, 32.0],
 };
 /// In Redisson's format, whose calls do not go together by different keys.
 const SLOTS: Measured = Measured {
-    alone: 55.0,
+    alone: 50.0,
     many_keys: None,
-    one_key: [5.2, 33.0],
+    one_key: [5.9, 32.0],
 };
 /// A grant of the log with its correction
-const CORRECTED: f64 = 57.0;
+const CORRECTED: f64 = 32.0;
 
 /// Nanoseconds of a settlement.
 pub(super) const SETTLE: u64 = nanos(CORRECTED - LOG.alone);
