@@ -36,9 +36,9 @@
 //! - A refusal is kept only if no listener was called for any of its names since its call began.
 //! - A lease is used only if its limiter has not changed since it was asked for.
 //! - A verb ends leases before it is sent, and what they give back mostly goes first, so that it
-//!   finds their permits free. When it is over, the [`Listeners`] are called before its caller knows: the
-//!   deny cache drops refusals, leases end, and those who wait ask again. They are called in this
-//!   order, so that a caller that asks again meets nothing stale.
+//!   finds their permits free. When it is over, the [`Listeners`] are called before its caller
+//!   knows: the deny cache drops refusals, leases end, and those who wait ask again. They are
+//!   called in this order, so that a caller that asks again meets nothing stale.
 //! - A settlement drops the refusals of its limiter before [`settle`](Calls::settle) returns, if
 //!   a grant is settled. The listeners are called once the store has carried it out: only then
 //!   is there room. A store in memory carries it out at once.
@@ -306,8 +306,8 @@ pub(crate) trait Calls: Send + Sync + 'static {
     /// Settles what an acquire took, or may yet take, at `keep` permits: 0 gives all of it back,
     /// and more than it took charges the rest.
     ///
-    /// Returns at once. It arrives after the call that it is for, or is sent again. One that is lost
-    /// costs at most one interval, or what was to be charged. A receipt is settled once.
+    /// Returns at once. It arrives after the call that it is for, or is sent again. One that is
+    /// lost costs at most one interval, or what was to be charged. A receipt is settled once.
     fn settle(&self, receipt: Charge, keep: u32);
 }
 

@@ -167,10 +167,11 @@ impl Limit {
     ///
     /// Up to four limits of different intervals are one limiter with one state, as in Bucket4j the
     /// bandwidths of a bucket. Each counts exactly, by a sliding log in our own format: another
-    /// algorithm, slots, leases, [`per_client`](Self::per_client), [`keep_alive`](Self::keep_alive),
-    /// a window of the calendar and Redisson's format are each a [`ConfigError`] where a rule or a
-    /// limiter is made, and an error of kind [`Limit`](crate::ErrorKind::Limit) where a closure
-    /// finds the limit. [`LimitState`](crate::LimitState) has an entry for each. In text:
+    /// algorithm, slots, leases, [`per_client`](Self::per_client),
+    /// [`keep_alive`](Self::keep_alive), a window of the calendar and Redisson's format are each a
+    /// [`ConfigError`] where a rule or a limiter is made, and an error of kind
+    /// [`Limit`](crate::ErrorKind::Limit) where a closure finds the limit.
+    /// [`LimitState`](crate::LimitState) has an entry for each. In text:
     /// `10/1s and 500/1h`.
     ///
     /// # Panics

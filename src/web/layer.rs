@@ -193,9 +193,9 @@ impl RateLimitLayer {
     /// that minute. The builder's settings do not change: the store, the hook, whether the layer is
     /// enabled.
     ///
-    /// Layers that were built one by one on a store, and have a rule of the same name, cannot change
-    /// it one after the other: each would count by its own limit. Build one layer and clone it; a
-    /// reload reaches all clones.
+    /// Layers that were built one by one on a store, and have a rule of the same name, cannot
+    /// change it one after the other: each would count by its own limit. Build one layer and clone
+    /// it; a reload reaches all clones.
     ///
     /// # Errors
     ///

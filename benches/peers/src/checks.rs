@@ -382,8 +382,8 @@ impl Expiry {
         begun
     }
 
-    /// Returns the milliseconds of the dearest of a hundred calls when all has expired, and the bytes
-    /// that each idle key still takes in Redis.
+    /// Returns the milliseconds of the dearest of a hundred calls when all has expired, and the
+    /// bytes that each idle key still takes in Redis.
     pub(crate) async fn end(self, database: &Database) -> (f64, Option<f64>) {
         let held = self.entry.on_redis().then(|| {
             let pattern = format!("*expiry-many-{}-*", self.name);

@@ -133,8 +133,8 @@ impl<L: StandIn> Fallback<L> {
     /// have taken permits.
     ///
     /// If a share of the limit admits the request, those permits stay taken, and are settled with
-    /// what is counted here. Everything else that it asked for is given back. (Callers that wait for
-    /// permits, and lists that take several calls, have given back when they were given up.)
+    /// what is counted here. Everything else that it asked for is given back. (Callers that wait
+    /// for permits, and lists that take several calls, have given back when they were given up.)
     fn after_giving_up(
         &self,
         demand: &Demand,

@@ -10,9 +10,9 @@
 //! permits that no grant has are then given back by receipt. If the process dies, the entry expires
 //! by its score.
 //!
-//! This guard stands between the outbox and the store. So it sees all callers of a call, and whether
-//! a caller waits for permits. Waiters take precedence over later callers: while there are waiters,
-//! no permits are fetched ahead, and a lease ends when a waiter is refused.
+//! This guard stands between the outbox and the store. So it sees all callers of a call, and
+//! whether a caller waits for permits. Waiters take precedence over later callers: while there are
+//! waiters, no permits are fetched ahead, and a lease ends when a waiter is refused.
 
 mod balance;
 mod estimate;

@@ -58,6 +58,14 @@ impl Class {
         matches!(self, Self::Lost | Self::Silent)
     }
 
+    /// Returns whether the same command may be carried out later.
+    pub(super) fn may_pass(self) -> bool {
+        matches!(
+            self,
+            Self::Unable | Self::Unwritable | Self::Moving | Self::Silent
+        ) || self.ends_connection()
+    }
+
     /// Returns whether the connection is unusable, and a command may be sent once more over
     /// another.
     pub(super) fn ends_connection(self) -> bool {

@@ -102,7 +102,14 @@ impl Server {
                     }
                     continue;
                 }
-                reply => reply?,
+                reply => reply.inspect_err(|failure| {
+                    if let Some(bans) = bans.as_ref()
+                        && !failure.unacknowledged
+                        && !asking.again
+                    {
+                        self.bans.put_back(first, bans);
+                    }
+                })?,
             };
             let read = if is_lone {
                 asking.read_lone(&reply, run)
@@ -141,6 +148,9 @@ impl Server {
             }
             _ => Ok(Value::Nil),
         };
+        let is_unsent = outcome
+            .as_ref()
+            .is_err_and(|failure| !failure.unacknowledged);
         let mut replies = outcome.map(|reply| joined.replies(reply).into_iter());
         let each = runs.iter().zip(asked).map(|(run, asked)| {
             let answered = match (&asked, &mut replies) {
@@ -148,8 +158,11 @@ impl Server {
                 (Err(error), Ok(_)) => Answered::Decided(Err(error.clone())),
                 (_, Err(failure)) => self.not_joined(run, failure),
             };
-            if let (Answered::Apart { was_sent: false }, Ok(asked)) = (&answered, &asked)
-                && let Some((first, bans)) = run.first().zip(asked.bans.as_ref())
+            if (is_unsent || matches!(answered, Answered::Apart { was_sent: false }))
+                && let Ok(InCommand {
+                    bans: Some(bans), ..
+                }) = &asked
+                && let Some(first) = run.first()
             {
                 self.bans.put_back(first, bans);
             }

@@ -27,8 +27,10 @@ pub(super) const PLACES: usize = 1024;
 /// The same where places in flight come back: all requests of a process may end at once.
 const PLACES_IN_FLIGHT: usize = 1 << 16;
 /// The delay before a receipt is sent again that did not arrive, or whose call may still be under
-/// way.
+/// way; the first one where the server refused it.
 const AGAIN_AFTER: Duration = Duration::from_secs(1);
+/// The longest delay where the server refuses it again and again.
+const LONGEST_PAUSE: Duration = Duration::from_secs(8);
 /// The time for which an unsent receipt is kept.
 const KEPT_FOR: Duration = Duration::from_secs(60);
 
@@ -187,16 +189,10 @@ impl Settlement {
         let mut last = false;
         loop {
             let sent = self.call.send(&connection).await;
-            let (arrived, goes_on) = match sent.map_err(|failed| Class::of(&failed.error)) {
-                Ok(_) => (true, true),
-                // Not carried out, and it may be later.
-                Err(Class::Unable | Class::Unwritable | Class::Moving) => (false, true),
-                // It may have been carried out.
-                Err(class) if class == Class::Silent || class.ends_connection() => {
-                    (false, self.repeatable)
-                }
-                Err(_) => (false, false),
-            };
+            let refused = sent.map_err(|failed| Class::of(&failed.error)).err();
+            let arrived = refused.is_none();
+            // Refused for good, or it may have been carried out, which it must be once.
+            let goes_on = self.repeatable && refused.is_none_or(Class::may_pass);
             if arrived {
                 self.arrived = true;
                 listeners.room(&self.name, self.undone);
@@ -212,11 +208,17 @@ impl Settlement {
             }
             // If it did not arrive, the call may have used an older connection.
             last = arrived;
-            pause = AGAIN_AFTER;
             tokio::time::sleep_until(due.into()).await;
             if self.is_late(moment()) {
                 return;
             }
+            pause = match refused {
+                // All of them are not to ask a busy server each second.
+                Some(class) if !class.ends_connection() => {
+                    (pause * 2).clamp(AGAIN_AFTER, LONGEST_PAUSE)
+                }
+                _ => AGAIN_AFTER,
+            };
         }
     }
 

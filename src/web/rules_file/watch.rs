@@ -40,8 +40,8 @@ type Report = dyn FnMut(Result<(), &ConfigError>) + Send;
 /// An invalid or missing file changes nothing: the rules stay in force, and one warning names the
 /// line and the reason. [`report`](Self::report) receives the same, for a metric or a health check.
 ///
-/// A valid file that the layer refuses is tried again at each read, and reported again once it is in
-/// force: another layer on the store, or a limit without HTTP, has a different rule of the same
+/// A valid file that the layer refuses is tried again at each read, and reported again once it is
+/// in force: another layer on the store, or a limit without HTTP, has a different rule of the same
 /// name, and may go. See [`reload`](RateLimitLayer::reload).
 ///
 /// # Example

@@ -1,5 +1,5 @@
-//! One call that finds 100,000 permits expired in a log of Redisson's format, which has an entry for
-//! each.
+//! One call that finds 100,000 permits expired in a log of Redisson's format, which has an entry
+//! for each.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 

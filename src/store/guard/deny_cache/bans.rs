@@ -166,6 +166,11 @@ impl Bans {
 
     /// Takes back the refusals of a call that was not carried out: the next one reports them.
     pub(crate) fn put_back(&self, first: &Demand, asked: &BanCall) {
+        let is_current = |seen: &Seen| self.generations.is_current(seen);
+        if !asked.seen.as_ref().is_none_or(is_current) {
+            // A verb has cleared them meanwhile.
+            return;
+        }
         for (charge, carried) in first.charges().zip(&asked.carried) {
             let Some(since) = carried.since.filter(|_| carried.number > 0) else {
                 continue;

@@ -379,9 +379,9 @@ impl Connection {
         }
     }
 
-    /// Records that a command has no answer: in time, or until its caller left. A connection on which nothing is answered
-    /// for as long as the response timeout is dead, even if the kernel has not noticed: it would
-    /// try for a quarter of an hour.
+    /// Records that a command has no answer: in time, or until its caller left. A connection on
+    /// which nothing is answered for as long as the response timeout is dead, even if the kernel
+    /// has not noticed: it would try for a quarter of an hour.
     fn record_silence(&self, since: Instant) {
         let mut slot = lock(&self.slot);
         // The silence of an earlier connection says nothing of its successor.
@@ -416,8 +416,8 @@ impl Connection {
 }
 
 impl Slot {
-    /// Stores the outcome of an attempt, unless another attempt has begun meanwhile. Returns whether
-    /// it did.
+    /// Stores the outcome of an attempt, unless another has begun meanwhile. Returns whether it
+    /// did.
     fn end_attempt(&mut self, number: u64, outcome: &RedisResult<(Link, Instant)>) -> bool {
         if self.attempts != number {
             return false;

@@ -74,7 +74,8 @@ impl Lanes {
         at.map_or_else(VecDeque::new, |at| mem::take(&mut self.all[at].waiting))
     }
 
-    /// Notes that a command no longer is about to take limiters. Returns where the lane of those is.
+    /// Notes that a command no longer is about to take limiters. Returns where the lane of those
+    /// is.
     pub(super) fn gathered(&mut self, number: u64) -> Option<usize> {
         let mut lanes = self.all.iter();
         let at = lanes.position(|lane| lane.gathers == Some(number))?;
