@@ -102,14 +102,7 @@ impl Server {
                     }
                     continue;
                 }
-                reply => reply.inspect_err(|failure| {
-                    if let Some(bans) = bans.as_ref()
-                        && !failure.unacknowledged
-                        && !asking.again
-                    {
-                        self.bans.put_back(first, bans);
-                    }
-                })?,
+                reply => reply.inspect_err(|it| self.put_back(first, bans.as_ref(), it))?,
             };
             let read = if is_lone {
                 asking.read_lone(&reply, run)
@@ -130,6 +123,13 @@ impl Server {
                     return decided.ok_or_else(|| Failure::read(reply::unreadable(), asking.again));
                 }
             }
+        }
+    }
+
+    /// Takes back the refusals that a call would have reported, if it certainly was not sent.
+    fn put_back(&self, first: &Demand, bans: Option<&BanCall>, failure: &Failure) {
+        if let Some(bans) = bans.filter(|_| !failure.unacknowledged) {
+            self.bans.put_back(first, bans);
         }
     }
 
