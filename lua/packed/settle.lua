@@ -20,9 +20,11 @@ if of_kind == kind and kind == 1 then
   elseif base < written then
     text = call('GETRANGE', name, format('%d', base), format('%d', written - 1)) .. text
   end
-  -- The places of all records that live, the newest first, or of those of the caller.
-  for at = releases and #text - 21 or 0, log[5] + 1, -22 do
-    places[#places + 1] = unpack('<I6', text, at + 16) > now - log[2] and at or nil
+  if releases then
+    -- Of all that live, the newest first.
+    for at = #text - 21, log[5] + 1, -22 do
+      places[#places + 1] = unpack('<I6', text, at + 16) > now - log[2] and at or nil
+    end
   end
   local at = not releases and string.find(text, of, 1, true)
   while at do

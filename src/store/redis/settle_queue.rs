@@ -189,10 +189,10 @@ impl Settlement {
         let mut last = false;
         loop {
             let sent = self.call.send(&connection).await;
-            let refused = sent.map_err(|failed| Class::of(&failed.error)).err();
-            let arrived = refused.is_none();
-            // Refused for good, or it may have been carried out, which it must be once.
-            let goes_on = self.repeatable && refused.is_none_or(Class::may_pass);
+            let failure = sent.map_err(|failed| Class::of(&failed.error)).err();
+            let arrived = failure.is_none();
+            // Else it is refused for good, or may have been carried out, which it must be once.
+            let goes_on = self.repeatable && failure.is_none_or(Class::may_pass);
             if arrived {
                 self.arrived = true;
                 listeners.room(&self.name, self.undone);
@@ -212,7 +212,7 @@ impl Settlement {
             if self.is_late(moment()) {
                 return;
             }
-            pause = match refused {
+            pause = match failure {
                 // All of them are not to ask a busy server each second.
                 Some(class) if !class.ends_connection() => {
                     (pause * 2).clamp(AGAIN_AFTER, LONGEST_PAUSE)
