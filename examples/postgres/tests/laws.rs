@@ -107,11 +107,14 @@ async fn several_connections_share_one_limit() {
         .await
         .unwrap();
     for _ in 0..5 {
-        brief.try_acquire().await.unwrap().assert_allowed();
-        let Decision::Deny(refusal) = brief.try_acquire().await.unwrap() else {
-            continue; // A busy machine: the interval is over.
+        let refusal = loop {
+            // On a busy machine the interval may be over: then another permit is taken.
+            if let Decision::Deny(refusal) = brief.try_acquire().await.unwrap() {
+                break refusal;
+            }
         };
         tokio::time::sleep(refusal.retry_after().unwrap()).await;
+        brief.try_acquire().await.unwrap().assert_allowed();
     }
 }
 

@@ -62,13 +62,17 @@ impl StoreClock {
     }
 
     /// Returns the same by the clock of this process alone; `None` by the server's.
+    ///
+    /// A call in Redis has the time in whole milliseconds, one in this process in nanoseconds: by
+    /// both it is never too short, as only `then` is rounded down.
     pub(crate) fn own_elapsed(&self, then: &StoreInstant) -> Option<Duration> {
         let own = self.own.as_deref()?;
-        Some(whole(own).checked_sub(then.time).unwrap_or(Duration::MAX))
+        let elapsed = own.now().checked_sub(then.time);
+        Some(elapsed.unwrap_or(Duration::MAX))
     }
 }
 
-/// Returns the time in whole milliseconds, as a call has it.
+/// Returns the time in whole milliseconds, rounded down.
 fn whole(clock: &dyn Clock) -> Duration {
     Duration::from_millis(millis(clock))
 }
@@ -109,7 +113,7 @@ mod tests {
         };
         let then = own.now();
         clock.advance(Duration::from_micros(1999));
-        assert_eq!(own.elapsed(&then), Duration::from_millis(1));
+        assert_eq!(own.elapsed(&then), Duration::from_micros(1999));
         clock.set(clock.now() - Duration::from_millis(2));
         assert_eq!(own.elapsed(&then), Duration::MAX);
     }

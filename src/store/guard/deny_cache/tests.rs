@@ -3,6 +3,8 @@
 mod banned;
 mod waiters;
 
+use proptest::prelude::*;
+
 use super::*;
 use crate::store::guard::scripted::*;
 
@@ -240,6 +242,27 @@ fn a_clock_that_is_set_back_drops_it() {
     let earlier = world.clock.now() - Duration::from_millis(1);
     world.clock.set(earlier);
     assert_eq!(world.repeated(&ask), None);
+}
+
+proptest! {
+    /// Whether a store counts in nanoseconds or, as Redis, in whole milliseconds: who waits as long
+    /// as it is told is not refused from memory once more.
+    #[test]
+    fn a_wait_is_over_when_it_has_passed(
+        asked in 0..3_000_000u64,
+        meanwhile in 0..3_000_000u64,
+        wait in 1..5_000_000u64,
+        in_millis: bool,
+    ) {
+        let (world, ask) = (World::new(CAP), one("a"));
+        let advance = |nanos| world.clock.advance(Duration::from_nanos(nanos));
+        advance(asked);
+        let wait = if in_millis { wait.next_multiple_of(1_000_000) } else { wait };
+        let refused = Decision::Deny(refusal(&ask, Duration::from_nanos(wait)));
+        world.answers(&ask, refused, || advance(meanwhile));
+        advance(wait);
+        prop_assert_eq!(world.repeated(&ask), None);
+    }
 }
 
 #[test]
