@@ -83,30 +83,16 @@ pub enum HeaderStyle {
     LegacyEpoch,
 }
 
-/// The unit of `X-RateLimit-Reset`.
-#[derive(Clone, Copy, Debug, PartialEq)]
-enum ResetUnit {
-    EpochSeconds,
-    DeltaSeconds,
-}
-
 /// The styles of a layer. A decision has a copy with its time: rules reloaded before the response
 /// may have others.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(crate) struct Fields {
-    /// The syntax of `RateLimit-Policy`, and the fields that belong to it.
-    policy: Option<Policy>,
-    /// The unit of `X-RateLimit-Reset`.
-    legacy: Option<ResetUnit>,
+    /// The style that writes `RateLimit-Policy`.
+    policy: Option<HeaderStyle>,
+    /// The style that writes `X-RateLimit-Reset`.
+    legacy: Option<HeaderStyle>,
     /// The time of the decision, since 1970; zero where no field needs it.
     at: u64,
-}
-
-/// A style with a `RateLimit-Policy`.
-#[derive(Clone, Copy, Debug, PartialEq)]
-enum Policy {
-    Draft11,
-    Draft6,
 }
 
 /// The kind of a decision, which the fields report with its limits.
@@ -164,8 +150,6 @@ struct Report<'a> {
     kind: DecisionKind,
     /// True if the inner service sends a `Retry-After` itself.
     retries_elsewhere: bool,
-    /// The time of the decision, since 1970.
-    at: u64,
     /// True if it is closer to exhaustion than all decisions of inner layers of this crate.
     is_tighter: bool,
 }
@@ -178,29 +162,28 @@ impl Fields {
     /// Returns an error of kind [`Rule`](crate::ConfigErrorKind::Rule) if two of them write one
     /// field differently.
     pub(crate) fn new(styles: &[HeaderStyle]) -> Result<Self, ConfigError> {
-        const POLICY_FIELD: &str = "RateLimit-Policy";
-        const RESET_FIELD: &str = "X-RateLimit-Reset";
         let mut fields = Self::default();
-        for style in styles {
+        for style in styles.iter().copied() {
             // A style with a point in time needs `at` of `as_of_now`. Numbers that do not say which
             // limit they are of are written by `write_numbers`, for the layers around.
-            match *style {
-                HeaderStyle::Draft11 => choose(&mut fields.policy, Policy::Draft11, POLICY_FIELD),
-                HeaderStyle::Draft6 => choose(&mut fields.policy, Policy::Draft6, POLICY_FIELD),
-                HeaderStyle::Legacy => {
-                    choose(&mut fields.legacy, ResetUnit::DeltaSeconds, RESET_FIELD)
+            let (chosen, field) = match style {
+                HeaderStyle::Draft11 | HeaderStyle::Draft6 => {
+                    (&mut fields.policy, "RateLimit-Policy")
                 }
-                HeaderStyle::LegacyEpoch => {
-                    choose(&mut fields.legacy, ResetUnit::EpochSeconds, RESET_FIELD)
+                HeaderStyle::Legacy | HeaderStyle::LegacyEpoch => {
+                    (&mut fields.legacy, "X-RateLimit-Reset")
                 }
-            }?;
+            };
+            if *chosen.get_or_insert(style) != style {
+                bail!(Rule: "two header styles write {field} differently: choose one of them");
+            }
         }
         Ok(fields)
     }
 
     /// Returns the fields of a decision that is made now.
     pub(crate) fn as_of_now(mut self) -> Self {
-        if self.legacy == Some(ResetUnit::EpochSeconds) {
+        if self.legacy == Some(HeaderStyle::LegacyEpoch) {
             self.at = ceil(SystemClock.now());
         }
         self
@@ -222,25 +205,25 @@ impl Fields {
             tightest,
             kind,
             retries_elsewhere: head.headers.contains_key(header::RETRY_AFTER),
-            at: self.at,
             is_tighter: is_tighter(limits, kind, &head.extensions),
         };
         let (headers, first) = (&mut head.headers, report.is_tighter);
         match self.policy {
-            Some(Policy::Draft11) => {
+            Some(HeaderStyle::Draft11) => {
                 add(headers, RATE_LIMIT, report.limits_left(), first);
                 add(headers, POLICY, report.policies(), first);
             }
-            Some(Policy::Draft6) => {
+            Some(_) => {
                 add(headers, POLICY, report.nameless_policies(), first);
                 if report.tightest.standing.remaining.is_some() {
-                    report.write_numbers(head, &DRAFT6, ResetUnit::DeltaSeconds);
+                    report.write_numbers(head, &DRAFT6, 0);
                 }
             }
             None => {}
         }
-        if let Some(reset) = self.legacy {
-            report.write_numbers(head, &LEGACY, reset);
+        if self.legacy.is_some() {
+            // From the moment of the decision, and rounded up a second time.
+            report.write_numbers(head, &LEGACY, self.at);
         }
     }
 }
@@ -311,8 +294,8 @@ impl Report<'_> {
     }
 
     /// Writes three numbers, unless another limiter has written its own or a limit within is closer
-    /// to exhaustion.
-    fn write_numbers(&self, head: &mut Parts, names: &[HeaderName; 3], unit: ResetUnit) {
+    /// to exhaustion. The time of the reset is counted from `start`.
+    fn write_numbers(&self, head: &mut Parts, names: &[HeaderName; 3], start: u64) {
         let limit = self.tightest;
         let (headers, extensions) = (&mut head.headers, &mut head.extensions);
         if names.iter().any(|name| headers.contains_key(name)) {
@@ -345,26 +328,10 @@ impl Report<'_> {
         if reset.is_some() || limit.charge.of().is_in_flight() {
             insert(remaining_name, remaining);
         }
-        let Some(reset) = reset else { return };
-        let reset = match unit {
-            ResetUnit::DeltaSeconds => reset,
-            // From the moment of the decision, and rounded up a second time.
-            ResetUnit::EpochSeconds => self.at.saturating_add(reset),
-        };
-        insert(reset_name, reset);
+        if let Some(reset) = reset {
+            insert(reset_name, start.saturating_add(reset));
+        }
     }
-}
-
-/// Chooses a style, unless another one was chosen that writes this field.
-fn choose<T: Copy + PartialEq>(
-    chosen: &mut Option<T>,
-    style: T,
-    field: &str,
-) -> Result<(), ConfigError> {
-    if *chosen.get_or_insert(style) != style {
-        bail!(Rule: "two header styles write {field} differently: choose one of them");
-    }
-    Ok(())
 }
 
 /// Returns the limits that are not hidden.
