@@ -9,34 +9,16 @@ use std::borrow::Cow;
 
 use percent_encoding::percent_encode_byte;
 
-/// What a service drops of a path's segments.
-#[derive(Clone, Copy)]
-struct Drops {
-    empty: bool,
-    dots: bool,
-    /// `..`, with the segment before it. As in RFC 3986 (section 5.2.4) that may be an empty one.
-    parents: bool,
-}
-
-impl Drops {
-    const fn of(empty: bool, dots: bool, parents: bool) -> Self {
-        Self {
-            empty,
-            dots,
-            parents,
-        }
-    }
-}
-
-/// What services drop, one step after the other: most of them nothing, some `..` before or behind
-/// the empty segments.
-const DROPPED: [&[Drops]; 6] = [
+/// What services drop of a path's segments, one step after the other: most of them nothing, some `..`
+/// before or behind the empty segments. With `..` goes the segment before it, as in RFC 3986 (section
+/// 5.2.4), which may be an empty one.
+const DROPPED: [&[&[&str]]; 6] = [
     &[],
-    &[Drops::of(true, false, false)],
-    &[Drops::of(true, true, false)],
-    &[Drops::of(true, true, true)],
-    &[Drops::of(false, true, true)],
-    &[Drops::of(false, true, true), Drops::of(true, false, false)],
+    &[&[""]],
+    &[&["", "."]],
+    &[&["", ".", ".."]],
+    &[&[".", ".."]],
+    &[&[".", ".."], &[""]],
 ];
 
 /// Returns whether a path has one reading. Reads each byte without a branch, as this is done for
@@ -115,7 +97,7 @@ pub(super) fn readings(path: &str, compared: bool) -> Vec<String> {
     readings
 }
 
-fn simplified(path: String, drops: &Drops) -> String {
+fn simplified(path: String, dropped: &&[&str]) -> String {
     let Some(rest) = path.strip_prefix('/') else {
         return path;
     };
@@ -125,10 +107,9 @@ fn simplified(path: String, drops: &Drops) -> String {
         let is_last = parts.peek().is_none();
         match segment {
             "" if is_last => ends_with_slash = true,
-            "" if drops.empty => {}
-            "." if drops.dots => {}
-            ".." if drops.parents => _ = segments.pop(),
-            _ => segments.push(segment),
+            _ if !dropped.contains(&segment) => segments.push(segment),
+            ".." => _ = segments.pop(),
+            _ => {}
         }
     }
     let end = if ends_with_slash && !segments.is_empty() {
