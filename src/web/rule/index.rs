@@ -14,7 +14,7 @@
 //! nothing and is refused. Each reload checks the table again, so the time of the check must be
 //! linear in the table's length.
 
-use std::{collections::HashMap, iter, sync::Arc};
+use std::{collections::HashMap, iter};
 
 use http::{Method, request::Parts};
 
@@ -22,7 +22,7 @@ use super::{
     path::{call_of, canonical, is_plain, readings, with_other_end},
     pattern::{PathPattern, Pattern, Segment, full_path, includes, segments},
 };
-use crate::{values::error::ConfigError, web::request::template};
+use crate::web::request::template;
 
 /// The node at which all routes begin.
 const ROOT: usize = 0;
@@ -155,7 +155,7 @@ impl Index {
     }
 
     /// Returns whether a request matches in some reading of its path.
-    pub(crate) fn may_match(&self, parts: &Parts) -> bool {
+    pub(super) fn may_match(&self, parts: &Parts) -> bool {
         self.find(parts).iter().any(|entry| entry.is_some())
     }
 
@@ -228,7 +228,7 @@ impl Index {
     }
 
     fn insert(&mut self, entry: usize, pattern: &Pattern) {
-        let (method, entries) = match pattern.paths.first() {
+        let (method, entries) = match &pattern.path {
             Some(PathPattern::Route(method, path)) => {
                 self.has_slash |= path.len() > 1 && path.ends_with('/');
                 (method.clone(), self.at(path))
@@ -267,17 +267,16 @@ impl Index {
         &mut self.nodes[at].ends
     }
 
-    /// Returns an entry that matches all requests of a pattern. As a request must match all
-    /// paths of the pattern, an entry that matches all requests of one path is enough.
+    /// Returns an entry that matches all requests of a pattern.
     fn taken(&self, pattern: &Pattern) -> Option<usize> {
-        pattern.paths.iter().find_map(|path| match path {
+        match pattern.path.as_ref()? {
             PathPattern::Route(method, path) => self.covering(method.as_ref(), path),
             PathPattern::Grpc(path) => {
                 let service = path.rfind('/').and_then(|end| path.get(..=end))?;
                 let mut paths = [service, path].into_iter();
                 paths.find_map(|path| self.grpc.get(path)?.covers(None))
             }
-        })
+        }
     }
 
     /// Returns an entry that matches all requests of a route.
@@ -450,22 +449,6 @@ impl<'a> Search<'a> {
         {
             self.steps += 1;
         }
-    }
-}
-
-impl Pattern {
-    /// Narrows it to calls of a gRPC method, or of all methods of a service.
-    pub(crate) fn and_grpc(mut self, method: &str) -> Result<Self, ConfigError> {
-        let calls = Self::grpc(method)?;
-        if self.paths.is_empty() {
-            return Ok(Self {
-                conditions: self.conditions,
-                ..calls
-            });
-        }
-        self.paths.extend(calls.paths.iter().cloned());
-        let calls = Index::one(calls);
-        Ok(self.and(Arc::new(move |parts| calls.may_match(parts))))
     }
 }
 

@@ -16,8 +16,8 @@ pub(crate) type Condition = Arc<dyn Fn(&Parts) -> bool + Send + Sync>;
 /// The conditions of an entry: all must hold. Without any, every request matches.
 #[derive(Clone, Default)]
 pub(crate) struct Pattern {
-    /// The index finds it by the first. A request must match all of them.
-    pub(super) paths: Vec<PathPattern>,
+    /// The index finds it by this.
+    pub(super) path: Option<PathPattern>,
     pub(super) conditions: Vec<Condition>,
 }
 
@@ -58,7 +58,7 @@ impl Pattern {
             segment.map_err(refuse)?;
         }
         Ok(Self {
-            paths: vec![PathPattern::Route(method, path.to_owned())],
+            path: Some(PathPattern::Route(method, path.to_owned())),
             conditions: Vec::new(),
         })
     }
@@ -77,7 +77,7 @@ impl Pattern {
         }
         let path = format!("/{service}/{}", name.unwrap_or_default());
         Ok(Self {
-            paths: vec![PathPattern::Grpc(path)],
+            path: Some(PathPattern::Grpc(path)),
             conditions: Vec::new(),
         })
     }
@@ -90,12 +90,12 @@ impl Pattern {
 
     /// Returns whether every request matches.
     pub(crate) fn is_everything(&self) -> bool {
-        self.paths.is_empty() && self.conditions.is_empty()
+        self.path.is_none() && self.conditions.is_empty()
     }
 
-    /// Returns whether a request matches whose path the index has found by the first one.
+    /// Returns whether a request matches whose path the index has found.
     pub(super) fn matches_there(&self, parts: &Parts) -> bool {
-        let method = match self.paths.first() {
+        let method = match &self.path {
             Some(PathPattern::Route(method, _)) => method.as_ref(),
             Some(PathPattern::Grpc(_)) | None => None,
         };

@@ -185,13 +185,14 @@ fn pattern(
     entry: &Spanned<Table<EntryFields>>,
 ) -> Result<Pattern, Mistake> {
     let fields = &entry.get_ref().0;
-    let mut pattern = Pattern::default();
-    if let Some(route) = &fields.route {
-        pattern = route.at_this(Pattern::route(route.get_ref()))?;
-    }
-    if let Some(grpc) = &fields.grpc {
-        pattern = grpc.at_this(pattern.and_grpc(grpc.get_ref()))?;
-    }
+    let mut pattern = match (&fields.route, &fields.grpc) {
+        (None, None) => Pattern::default(),
+        (Some(route), None) => route.at_this(Pattern::route(route.get_ref()))?,
+        (None, Some(grpc)) => grpc.at_this(Pattern::grpc(grpc.get_ref()))?,
+        (Some(_), Some(grpc)) => {
+            return Err(grpc.fail("a gRPC method is a path of its own: leave `route` out"));
+        }
+    };
     if let Some(method) = &fields.method {
         let route = fields.route.as_ref();
         if route.is_some_and(|route| !route.get_ref().starts_with('/')) {

@@ -10,7 +10,7 @@ pub(super) fn found(table: &[Pattern], parts: &Parts) -> Vec<Option<usize>> {
     // The first entry that matches where its path is as `at` says, and whether any path is.
     let first = |at: &dyn Fn(&PathPattern) -> bool| {
         let is_met = |pattern: &Pattern| matches(pattern, parts, at);
-        let hits = |pattern: &Pattern| !pattern.paths.is_empty() && is_met(pattern);
+        let hits = |pattern: &Pattern| pattern.path.is_some() && is_met(pattern);
         (table.iter().position(is_met), table.iter().any(hits))
     };
     let routed = |pattern: &PathPattern| is_template(pattern, parts);
@@ -51,13 +51,13 @@ pub(super) fn found(table: &[Pattern], parts: &Parts) -> Vec<Option<usize>> {
     found
 }
 
-/// Returns whether a request matches a pattern whose paths are as `at` says.
+/// Returns whether a request matches a pattern whose path is as `at` says.
 pub(super) fn matches(pattern: &Pattern, parts: &Parts, at: &dyn Fn(&PathPattern) -> bool) -> bool {
     let is_method = |path: &PathPattern| match path {
         PathPattern::Route(Some(method), _) => counts_as(parts, method),
         PathPattern::Route(None, _) | PathPattern::Grpc(_) => true,
     };
-    pattern.paths.iter().all(|path| is_method(path) && at(path))
+    pattern.path.iter().all(|path| is_method(path) && at(path))
         && pattern.conditions.iter().all(|holds| holds(parts))
 }
 
