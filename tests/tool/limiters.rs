@@ -144,6 +144,26 @@ async fn each_algorithm_is_recognised() {
     said(on(server, &format!("get {which}")), 4);
 }
 
+/// The tightest says how many permits are left, and the longest how many are in use.
+#[tokio::test(flavor = "multi_thread")]
+async fn several_limits_of_a_name_are_all_shown() {
+    let (server, store) = shared();
+    let several = Limit::per_hour(10).and(Limit::per_minute(6));
+    let limiter = several.named(&unique("several")).single(&store).unwrap();
+    take(&limiter, 4).await;
+    let name = limiter.name();
+    let seen = object(on(server, &format!("get {name} --json")));
+    assert_eq!(seen["limit"], "6/1m and 10/1h");
+    assert_eq!((&seen["left"], &seen["used"]), (&2.into(), &4.into()));
+    assert!(seen["next_free_ms"].as_u64().unwrap() <= 60_000, "{seen}");
+    let page = said(on(server, &format!("diagnose {name}")), 0);
+    contains(
+        &page,
+        "limit: rate 10 interval 3600000 type 0 and rate 6 interval 60000\n",
+    );
+    contains(&page, "Nothing looks wrong.");
+}
+
 /// By the calendar only what is used is stored, and the date since which it is.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_quota_is_shown_and_deleted() {

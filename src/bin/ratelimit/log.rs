@@ -329,16 +329,10 @@ impl LogRead {
     }
 }
 
-/// Returns each of the limits that one is made of.
-pub(crate) fn parts(limit: Limit) -> impl Iterator<Item = Limit> {
-    let words = limit.to_string();
-    let parts: Vec<_> = words.split(" and ").map(str::parse).collect();
-    parts.into_iter().flatten()
-}
-
 /// Returns whether times are too far apart to count by this limit exactly.
 pub(crate) fn is_coarse(read: &RowsRead, limit: Limit) -> bool {
-    parts(limit).any(|part| read.resolution * 20 > part.interval())
+    let mut each = limit.each();
+    each.any(|limit| read.resolution * 20 > limit.interval())
 }
 
 /// Returns how the columns of a log were understood, in one line.

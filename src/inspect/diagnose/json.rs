@@ -4,7 +4,10 @@ use std::collections::BTreeMap;
 
 use serde::ser::{Serialize, SerializeMap, Serializer};
 
-use super::report::{Diagnosis, OtherClient};
+use super::{
+    releases::words_of,
+    report::{Diagnosis, OtherClient},
+};
 use crate::{inspect::millis, store::TimeToLive};
 
 impl Serialize for Diagnosis {
@@ -22,7 +25,7 @@ impl Serialize for Diagnosis {
         map.serialize_entry("other_clients", &self.other_clients)?;
         map.serialize_entry("scanned_all", &self.scanned_all)?;
         let releases = self.redisson.as_ref();
-        let releases = releases.map(|all| all.iter().map(ToString::to_string).collect::<Vec<_>>());
+        let releases = releases.map(|all| all.iter().map(|it| words_of(*it)).collect::<Vec<_>>());
         map.serialize_entry("redisson", &releases)?;
         map.serialize_entry("findings", &self.findings())?;
         map.end()

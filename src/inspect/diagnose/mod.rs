@@ -12,7 +12,7 @@ use redis::{Cmd, FromRedisValue, Value};
 
 pub use self::report::Diagnosis;
 use self::{
-    releases::RedissonReleases,
+    releases::RELEASES,
     report::{Keys, OtherClient},
 };
 use super::{Look, exact, parsed};
@@ -106,7 +106,7 @@ impl RedisStore {
         if let Some((clients, complete)) = permitted(look.other_clients(&report, own, now).await)? {
             (report.other_clients, report.scanned_all) = (Some(clients), complete);
         }
-        report.redisson = permitted(look.loaded(&releases::ALL).await)?;
+        report.redisson = permitted(look.loaded(RELEASES.map(|(_, sha1)| sha1)).await)?;
         Ok(report)
     }
 
@@ -280,14 +280,13 @@ impl Look<'_> {
         Ok((clients, complete))
     }
 
-    /// Returns the releases whose acquire script the server knows.
-    async fn loaded(&self, table: &[RedissonReleases]) -> Result<Vec<RedissonReleases>, Error> {
+    /// Returns the places of the scripts with these hashes that the server knows.
+    async fn loaded<const N: usize>(&self, hashes: [&str; N]) -> Result<Vec<usize>, Error> {
         let mut exists = redis::cmd("SCRIPT");
-        let hashes: Vec<_> = table.iter().map(|releases| releases.sha1).collect();
-        exists.arg("EXISTS").arg(hashes);
+        exists.arg("EXISTS").arg(&hashes);
         let known: Vec<bool> = self.reply(&exists).await?;
-        let known = table.iter().zip(known).filter(|(_, known)| *known);
-        Ok(known.map(|(releases, _)| *releases).collect())
+        let places = (0..).zip(known).filter(|(_, known)| *known);
+        Ok(places.map(|(place, _)| place).collect())
     }
 
     async fn time_to_live(&self, key: &str) -> Result<TimeToLive, Error> {
@@ -410,25 +409,32 @@ impl Diagnosis {
         ];
     }
 
-    /// Reads a log in our own format. Of several limits, the one with the longest interval counts.
+    /// Reads a log in our own format. Of several limits, the longest counts what is in use, and the
+    /// one with the least room what is left.
     fn read_log(&mut self, state: &packed::log::State, now: i64) {
         let (interval, rate) = state.limits.first().copied().unwrap_or_default();
         self.read_limit(Algorithm::SlidingLog, rate, interval);
-        let live = |(time, _): &&(i64, i64)| *time > now - interval;
-        let lately = |(time, _): &&(i64, i64)| *time > now - 1000;
-        let sum = |records: &mut dyn Iterator<Item = &(i64, i64)>| {
-            at_least_zero(records.fold(0_i64, |sum, (_, permits)| sum.saturating_add(*permits)))
+        self.shorter = state.limits.iter().skip(1).copied().collect();
+        let within = |interval: i64| {
+            let records = state.records.iter();
+            records.filter(move |(time, _)| *time > now - interval)
         };
-        let records = &state.records;
-        self.entries = records.len() as u64;
-        self.expired_entries = self.entries - records.iter().filter(live).count() as u64;
-        self.live_permits = sum(&mut records.iter().filter(live));
-        self.granted_lately = sum(&mut records.iter().filter(live).filter(lately));
-        let first = records.iter().filter(live).map(|(time, _)| time).min();
-        let free = |time: &i64| Duration::from_millis(at_least_zero(time + interval - now));
-        self.next_free = first.map(free);
-        let left = rate.saturating_sub_unsigned(self.live_permits);
-        self.value = Some(left.to_string());
+        let used = |interval| {
+            let sum =
+                within(interval).fold(0_i64, |sum, (_, permits)| sum.saturating_add(*permits));
+            at_least_zero(sum)
+        };
+        self.entries = state.records.len() as u64;
+        self.expired_entries = self.entries - within(interval).count() as u64;
+        self.live_permits = used(interval);
+        self.granted_lately = used(interval.min(1000));
+        let left = |&(interval, rate): &(i64, i64)| rate.saturating_sub_unsigned(used(interval));
+        if let Some(tightest) = state.limits.iter().min_by_key(|limit| left(limit)) {
+            self.value = Some(left(tightest).to_string());
+            let first = within(tightest.0).map(|(time, _)| time).min();
+            let free = |time: &i64| Duration::from_millis(at_least_zero(time + tightest.0 - now));
+            self.next_free = first.map(free);
+        }
     }
 
     /// Reads a window in our own format.

@@ -2,12 +2,12 @@
 
 use std::{cmp::Reverse, collections::BTreeMap, fmt, time::Duration};
 
-use super::RedissonReleases;
+use super::releases::{READS_OURS, words_of};
 use crate::{
     inspect::finding::{Finding, Severity, add, write_findings},
     macros::opaque,
     store::{TimeToLive, redis::redisson},
-    values::limit::{Algorithm, Limit},
+    values::limit::{Algorithm, Limit, StoredLimit},
 };
 
 /// The result of [`RedisStore::diagnose`](crate::RedisStore::diagnose).
@@ -46,6 +46,8 @@ pub struct Diagnosis {
     /// The stored fields of the limit: `rate` (permits), `interval` (ms), `type` (0 overall, 1 per
     /// client) and `keepAliveTime` (ms, 0 none); missing ones are left out
     pub(super) fields: Vec<(&'static str, String)>,
+    /// The shorter ones of several limits, each as its interval (ms) and its permits
+    pub(super) shorter: Vec<(i64, i64)>,
     /// The algorithm that permits seem to be counted by
     pub(super) algorithm: Algorithm,
     /// The time to live of the five keys: limit, value, this client's value, log, this client's log
@@ -71,7 +73,8 @@ pub struct Diagnosis {
     pub(super) live_permits: u64,
     /// The permits in use that were granted within the last second, by their scores
     pub(super) granted_lately: u64,
-    /// The time until the first permit in use is free; `None` if none is in use
+    /// The time until the first permit in use is free, of several limits for the one with the least
+    /// room; `None` if none is in use
     pub(super) next_free: Option<Duration>,
     /// Permits that were lost or, below zero, counted twice: the rate, less `value`, less the
     /// permits of all entries. Expired entries that were not swept yet are not drift. `None` if it
@@ -93,9 +96,9 @@ pub struct Diagnosis {
     pub(super) other_clients: Option<Vec<OtherClient>>,
     /// Set if all keys of the database were searched for other clients
     pub(super) scanned_all: bool,
-    /// Redisson's releases whose acquire script the server has received; `None` if the server does
-    /// not permit the query
-    pub(super) redisson: Option<Vec<RedissonReleases>>,
+    /// The places of Redisson's releases whose acquire script the server has received; `None` if the
+    /// server does not permit the query
+    pub(super) redisson: Option<Vec<usize>>,
 }
 
 /// The five keys, in the order in which every script takes them; the first is the limiter's name.
@@ -134,9 +137,19 @@ impl Diagnosis {
 
     /// Returns the limit; `None` if there is none, or one that cannot be read.
     pub fn limit(&self) -> Option<Limit> {
-        let [permits, interval] = ["rate", "interval"].map(|field| self.number(field));
-        let interval = Duration::from_millis(u64::try_from(interval?).ok()?);
-        let limit = Limit::try_new(u64::try_from(permits?).ok()?, interval).ok()?;
+        let part = |interval, rate| {
+            let stored = StoredLimit {
+                rate,
+                interval,
+                ..StoredLimit::default()
+            };
+            stored.limit()
+        };
+        let longest = part(self.number("interval")?, self.number("rate")?)?;
+        let mut shorter = self.shorter.iter();
+        let limit = shorter.try_fold(longest, |limit, (interval, rate)| {
+            limit.joined(part(*interval, *rate)?).ok()
+        })?;
         Some(if self.per_client {
             limit.per_client()
         } else {
@@ -145,11 +158,12 @@ impl Diagnosis {
     }
 
     /// Returns the permits that are free now, also those that no call has credited yet: below zero
-    /// if more are in use than a lowered limit has. `None` if that cannot be determined.
+    /// if more are in use than a lowered limit has. `None` if that cannot be determined. Of several
+    /// limits, those of the one with the least.
     pub fn left(&self) -> Option<i64> {
         let rate = self.number("rate");
         match self.algorithm {
-            Algorithm::SlidingLog => {
+            Algorithm::SlidingLog if !self.is_own => {
                 let in_use = i64::try_from(self.live_permits).unwrap_or(i64::MAX);
                 let free = rate?.saturating_sub(in_use);
                 Some(free.saturating_sub(self.drift.unwrap_or(0)))
@@ -158,13 +172,14 @@ impl Diagnosis {
         }
     }
 
-    /// Returns the permits of the limit that are not [`left`](Self::left), or those used by the
-    /// calendar, whose limit is not stored.
+    /// Returns the permits of the limit that are not [`left`](Self::left), those in use of the
+    /// longest of several, or those used by the calendar, whose limit is not stored.
     pub fn used(&self) -> Option<i64> {
-        if self.algorithm == Algorithm::Calendar {
-            return self.value.as_deref()?.split_once(' ')?.1.parse().ok();
+        match self.algorithm {
+            Algorithm::Calendar => self.value.as_deref()?.split_once(' ')?.1.parse().ok(),
+            _ if !self.shorter.is_empty() => i64::try_from(self.live_permits).ok(),
+            _ => Some(self.number("rate")?.saturating_sub(self.left()?)),
         }
-        Some(self.number("rate")?.saturating_sub(self.left()?))
     }
 
     /// Returns whether Redis has a key of it, other than that of a ban.
@@ -303,7 +318,7 @@ impl Diagnosis {
 
     fn look_at_the_neighbours(&self, found: &mut Vec<Finding>) {
         let mut releases = self.redisson.iter().flatten();
-        if releases.any(|releases| !releases.reads_our_entries) {
+        if releases.any(|place| *place < READS_OURS) {
             add!(found, Warning "old_redisson": "a Redisson before 3.17.0 has used this server: \
                 stop it if it shares limits, because it cannot read newer entries");
         }
@@ -376,7 +391,7 @@ impl Diagnosis {
             "\n  Redisson on this server, since it last lost its scripts: {count}"
         )?;
         let mut loaded = loaded.unwrap_or_default().iter();
-        loaded.try_for_each(|releases| write!(f, "\n    {releases}"))
+        loaded.try_for_each(|place| write!(f, "\n    {}", words_of(*place)))
     }
 
     fn entries_of(&self, sizes: impl Fn(usize) -> bool) -> u64 {
@@ -398,6 +413,9 @@ impl fmt::Display for Diagnosis {
         }
         if self.fields.is_empty() {
             f.write_str(" none")?;
+        }
+        for (interval, rate) in &self.shorter {
+            write!(f, " and rate {rate} interval {interval}")?;
         }
         f.write_str("\n  keys:\n")?;
         for (key, life) in self.keys.0.iter().zip(self.time_to_live) {

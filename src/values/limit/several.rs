@@ -37,7 +37,26 @@ impl Shorter {
 }
 
 impl Limit {
-    /// Returns each of its limits, the longest first: of most, itself alone.
+    /// Returns each of the limits that [`and`](Self::and) has joined, the longest first; of any
+    /// other, itself alone.
+    ///
+    /// ```
+    /// use tower_ratelimit::Limit;
+    ///
+    /// let limit = Limit::per_second(10).and(Limit::per_hour(500));
+    /// assert!(limit.each().eq([Limit::per_hour(500), Limit::per_second(10)]));
+    /// ```
+    pub fn each(&self) -> impl Iterator<Item = Self> + use<> {
+        let of = *self;
+        of.parts().map(move |LimitPart { permits, interval }| Self {
+            permits,
+            interval,
+            shorter: Shorter::NONE,
+            ..of
+        })
+    }
+
+    /// Returns the numbers of each of its limits, the longest first: of most, of itself alone.
     pub(crate) fn parts(&self) -> impl DoubleEndedIterator<Item = LimitPart> + Clone + use<> {
         let longest = LimitPart {
             permits: self.permits,
@@ -83,7 +102,7 @@ impl Limit {
     }
 
     /// Returns a limit of all that two have, or why there is none.
-    pub(super) const fn joined(self, other: Self) -> Result<Self, &'static str> {
+    pub(crate) const fn joined(self, other: Self) -> Result<Self, &'static str> {
         let is_plain = self.is_plain() && other.is_plain();
         if !is_plain {
             return Err(

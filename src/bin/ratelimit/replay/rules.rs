@@ -11,7 +11,7 @@ use super::{limits::Search, report::ASSUMED};
 use crate::{
     Stop,
     assumptions::{Assumptions, read_text, read_toml},
-    log::{Columns, columns_line, parts},
+    log::{Columns, columns_line},
     needs::needs,
     out::{Field, Format, counted, objects, say, table},
     stage::{Row, Stage},
@@ -144,7 +144,7 @@ impl OneLimit {
         let rate = rule.get_ref().get("rate")?;
         let limit: Limit = rate.get_ref().as_str()?.parse().ok()?;
         // What is in flight, no run finds; several limits have no one number.
-        if limit.is_in_flight() || parts(limit).nth(1).is_some() {
+        if limit.is_in_flight() || limit.each().count() > 1 {
             return None;
         }
         let words = limit.to_string();
