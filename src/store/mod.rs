@@ -187,15 +187,6 @@ impl About {
         }
         of.check_in_flight()
     }
-
-    fn in_memory(observers: Observers, in_redisson: Option<bool>) -> Self {
-        Self {
-            prefix: "memory".into(),
-            observers,
-            in_redisson,
-            ..Self::default()
-        }
-    }
 }
 
 /// A decision on its way.

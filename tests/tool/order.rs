@@ -152,6 +152,7 @@ fn the_limiters_of_shared_rules_are_explained() {
     for (name, shown) in [
         ("orders", "orders"),
         ("memory-x", "memory-x"),
+        ("memory:{all}:orders", "memory:{all}:orders"),
         ("user:<key>", "user:192.0.2.1"),
     ] {
         let by = if name.contains('<') {

@@ -65,8 +65,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<bool, Stop> {
         .ok_or_else(|| Stop::usage(format!("HTTP has no request {method:?} {path:?}")))?;
     let (parts, ()) = request.clone().into_parts();
     let limiters = stage.layer.limiters_of(&parts);
-    let limiters = limiters.iter().map(|it| name_in_redis(it.name()));
-    let limiters: Vec<_> = limiters.collect();
+    let limiters: Vec<_> = limiters.iter().map(|it| it.name()).collect();
     let result = stage.send(Duration::ZERO, request);
     let rules = stage.end().rules.into_iter().map(|it| {
         vec![
@@ -88,13 +87,4 @@ pub(crate) fn run(arguments: &Arguments) -> Result<bool, Stop> {
     });
     arguments.format.print(&words, object)?;
     Ok(!is_refused(result))
-}
-
-/// Returns the name that a limiter has in Redis: one made of rule and key begins with the prefix of
-/// the store there, and one that the file gives is the same.
-fn name_in_redis(name: &str) -> String {
-    match name.strip_prefix("memory:{") {
-        Some(rest) => format!("ratelimit:{{{rest}"),
-        None => name.to_owned(),
-    }
 }

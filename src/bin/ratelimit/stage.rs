@@ -160,7 +160,9 @@ impl Stage {
         let clock = ManualClock::new();
         clock.set(Duration::ZERO);
         // No bound, and so no estimates: each caller is counted exactly.
-        let store = store.max_limiters(usize::MAX).clock(clock.clone()).build();
+        let store = store.max_limiters(usize::MAX).clock(clock.clone());
+        // Names are those that a service gives them in Redis.
+        let store = store.prefix("ratelimit").build();
         let recorder = Arc::new(Recorder::default());
         let layer = RateLimitLayer::builder(&store)
             .rules(rules)

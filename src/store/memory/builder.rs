@@ -28,6 +28,7 @@ pub struct MemoryStoreBuilder {
     clock: Option<Arc<dyn Clock>>,
     observers: Observers,
     in_redisson: Option<bool>,
+    prefix: &'static str,
     /// Set if every call fails.
     #[cfg(feature = "test-util")]
     failing: Option<ErrorKind>,
@@ -40,6 +41,7 @@ impl MemoryStoreBuilder {
             clock: None,
             observers: Observers::default(),
             in_redisson: Some(false),
+            prefix: "memory",
             #[cfg(feature = "test-util")]
             failing: None,
         }
@@ -85,6 +87,15 @@ impl MemoryStoreBuilder {
     #[cfg(feature = "config")]
     pub(crate) fn in_any_format(mut self) -> Self {
         self.in_redisson = None;
+        self
+    }
+
+    /// Sets the prefix of rules' names, so that they are those of another store.
+    #[cfg(feature = "_meter")]
+    #[doc(hidden)]
+    #[must_use]
+    pub fn prefix(mut self, prefix: &'static str) -> Self {
+        self.prefix = prefix;
         self
     }
 
@@ -141,7 +152,12 @@ impl MemoryStoreBuilder {
     #[must_use]
     pub fn build(self) -> MemoryStore {
         let clock = self.clock.unwrap_or_else(|| Arc::new(SteadyClock::new()));
-        let about = || About::in_memory(self.observers.clone(), self.in_redisson);
+        let about = || About {
+            prefix: self.prefix.into(),
+            observers: self.observers.clone(),
+            in_redisson: self.in_redisson,
+            ..About::default()
+        };
         let (shared, stack) = stack::memory(Arc::clone(&clock), about(), |listeners| {
             Shared::new(self.max_limiters, Arc::clone(&clock), listeners)
         });
