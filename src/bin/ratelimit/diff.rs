@@ -3,7 +3,6 @@
 use std::{
     cmp::Reverse,
     collections::{BTreeMap, BTreeSet, HashMap, HashSet, hash_map::RandomState},
-    hash::BuildHasher,
     path::{Path, PathBuf},
 };
 
@@ -16,7 +15,7 @@ use crate::{
     assumptions::{Assumptions, read_text, read_toml},
     log::{Columns, columns_line, present},
     needs::needs,
-    out::{Field, Format, counted, harmless, in_file, objects, say, table},
+    out::{Field, Format, counted, harmless, in_file, objects, say, shown_caller, table},
     replay::ASSUMED,
     stage::{Stage, is_refused},
 };
@@ -294,11 +293,7 @@ fn newly(callers: &Callers, none: [bool; 2], keys: bool) -> Vec<Vec<Field>> {
         .collect();
     callers.sort_by_key(|(caller, requests)| (Reverse(*requests), *caller));
     let shown = callers.into_iter().map(|(caller, requests)| {
-        let caller = if keys {
-            harmless(caller)
-        } else {
-            format!("{:016x}", secret.hash_one(caller))
-        };
+        let caller = shown_caller(caller, keys, &secret);
         vec![("caller", json!(caller)), ("requests", json!(requests))]
     });
     shown.collect()

@@ -335,15 +335,15 @@ pub(crate) fn is_coarse(read: &RowsRead, limit: Limit) -> bool {
     each.any(|limit| read.resolution * 20 > limit.interval())
 }
 
-/// Returns how the columns of a log were understood, in one line.
+/// Returns how the columns of a log were understood, in the form of `--columns`.
 pub(crate) fn columns_line(read: &RowsRead) -> String {
     let columns = read.columns.iter();
-    let columns = columns.map(|(name, place)| format!("{} = {}", harmless(name), harmless(place)));
+    let columns = columns.map(|(name, place)| format!("{}={}", harmless(name), harmless(place)));
     let columns: Vec<_> = columns.collect();
     if columns.is_empty() {
         "Columns: none, as the log is empty.".to_owned()
     } else {
-        format!("Columns: {}", columns.join(", "))
+        format!("Columns: {}", columns.join(","))
     }
 }
 

@@ -166,16 +166,17 @@ impl Tally {
             _ => self.said == 0 && lines > 0,
         };
         let (said, held, noun) = (self.said, self.held, Kind::of(name).noun());
+        let place = place.escape_debug();
         if !self.is_good() {
             let example = &self.example;
             return Some(format!(
-                "{name} = {place}, which holds {noun} in {held} of {said} lines, and not as in \
+                "{name}={place}, which holds {noun} in {held} of {said} lines, and not as in \
                  \"{example}\""
             ));
         }
         is_silent.then(|| {
             let silent = lines - said;
-            format!("{name} = {place}, which says nothing in {silent} of {lines} lines")
+            format!("{name}={place}, which says nothing in {silent} of {lines} lines")
         })
     }
 }

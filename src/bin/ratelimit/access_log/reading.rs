@@ -310,12 +310,12 @@ impl<T> Reading<'_, T> {
                 continue;
             };
             let name = column.word.map_or(&**name, |_| "request");
-            if let Some(reason) = tally.mistake(name, &column.shown, lines) {
-                let remedy = column.remedy(name, format);
+            if let Some(reason) = tally.mistake(name, &column.place, lines) {
+                let remedy = column.remedy(name);
                 return Err(rows.unclear(tally.kind, &reason, &remedy, sample));
             }
             if read.columns.iter().all(|(it, _)| it != name) {
-                read.columns.push((name.to_owned(), column.shown.clone()));
+                read.columns.push((name.to_owned(), column.place.clone()));
             }
         }
         if read.lines > ENOUGH

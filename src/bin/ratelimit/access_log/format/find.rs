@@ -166,9 +166,9 @@ impl<'a> Finder<'a> {
         let apart = || place.split('+').map(|part| self.one(part)).collect();
         let whole = self.one(place).map(|whole| SmallVec::from_iter([whole]));
         let parts: SmallVec<_> = whole.or_else(apart)?;
-        let shown = parts.iter().map(|part| self.shown(part));
-        let shown = shown.collect::<Vec<_>>().join(" and ");
-        Some(Column { parts, word, shown })
+        let place: Vec<_> = parts.iter().map(|part| self.name_of(part)).collect();
+        let place = place.join("+");
+        Some(Column { parts, word, place })
     }
 
     fn one(&self, name: &str) -> Option<Place> {
@@ -191,23 +191,12 @@ impl<'a> Finder<'a> {
         }
     }
 
-    /// Returns where a part of a column stands, in words.
-    fn shown(&self, part: &Place) -> String {
+    /// Returns the name of a part of a column, or its number.
+    fn name_of(&self, part: &Place) -> String {
         match part {
-            Place::Name(name) => name.escape_debug().collect(),
-            Place::Number(number) if self.has_header => {
-                let name = self.names.get(*number).map_or("", |name| name);
-                name.escape_debug().collect()
-            }
-            Place::Number(number) => {
-                let word = self.line.get(part).unwrap_or_default();
-                let brackets = if self.text.contains(&format!("[{word}]")) {
-                    " in brackets"
-                } else {
-                    ""
-                };
-                format!("column {}{brackets}", number + 1)
-            }
+            Place::Name(name) => name.clone(),
+            Place::Number(number) if self.has_header => self.names[*number].clone(),
+            Place::Number(number) => (number + 1).to_string(),
         }
     }
 

@@ -51,8 +51,8 @@ pub(super) struct Column {
     parts: SmallVec<[Place; 1]>,
     /// The word of a request line that it is: 0 is the method, 1 the path.
     pub(super) word: Option<usize>,
-    /// The place in words.
-    pub(super) shown: String,
+    /// Its name or its number, as an option takes it.
+    pub(super) place: String,
 }
 
 /// A line, taken apart.
@@ -180,11 +180,10 @@ fn layout(words: &[&str], text: &str) -> Option<&'static [&'static str]> {
 
 impl Column {
     /// Returns what else may be right of a column that is not what its name says.
-    pub(super) fn remedy(&self, name: &str, format: &Format) -> String {
+    pub(super) fn remedy(&self, name: &str) -> String {
         match Kind::of(name) {
-            Kind::Address if self.place(format) != name => {
-                let place = self.place(format);
-                let place = place.escape_debug();
+            Kind::Address if self.place != name => {
+                let place = self.place.escape_debug();
                 format!("; `--by {place}` counts by it as it is")
             }
             Kind::Request | Kind::Method | Kind::Path | Kind::Host | Kind::Status => {
@@ -192,19 +191,6 @@ impl Column {
             }
             _ => String::new(),
         }
-    }
-
-    /// Returns its name or its number, as an option takes it.
-    fn place(&self, format: &Format) -> String {
-        let names = format.shape.header.as_deref().unwrap_or(&[]);
-        let parts = self.parts.iter().map(|part| match part {
-            Place::Number(number) => {
-                let name = names.get(*number).cloned();
-                name.unwrap_or_else(|| (number + 1).to_string())
-            }
-            Place::Name(name) => name.clone(),
-        });
-        parts.collect::<Vec<_>>().join("+")
     }
 
     /// Returns its text in a line.

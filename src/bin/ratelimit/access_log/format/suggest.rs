@@ -38,7 +38,7 @@ pub(in super::super) fn rival(sample: &[&str], wanted: &Rows) -> Option<String> 
         .iter()
         .find_map(|line| Format::of(line, wanted).ok())?;
     let at = wanted.columns.iter().position(|(it, _)| it == "ip")?;
-    let place = format.columns.get(at)?.as_ref()?.place(&format);
+    let place = &format.columns.get(at)?.as_ref()?.place;
     let count = |name: &str| {
         let found = columns
             .places
@@ -46,8 +46,8 @@ pub(in super::super) fn rival(sample: &[&str], wanted: &Rows) -> Option<String> 
             .and_then(|it| columns.found.get(*it));
         found.map(|it| it.different.len())
     };
-    let few = count(&place)?;
-    let is_rival = |it: &&&str| **it != place && !wanted.needs(it) && count(it) > Some(few * 5);
+    let few = count(place)?;
+    let is_rival = |it: &&&str| **it != *place && !wanted.needs(it) && count(it) > Some(few * 5);
     let rival = columns
         .of("forwarded")
         .iter()
@@ -56,7 +56,7 @@ pub(in super::super) fn rival(sample: &[&str], wanted: &Rows) -> Option<String> 
         .to_string();
     let place = place.escape_debug();
     Some(format!(
-        "ip = {place}, which holds few addresses, as of proxies, and {rival} holds many: \
+        "ip={place}, which holds few addresses, as of proxies, and {rival} holds many: \
          `--client-ip-from {rival} --trusted NETWORK` counts these where a proxy has written them \
          (with rules, `--field x-forwarded-for={rival}`), `--columns ip={rival}` always, and \
          `--columns ip={place}` counts the few"

@@ -6,7 +6,7 @@ use std::{
     hash::BuildHasher,
 };
 
-use crate::access_log::counted_as;
+use crate::{access_log::counted_as, log::present, out::shown_caller};
 
 /// The number of characters of a caller's text that are kept: a digest replaces the rest of a
 /// longer one.
@@ -23,8 +23,7 @@ pub(super) struct Callers {
 impl Callers {
     /// Returns the number of a caller, if there is one.
     pub(super) fn number(&mut self, caller: Option<&str>) -> Option<u32> {
-        let caller = caller.map(str::trim);
-        let Some(caller) = caller.filter(|caller| !matches!(*caller, "" | "-")) else {
+        let Some(caller) = present(caller.map(str::trim)) else {
             self.missing += 1;
             return None;
         };
@@ -59,11 +58,7 @@ impl Callers {
         for (caller, number) in &self.numbers {
             let place = numbers.iter().position(|it| it == number);
             if let Some(name) = place.and_then(|place| names.get_mut(place)) {
-                *name = if show_keys {
-                    caller.escape_debug().collect()
-                } else {
-                    format!("{:016x}", self.secret.hash_one(caller))
-                };
+                *name = shown_caller(caller, show_keys, &self.secret);
             }
         }
         names
