@@ -9,8 +9,8 @@ use bytes::Bytes;
 use http::{Response, request::Parts};
 
 use super::{
-    answer::{Answers, Fields, HeaderStyle},
-    layer::{LayerState, RateLimitLayer, Replaceable},
+    answer::{Fields, HeaderStyle},
+    layer::{LayerState, RateLimitLayer, Replaceable, Settings},
     rule::{CompiledRules, Defaults, IntoRules, Rule, Rules},
 };
 use crate::{
@@ -58,12 +58,8 @@ impl RateLimitLayer {
         RateLimitLayerBuilder {
             store: store.handle().0,
             rules: Rules::new(),
-            answers: Answers::default(),
+            settings: Settings::default(),
             headers: vec![HeaderStyle::Draft11],
-            enabled: true,
-            decide_first: false,
-            always: false,
-            decision_in_response: false,
             defaults: Defaults {
                 remaining: true,
                 ..Defaults::default()
@@ -78,12 +74,8 @@ impl RateLimitLayer {
 pub struct RateLimitLayerBuilder {
     store: Arc<dyn AnyStore>,
     rules: Rules,
-    answers: Answers,
+    settings: Settings,
     headers: Vec<HeaderStyle>,
-    enabled: bool,
-    decide_first: bool,
-    always: bool,
-    decision_in_response: bool,
     defaults: Defaults,
 }
 
@@ -176,7 +168,7 @@ impl RateLimitLayerBuilder {
         + Sync
         + 'static,
     ) -> Self {
-        self.answers.on_refusal = Some(Arc::new(on_refusal));
+        self.settings.answers.on_refusal = Some(Arc::new(on_refusal));
         self
     }
 
@@ -213,13 +205,13 @@ impl RateLimitLayerBuilder {
     /// their own (gRFC A6). Jitter only lengthens the announced wait, and
     /// [`Refusal::retry_after`](crate::Refusal::retry_after) stays exact.
     pub fn retry_jitter(mut self, jitter: Duration) -> Self {
-        self.answers.jitter = jitter;
+        self.settings.answers.jitter = jitter;
         self
     }
 
     /// Sets whether requests are limited at all. Default: true.
     pub fn enabled(mut self, enabled: bool) -> Self {
-        self.enabled = enabled;
+        self.settings.is_disabled = !enabled;
         self
     }
 
@@ -280,7 +272,7 @@ impl RateLimitLayerBuilder {
     /// # Ok::<_, tower_ratelimit::ConfigError>(())
     /// ```
     pub fn decide_first(mut self, decide_first: bool) -> Self {
-        self.decide_first = decide_first;
+        self.settings.decide_first = decide_first;
         self
     }
 
@@ -308,7 +300,7 @@ impl RateLimitLayerBuilder {
     /// # Ok::<_, tower_ratelimit::ConfigError>(())
     /// ```
     pub fn always(mut self) -> Self {
-        self.always = true;
+        self.settings.always = true;
         self
     }
 
@@ -341,7 +333,7 @@ impl RateLimitLayerBuilder {
     /// # Ok::<_, tower_ratelimit::ConfigError>(())
     /// ```
     pub fn decision_in_response(mut self) -> Self {
-        self.decision_in_response = true;
+        self.settings.decision_in_response = true;
         self
     }
 
@@ -394,11 +386,7 @@ impl RateLimitLayerBuilder {
                 id: LayerId::new(),
                 store: self.store,
                 rules: Replaceable::from_pointee(rules),
-                answers: self.answers,
-                enabled: self.enabled,
-                decide_first: self.decide_first,
-                always: self.always,
-                decision_in_response: self.decision_in_response,
+                settings: self.settings,
                 replacing: Mutex::new(()),
             }),
         })

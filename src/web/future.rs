@@ -93,7 +93,7 @@ impl LayerState {
             );
         }
         let outer = take_outer(&mut request.extensions);
-        let in_response = self.decision_in_response || outer.is_some();
+        let in_response = self.settings.decision_in_response || outer.is_some();
         let grant = grant.admitted(self.id, Arc::as_ptr(&self.store).addr(), outer);
         request.extensions.insert(grant.clone());
         SettleOnDrop {
@@ -115,7 +115,7 @@ impl LayerState {
         request: &mut Parts,
         fields: Fields,
     ) -> Response<Bytes> {
-        let mut response = self.answers.refuse(&refusal, request, fields);
+        let mut response = self.settings.answers.refuse(&refusal, request, fields);
         // The request's map is allocated already.
         let mut extensions = mem::take(&mut request.extensions);
         refusal.outer = take_outer(&mut extensions);

@@ -62,13 +62,19 @@ pub(crate) struct LayerState {
     pub(crate) id: LayerId,
     pub(crate) store: Arc<dyn AnyStore>,
     pub(crate) rules: Replaceable,
-    pub(crate) answers: Answers,
-    pub(crate) enabled: bool,
-    pub(crate) decide_first: bool,
-    pub(crate) always: bool,
-    pub(crate) decision_in_response: bool,
+    pub(super) settings: Settings,
     /// Lets one reload run at a time.
     pub(super) replacing: Mutex<()>,
+}
+
+/// What is set for a layer, and no reload changes.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Settings {
+    pub(super) answers: Answers,
+    pub(super) is_disabled: bool,
+    pub(super) decide_first: bool,
+    pub(super) always: bool,
+    pub(super) decision_in_response: bool,
 }
 
 /// The rules of a layer, with the header fields that belong to them.

@@ -74,14 +74,14 @@ where
     type Future = ResponseFuture<S, ReqBody>;
 
     fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), S::Error>> {
-        if self.shared.decide_first {
+        if self.shared.settings.decide_first {
             return Poll::Ready(Ok(()));
         }
         self.inner.poll_ready(cx)
     }
 
     fn call(&mut self, request: Request<ReqBody>) -> Self::Future {
-        if !self.shared.enabled {
+        if self.shared.settings.is_disabled {
             return self.forward(request, None);
         }
         let (mut parts, body) = request.into_parts();
@@ -91,10 +91,8 @@ where
             // The response gets the fields of these rules, even if a reload replaces them.
             fields = rules.fields;
             // A router inside or its own fallback may have the same layer.
-            let LayerState {
-                id, store, always, ..
-            } = &*self.shared;
-            let earlier = if *always {
+            let LayerState { id, store, .. } = &*self.shared;
+            let earlier = if self.shared.settings.always {
                 None
             } else {
                 Earlier::of(&parts.extensions, *id, store)
@@ -150,7 +148,7 @@ impl<S> RateLimit<S> {
     where
         S: Service<Request<ReqBody>> + Clone,
     {
-        if self.shared.decide_first {
+        if self.shared.settings.decide_first {
             let call = Some((take_ready(&mut self.inner), request));
             let state = State::Readying { call, settling };
             return ResponseFuture { state };

@@ -3,7 +3,7 @@
 use crate::{macros::warning, sync::Once};
 
 /// The remedy if a server does not record the peer's address.
-pub(crate) const PEER_HINT: &str = "with axum, enable the feature `axum` and \
+const PEER_HINT: &str = "with axum, enable the feature `axum` and \
      serve `router.into_make_service_with_connect_info::<SocketAddr>()`; with tonic, enable the \
      feature `tonic`; with another server, put a `tower_ratelimit::key::PeerAddr` into the \
      request's extensions; with `ClientIp::peer`, its closure found no address";
@@ -16,8 +16,6 @@ pub(crate) const FORWARDED_BESIDE: u8 = 1 << 1;
 pub(crate) const UNREADABLE: u8 = 1 << 2;
 /// The server has not recorded the peer's address.
 pub(crate) const NO_PEER: u8 = 1 << 3;
-/// A list of networks cannot be used without the peer's address. The list logs it.
-pub(crate) const UNUSED_LIST: u8 = 1 << 4;
 
 /// Logs the mistakes that extractors have seen, unless they were logged already. The headers are
 /// left out, because callers choose their contents.
@@ -47,7 +45,7 @@ pub(crate) fn warn(rule: &str, mistakes: u8, logged: &Once) {
         (
             NO_PEER,
             "the server does not record the peer's address: requests are refused with 500, or \
-             counted by the key that stands in for it",
+             counted by the key that stands in for it, and no list of networks allows one",
             PEER_HINT,
         ),
     ] {

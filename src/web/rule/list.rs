@@ -8,7 +8,7 @@ use ipnet::IpNet;
 
 use super::{index::Index, pattern::Pattern};
 use crate::{
-    macros::{opaque, warning},
+    macros::opaque,
     sync::Once,
     values::{
         decision::{Missing, Refusal},
@@ -189,27 +189,19 @@ impl Lists {
     ) -> Result<bool, Missing> {
         let mut key = Key::default();
         let has = match matcher {
-            Matcher::Pattern(index) => matches(index, parts),
+            Matcher::Pattern(index) => Ok(matches(index, parts)),
             Matcher::Networks(address, networks) => match address.address(parts, &mut key) {
-                Ok(address) => networks.contain(address),
-                Err(NoKey::Missing(missing)) => {
-                    if self.warned.is_first(mistakes::UNUSED_LIST) {
-                        warning!(
-                            hint = mistakes::PEER_HINT,
-                            "a list of networks cannot be used because requests lack the peer's \
-                             address"
-                        );
-                    }
-                    return Err(missing);
-                }
-                Err(NoKey::Skip) => false,
+                Ok(address) => Ok(networks.contain(address)),
+                Err(NoKey::Missing(missing)) => Err(missing),
+                Err(NoKey::Skip) => Ok(false),
             },
             Matcher::Key(extractor, identities) => {
-                extractor.extract(parts, &mut key).is_ok() && identities.contains(&key.identity)
+                let is_found = extractor.extract(parts, &mut key).is_ok();
+                Ok(is_found && identities.contains(&key.identity))
             }
         };
         mistakes::warn("a list", key.mistakes, &self.warned);
-        Ok(has)
+        has
     }
 }
 
