@@ -8,12 +8,14 @@ const METHODS: [&str; 11] = [
     "PROPFIND",
 ];
 
-/// What a column holds.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// What a column holds. What is counted by comes first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Kind {
     Address,
     /// Of clients and proxies, with commas between them.
     Addresses,
+    /// Its name says nothing.
+    Any,
     Time,
     Duration,
     Request,
@@ -21,12 +23,10 @@ pub(super) enum Kind {
     Path,
     Host,
     Status,
-    /// Its name says nothing.
-    Any,
 }
 
 /// The kinds with the names of the columns that hold them, and what each is in words.
-const KINDS: [(Kind, &str, &str); 10] = [
+pub(super) const KINDS: [(Kind, &str, &str); 10] = [
     (Kind::Address, "ip", "an address"),
     (Kind::Addresses, "forwarded", "addresses"),
     (Kind::Time, "time", "a time with its day"),
@@ -44,17 +44,6 @@ impl Kind {
     pub(super) fn of(name: &str) -> Self {
         let known = KINDS.into_iter().find(|(_, known, _)| *known == name);
         known.map_or(Self::Any, |(kind, ..)| kind)
-    }
-
-    /// Returns the place of such a column in a list: what is counted by comes first.
-    pub(super) fn place(self) -> usize {
-        match self {
-            Self::Address => 0,
-            Self::Addresses | Self::Any => 1,
-            Self::Time => 2,
-            Self::Duration => 3,
-            _ => 4,
-        }
     }
 
     pub(super) fn noun(self) -> &'static str {

@@ -14,6 +14,7 @@ use serde::{Serialize, Serializer};
 pub(crate) use self::{
     address::{counted_as, ip_of},
     reading::unread,
+    time::{SECOND, micros},
 };
 
 /// The columns that are read of every log, each with whether a log may lack it: the time, the
@@ -93,7 +94,7 @@ pub(crate) struct RowsRead {
 }
 
 fn in_micros<S: Serializer>(time: &Duration, serializer: S) -> Result<S::Ok, S::Error> {
-    serializer.serialize_u64(u64::try_from(time.as_micros()).unwrap_or(u64::MAX))
+    serializer.serialize_i64(micros(*time))
 }
 
 fn as_map<S: Serializer>(pairs: &[(String, String)], serializer: S) -> Result<S::Ok, S::Error> {

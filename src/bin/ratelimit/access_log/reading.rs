@@ -12,7 +12,7 @@ use super::{
     Rows, RowsRead,
     format::{FIELDS, Fields, Format, Lack, rival, suggestion},
     kind::{Kind, Tally, is_request, says_nothing},
-    time::{self, Resolution},
+    time::{self, Resolution, micros},
 };
 
 /// The length of the longest line that is read: longer ones are unreadable.
@@ -324,7 +324,7 @@ impl<T> Reading<'_, T> {
             return Err(reason);
         }
         // What is counted by comes first.
-        read.columns.sort_by_key(|(name, _)| Kind::of(name).place());
+        read.columns.sort_by_key(|(name, _)| Kind::of(name));
         if !read.missing.is_empty() {
             read.hint = suggestion(sample, rows);
         }
@@ -351,8 +351,4 @@ fn trimmed(line: &str) -> &str {
     // Editors on other systems write a byte order mark.
     let line = line.trim_start_matches('\u{feff}');
     line.trim_end_matches(['\n', '\r'])
-}
-
-fn micros(time: Duration) -> i64 {
-    i64::try_from(time.as_micros()).unwrap_or(i64::MAX)
 }

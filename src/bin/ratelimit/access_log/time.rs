@@ -9,10 +9,15 @@ use jiff::{
     tz::Offset,
 };
 
-const SECOND: i64 = 1_000_000;
+pub(crate) const SECOND: i64 = 1_000_000;
 
 /// In nanoseconds, as numbers are read.
 const NANOS: i64 = 1_000_000_000;
+
+/// Returns a time in microseconds.
+pub(crate) fn micros(time: Duration) -> i64 {
+    i64::try_from(time.as_micros()).unwrap_or(i64::MAX)
+}
 
 /// Reads a time: `10/Oct/2000:13:55:36 -0700`, RFC 3339 and the like, `Tue, 10 Oct 2000 20:55:36
 /// GMT`, or a number since the epoch, whose digits distinguish seconds, milliseconds, microseconds

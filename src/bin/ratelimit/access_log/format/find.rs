@@ -147,7 +147,7 @@ impl<'a> Finder<'a> {
         let mut found: Vec<_> = usual.filter_map(|it| self.place(it, None)).collect();
         found.extend(of_request.and_then(|_| self.place("request", of_request)));
         if name == "time" && found.is_empty() && !self.has_header {
-            found = self.times();
+            found.extend(self.time());
         }
         // Of several, the first that holds what the name says, if a line shows that.
         let holds = |it: &Column| {
@@ -200,23 +200,23 @@ impl<'a> Finder<'a> {
         }
     }
 
-    /// Returns the words that are times, written times before numbers, and pairs of words.
-    fn times(&self) -> Vec<Column> {
+    /// Returns the first word that is a time, or a pair of words: a written time before a number.
+    fn time(&self) -> Option<Column> {
         // A line may have very many, and each is compared with all of them.
         const MOST: usize = 64;
         let count = self.names.len().min(MOST);
         let one = (1..=count).map(|place| place.to_string());
         let pair = |apart: usize| (1..count).map(move |it| format!("{it}+{}", it + apart));
         let all = one.chain([1, 2].into_iter().flat_map(pair));
-        let columns = all.filter_map(|place| self.place(&place, None));
-        let mut times: Vec<_> = columns
-            .filter_map(|it| {
-                let text = it.text(&self.line)?;
-                Kind::Time.holds(&text).then(|| (!text.contains(':'), it))
-            })
-            .collect();
-        times.sort_by_key(|(is_number, _)| *is_number);
-        times.into_iter().map(|(_, column)| column).collect()
+        let times = all.filter_map(|place| {
+            let column = self.place(&place, None)?;
+            let text = column.text(&self.line)?;
+            Kind::Time
+                .holds(&text)
+                .then(|| (!text.contains(':'), column))
+        });
+        let first = times.min_by_key(|(is_number, _)| *is_number);
+        first.map(|(_, column)| column)
     }
 
     /// Returns the text of an error for a column that a log lacks.

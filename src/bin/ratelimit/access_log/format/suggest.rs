@@ -7,7 +7,7 @@ use serde_json::Value;
 use super::super::{
     Rows,
     address::ip_of,
-    kind::{Kind, Tally, says_nothing},
+    kind::{KINDS, Kind, Tally, says_nothing},
     words::{Words, skip},
 };
 use super::{Format, Line, Shape, is_name, layout, text_of};
@@ -49,7 +49,7 @@ pub(in super::super) fn rival(sample: &[&str], wanted: &Rows) -> Option<String> 
     let few = count(place)?;
     let is_rival = |it: &&&str| **it != *place && !wanted.needs(it) && count(it) > Some(few * 5);
     let rival = columns
-        .of("forwarded")
+        .of(Kind::Addresses)
         .iter()
         .find(is_rival)?
         .escape_debug()
@@ -72,17 +72,6 @@ fn is_whole(line: &str) -> bool {
     let first = words.first().is_some_and(|word| ip_of(word).is_some());
     first && layout(&words, line).is_some() && Kind::Request.holds(words.get(4).unwrap_or(&""))
 }
-
-/// The kinds that are looked for, with the names of the columns that hold them.
-const KINDS: [&str; 7] = [
-    "ip",
-    "time",
-    "request",
-    "method",
-    "path",
-    "status",
-    "forwarded",
-];
 
 /// The columns of some lines, in their order, with what each was found to hold.
 #[derive(Default)]
@@ -127,7 +116,7 @@ impl Columns {
             if place == next {
                 self.found.push(Found {
                     name,
-                    held: KINDS.map(Tally::of),
+                    held: KINDS.map(|(_, name, _)| Tally::of(name)),
                     different: HashSet::new(),
                 });
             }
@@ -140,16 +129,16 @@ impl Columns {
         }
     }
 
-    /// Returns the columns that nearly always hold what this name says, the best one first.
-    fn of(&self, name: &str) -> Vec<&str> {
+    /// Returns the columns that nearly always hold this kind, the best one first.
+    fn of(&self, kind: Kind) -> Vec<&str> {
         let is_good = |found: &&Found| {
             let mut held = found.held.iter();
             // Proxies say nothing of clients that came by another way.
-            held.any(|it| it.kind == Kind::of(name) && it.is_good() && it.said * 2 > self.lines)
+            held.any(|it| it.kind == kind && it.is_good() && it.said * 2 > self.lines)
         };
         let mut good: Vec<_> = self.found.iter().filter(is_good).collect();
         // A server has few addresses of its own, and few of its proxies.
-        if matches!(name, "ip" | "forwarded") {
+        if matches!(kind, Kind::Address | Kind::Addresses) {
             good.sort_by_key(|it| std::cmp::Reverse(it.different.len()));
         }
         // Two words are a time together where no one is.
@@ -160,16 +149,21 @@ impl Columns {
 
     fn suggestion(&self, wanted: &Rows) -> String {
         let (mut columns, mut also, mut lacks) = (Vec::new(), String::new(), false);
-        let request = !self.of("request").is_empty();
-        for name in KINDS.into_iter().filter(|it| *it != "forwarded") {
-            let of_request = matches!(name, "method" | "path");
-            if (of_request && request) || (name == "ip" && !wanted.needs("ip")) {
+        let request = !self.of(Kind::Request).is_empty();
+        for (kind, name, noun) in KINDS {
+            let is_needed = match kind {
+                Kind::Address => wanted.needs(name),
+                Kind::Method | Kind::Path => !request,
+                Kind::Time | Kind::Request | Kind::Status => true,
+                Kind::Addresses | Kind::Duration | Kind::Host | Kind::Any => false,
+            };
+            if !is_needed {
                 continue;
             }
-            match &self.of(name)[..] {
+            match &self.of(kind)[..] {
                 // No option adds these.
-                [] if matches!(name, "ip" | "time") => {
-                    also += &format!("; no column holds {}", Kind::of(name).noun());
+                [] if matches!(kind, Kind::Address | Kind::Time) => {
+                    also += &format!("; no column holds {noun}");
                     lacks = true;
                 }
                 [] => {}

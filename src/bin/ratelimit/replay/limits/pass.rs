@@ -5,18 +5,15 @@
 //! own when the list first exceeds its limit. A pass that verifies has no such list: there each
 //! candidate has a state from a caller's first request on.
 
-use std::{
-    collections::{HashMap, VecDeque},
-    time::Duration,
-};
+use std::collections::{HashMap, VecDeque};
 
 use tower_ratelimit::{
     Algorithm, ConfigError, Limit,
     command::{Meter, Metered},
 };
 
-/// In microseconds.
-const SECOND: i64 = 1_000_000;
+use crate::access_log::{SECOND, micros};
+
 /// The number of moments that a log is divided into, at most.
 const MOMENTS: usize = 120;
 
@@ -259,9 +256,4 @@ impl Run {
         });
         self.meter.refuses(state, time)
     }
-}
-
-/// Returns a time in microseconds.
-fn micros(time: Duration) -> i64 {
-    i64::try_from(time.as_micros()).unwrap_or(i64::MAX)
 }
