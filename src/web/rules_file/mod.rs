@@ -18,7 +18,7 @@ use http::request::Parts;
 use serde::Deserialize;
 use toml::Spanned;
 
-use self::reader::{ByName, Fail, Mistake, Table, one_of};
+use self::reader::{ByName, Fail, Mistake, Table, given};
 use super::{
     answer::{Fields, HeaderStyle},
     charge::{Outcome, charge_if},
@@ -257,7 +257,7 @@ fn header_style(style: &Spanned<String>) -> Result<HeaderStyle, Mistake> {
         ("legacy-epoch", HeaderStyle::LegacyEpoch),
         ("legacy-delta", HeaderStyle::Legacy),
     ];
-    one_of(style, style.get_ref(), &styles)
+    given(style, "value", style.get_ref(), styles)
 }
 
 /// Returns the text of a file.

@@ -199,30 +199,21 @@ pub(super) fn need<T>(
     field.ok_or_else(|| table.fail(format!("it lacks `{name}`, as in `{name} = {example}`")))
 }
 
-/// Returns the meaning of one of these words.
-pub(super) fn one_of<T: Copy>(
-    at: &impl Fail,
-    text: &str,
-    words: &[(&str, T)],
-) -> Result<T, Mistake> {
-    let found = words.iter().find(|(word, _)| *word == text);
-    found.map(|(_, meaning)| *meaning).ok_or_else(|| {
-        let words: Vec<_> = words.iter().map(|(word, _)| *word).collect();
-        at.fail(no_such("value", text, &words))
-    })
-}
-
-/// Returns the value that code has registered under this name.
-pub(super) fn given<'c, T>(
+/// Returns what a name stands for among the known ones, of the file or of the code.
+pub(super) fn given<T>(
     at: &impl Fail,
     what: &str,
     name: &str,
-    code: &'c BTreeMap<String, T>,
-) -> Result<&'c T, Mistake> {
-    code.get(name).ok_or_else(|| {
-        let known: Vec<_> = code.keys().map(String::as_str).collect();
-        at.fail(no_such(what, name, &known))
-    })
+    known: impl IntoIterator<Item = (impl AsRef<str>, T)>,
+) -> Result<T, Mistake> {
+    let mut known: Vec<_> = known.into_iter().collect();
+    match known.iter().position(|(it, _)| it.as_ref() == name) {
+        Some(place) => Ok(known.swap_remove(place).1),
+        None => {
+            let known: Vec<_> = known.iter().map(|(it, _)| it.as_ref()).collect();
+            Err(at.fail(no_such(what, name, &known)))
+        }
+    }
 }
 
 /// Returns serde's message on one line, with a suggestion for an unknown field.

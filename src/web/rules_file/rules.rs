@@ -10,8 +10,7 @@ use super::{
     RulesFile,
     keys::Keys,
     reader::{
-        ByName, Fail, Mistake, Table, Texts, given, in_order, line_at, need, no_such, one_of,
-        only_with, span,
+        ByName, Fail, Mistake, Table, Texts, given, in_order, line_at, need, only_with, span,
     },
 };
 use crate::{
@@ -181,7 +180,7 @@ fn rule(
     }
     if let Some(algorithm) = &fields.algorithm {
         let algorithms = Algorithm::ALL.map(|algorithm| (algorithm.facts().word, algorithm));
-        rule.algorithm = one_of(algorithm, algorithm.get_ref(), &algorithms)?;
+        rule.algorithm = given(algorithm, "value", algorithm.get_ref(), algorithms)?;
     }
     rule.slots = fields.slots;
     if let Some(lease) = &fields.lease {
@@ -343,14 +342,12 @@ fn cost_of(registered: &RulesFile, rule: &Rule, cost: &Spanned<Cost>) -> Result<
 }
 
 fn charge_if(registered: &RulesFile, outcome: &Spanned<String>) -> Result<ChargeIf, Mistake> {
-    let name = outcome.get_ref().as_str();
-    match name {
-        "success" => return Ok(charge::charge_if(Outcome::is_success)),
-        "failure" => return Ok(charge::charge_if(|outcome| !outcome.is_success())),
-        _ => {}
-    }
-    let mut known = OUTCOMES.to_vec();
-    known.extend(registered.charges.keys().map(String::as_str));
-    let found = registered.charges.get(name).cloned();
-    found.ok_or_else(|| outcome.fail(no_such("outcome", name, &known)))
+    let own = OUTCOMES.map(|name| {
+        let is_charged = move |of: &Outcome| of.is_success() == (name == "success");
+        (name, charge::charge_if(is_charged))
+    });
+    let code = registered.charges.iter();
+    let code = code.map(|(name, counts)| (name.as_str(), Arc::clone(counts)));
+    let known = own.into_iter().chain(code);
+    given(outcome, "outcome", outcome.get_ref(), known)
 }
