@@ -12,10 +12,11 @@ use tower_ratelimit::Limit;
 
 use crate::{
     Stop,
+    access_log::shown_caller,
     assumptions::{Assumptions, read_text, read_toml},
     log::{Columns, columns_line, present},
     needs::needs,
-    out::{Field, Format, counted, harmless, in_file, objects, say, shown_caller, table},
+    out::{Field, Format, counted, harmless, in_file, objects, say, table},
     replay::ASSUMED,
     stage::{Stage, is_refused},
 };

@@ -16,7 +16,7 @@ use indicatif::{ProgressBar, ProgressFinish};
 use tower_ratelimit::{Limit, key::PeerAddr};
 
 use crate::{
-    access_log::{Rows, RowsRead, counted_as, ip_of},
+    access_log::{Rows, RowsRead, counted_as, ip_of, says_nothing},
     assumptions::Found,
     needs::{NO_ROUTER, Need},
     out::{counted, harmless, in_file, say},
@@ -189,7 +189,7 @@ pub(crate) fn open(path: &Path) -> io::Result<Box<dyn BufRead>> {
 
 /// Returns what a field of a log says; `None` where it says that there is nothing.
 pub(crate) fn present<T: AsRef<str>>(field: Option<T>) -> Option<T> {
-    field.filter(|field| !matches!(field.as_ref(), "" | "-"))
+    field.filter(|field| !says_nothing(field.as_ref()))
 }
 
 /// Builds a request; `None` if HTTP has none like it.

@@ -1,9 +1,7 @@
 //! Prints results and messages of a command, as text or JSON.
 
 use std::{
-    collections::hash_map::RandomState,
     fmt::Display,
-    hash::BuildHasher,
     io::{self, ErrorKind, Write},
     path::Path,
     time::Duration,
@@ -97,15 +95,6 @@ pub(crate) fn harmless(text: &str) -> String {
         _ => character.escape_debug().collect(),
     };
     text.chars().map(escape).collect()
-}
-
-/// Returns a caller by its key, or by a digest with a secret of this run.
-pub(crate) fn shown_caller(caller: &str, show_keys: bool, secret: &RandomState) -> String {
-    if show_keys {
-        harmless(caller)
-    } else {
-        format!("{:016x}", secret.hash_one(caller))
-    }
 }
 
 /// Returns a closure that puts the path of a file before an error.

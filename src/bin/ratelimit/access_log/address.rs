@@ -2,6 +2,8 @@
 
 use std::{
     borrow::Cow,
+    collections::hash_map::RandomState,
+    hash::BuildHasher,
     net::{IpAddr, Ipv6Addr, SocketAddr},
 };
 
@@ -17,6 +19,15 @@ pub(crate) fn counted_as(caller: &str) -> Cow<'_, str> {
         None => Cow::Borrowed(caller),
         Some(IpAddr::V4(_)) if !caller.contains(':') => Cow::Borrowed(caller),
         Some(address) => Cow::Owned(caller_of(address)),
+    }
+}
+
+/// Returns a caller by its key, or by a digest with a secret of this run.
+pub(crate) fn shown_caller(caller: &str, show_keys: bool, secret: &RandomState) -> String {
+    if show_keys {
+        caller.escape_debug().collect()
+    } else {
+        format!("{:016x}", secret.hash_one(caller))
     }
 }
 

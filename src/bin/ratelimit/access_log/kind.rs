@@ -74,7 +74,7 @@ impl Kind {
 }
 
 /// Returns whether a log says by a text that there is nothing.
-pub(super) fn says_nothing(text: &str) -> bool {
+pub(crate) fn says_nothing(text: &str) -> bool {
     matches!(text.trim(), "" | "-")
 }
 

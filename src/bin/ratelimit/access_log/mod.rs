@@ -12,7 +12,8 @@ use std::time::Duration;
 use serde::{Serialize, Serializer};
 
 pub(crate) use self::{
-    address::{counted_as, ip_of},
+    address::{counted_as, ip_of, shown_caller},
+    kind::says_nothing,
     reading::unread,
     time::{SECOND, micros},
 };

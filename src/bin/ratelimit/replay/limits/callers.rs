@@ -6,7 +6,7 @@ use std::{
     hash::BuildHasher,
 };
 
-use crate::{access_log::counted_as, log::present, out::shown_caller};
+use crate::access_log::{counted_as, says_nothing, shown_caller};
 
 /// The number of characters of a caller's text that are kept: a digest replaces the rest of a
 /// longer one.
@@ -23,7 +23,8 @@ pub(super) struct Callers {
 impl Callers {
     /// Returns the number of a caller, if there is one.
     pub(super) fn number(&mut self, caller: Option<&str>) -> Option<u32> {
-        let Some(caller) = present(caller.map(str::trim)) else {
+        let caller = caller.map(str::trim);
+        let Some(caller) = caller.filter(|caller| !says_nothing(caller)) else {
             self.missing += 1;
             return None;
         };
