@@ -24,7 +24,7 @@ use tower_ratelimit::{
 use tower_ratelimit_postgres::Postgres;
 
 /// Far longer than a call takes on a busy machine.
-const LONG: Duration = Duration::from_secs(30);
+const LONG: Duration = Duration::from_secs(120);
 
 /// Returns a store by the system's clock, or by the test's.
 fn store(server: &Server, clock: Option<&ManualClock>) -> BackendStore {

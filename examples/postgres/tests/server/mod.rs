@@ -1,11 +1,13 @@
-//! A real PostgreSQL server of its own, on a free port, for as long as the value lives.
+//! A real PostgreSQL server of its own, on a socket in its folder, for as long as the value lives:
+//! no other process can take its address.
 
 use std::{
     fs,
-    net::TcpListener,
+    io::ErrorKind,
     os::unix::{fs::chown, process::CommandExt},
     path::{Path, PathBuf},
     process::{Child, Command, Stdio},
+    sync::atomic::{AtomicU32, Ordering},
     time::{Duration, Instant},
 };
 
@@ -15,18 +17,24 @@ pub struct Server {
     child: Child,
     binaries: PathBuf,
     folder: PathBuf,
-    port: u16,
 }
 
 impl Server {
     /// Starts one, and waits until it answers.
     pub async fn start() -> Self {
-        let binaries = binaries();
-        let port = TcpListener::bind("127.0.0.1:0").and_then(|socket| socket.local_addr());
-        let port = port.expect("a free port").port();
-        let folder =
-            std::env::temp_dir().join(format!("ratelimit-postgres-{}-{port}", std::process::id()));
-        fs::create_dir(&folder).expect("a folder");
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        let (binaries, process) = (binaries(), std::process::id());
+        let folder = loop {
+            let number = NEXT.fetch_add(1, Ordering::Relaxed);
+            let name = format!("ratelimit-postgres-{process}-{number}");
+            let folder = std::env::temp_dir().join(name);
+            match fs::create_dir(&folder) {
+                Ok(()) => break folder,
+                // Left behind by a killed process that had our id.
+                Err(error) if error.kind() == ErrorKind::AlreadyExists => {}
+                Err(error) => panic!("create {}: {error}", folder.display()),
+            }
+        };
         if let Some(user) = unprivileged() {
             chown(&folder, Some(user), None).expect("root may");
         }
@@ -49,14 +57,7 @@ impl Server {
             .arg(&data)
             .arg("-k")
             .arg(&folder)
-            .args([
-                "-p",
-                &port.to_string(),
-                "-c",
-                "listen_addresses=127.0.0.1",
-                "-c",
-                "fsync=off",
-            ])
+            .args(["-c", "listen_addresses=", "-c", "fsync=off"])
             .stderr(fs::File::create(&log).expect("a file"))
             .spawn()
             .expect("postgres runs");
@@ -64,7 +65,6 @@ impl Server {
             child,
             binaries,
             folder,
-            port,
         };
         server.answers(&log).await;
         server
@@ -74,7 +74,7 @@ impl Server {
         let began = Instant::now();
         while let Err(error) = self.config().connect(NoTls).await {
             let ended = self.child.try_wait().expect("a child");
-            let gives_up = ended.is_some() || began.elapsed() > Duration::from_secs(60);
+            let gives_up = ended.is_some() || began.elapsed() > Duration::from_secs(120);
             let said = || fs::read_to_string(log).unwrap_or_default();
             assert!(!gives_up, "PostgreSQL does not start: {error}\n{}", said());
             tokio::time::sleep(Duration::from_millis(20)).await;
@@ -84,8 +84,7 @@ impl Server {
     pub fn config(&self) -> Config {
         let mut config = Config::new();
         config
-            .host("127.0.0.1")
-            .port(self.port)
+            .host_path(&self.folder)
             .user("postgres")
             .dbname("postgres");
         config
