@@ -127,9 +127,8 @@ fn redis() -> RedisStore {
 }
 
 fn redis_with(set: impl FnOnce(RedisStoreBuilder) -> RedisStoreBuilder) -> RedisStore {
-    let store = RedisStore::builder(RedisServer::shared().url())
+    let store = patient(RedisServer::shared().url())
         .prefix(&unique("rl"))
-        .deadline(Duration::from_secs(10))
         .deny_cache(Duration::from_secs(60));
     set(store).build().unwrap()
 }

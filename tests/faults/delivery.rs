@@ -27,7 +27,7 @@ impl Scene {
     }
 
     fn through((server, proxy): (RedisServer, Proxy)) -> Self {
-        let store = patient(proxy.url()).connect_timeout(LONG).build().unwrap();
+        let store = patient(proxy.url()).build().unwrap();
         Self {
             server,
             proxy,

@@ -3,8 +3,6 @@
 use super::page;
 use kit::{scene::*, scripted::ScriptedServer};
 
-const TIMEOUT: Duration = Duration::from_secs(20);
-
 /// A row of "Errors, one by one" that a server can say.
 #[derive(Debug)]
 struct Row<'a> {
@@ -42,9 +40,7 @@ fn rows() -> Vec<Row<'static>> {
 }
 
 fn store(server: &ScriptedServer) -> RedisStore {
-    RedisStore::builder(server.url())
-        .deadline(TIMEOUT)
-        .response_timeout(TIMEOUT)
+    patient(server.url())
         // One failure opens it, so that one call tells.
         .breaker(1)
         .build()

@@ -11,8 +11,10 @@ async fn scripts_that_the_server_knows_are_found() {
         "7f923f79fe76194c868d7e1d0820de36700eb649",
     ];
     let server = RedisServer::shared();
-    let builder = RedisStore::builder(server.url()).response_timeout(Duration::from_secs(5));
-    let store = builder.build().unwrap();
+    // Longer than anything takes on a busy machine.
+    let long = Duration::from_secs(60);
+    let builder = RedisStore::builder(server.url()).connect_timeout(long);
+    let store = builder.response_timeout(long).build().unwrap();
     let look = Look(&store);
     assert_eq!(look.loaded(hashes).await.unwrap(), []);
     server.command(&["SCRIPT", "LOAD", "return 2"]);

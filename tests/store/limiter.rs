@@ -85,8 +85,7 @@ async fn whatever_makes_room_wakes_waiters(store: impl Store, clock: ManualClock
 #[tokio::test]
 async fn closing_twice_waits_twice() {
     let mut server = RedisServer::start();
-    let store = RedisStore::builder(server.url()).deadline(secs(5));
-    let store = store.build().unwrap();
+    let store = patient(server.url()).build().unwrap();
     let limiter = limited(&store, Limit::per_hour(9)).await;
     let grant = take(&limiter, 3).await;
     server.stop_process();

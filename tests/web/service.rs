@@ -91,8 +91,7 @@ async fn in_memory() {
 #[tokio::test(flavor = "multi_thread")]
 async fn in_redis() {
     let redis = RedisServer::start();
-    let store = RedisStore::builder(redis.url()).prefix("service");
-    let store = store.deadline(Duration::from_secs(10)).build().unwrap();
+    let store = patient(redis.url()).prefix("service").build().unwrap();
     works(&store).await;
     // What `user or client` finds stands in the names, and no token does.
     let keys = redis.cli(&["KEYS", "service:*"]);

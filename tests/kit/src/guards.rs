@@ -4,6 +4,9 @@ use std::time::Duration;
 
 use tower_ratelimit::{RedisStore, RedisStoreBuilder};
 
+/// As long as anything may take on a busy machine
+const LONG: Duration = Duration::from_secs(120);
+
 /// How the guards are set. Another guard is one more field here, and one more loop in
 /// [`all`](Self::all).
 #[derive(Clone, Copy, Debug)]
@@ -21,7 +24,7 @@ impl Guards {
     pub fn all() -> Vec<Self> {
         let mut all = Vec::new();
         for deny_cache in [0, 1, 60] {
-            for deadline in [Duration::from_secs(20), Duration::MAX] {
+            for deadline in [LONG, Duration::MAX] {
                 for breaker in [0, 1] {
                     all.push(Self {
                         deny_cache: Duration::from_secs(deny_cache),
@@ -37,7 +40,8 @@ impl Guards {
     /// A new store with them.
     pub fn put_on(self, store: RedisStoreBuilder) -> RedisStore {
         store
-            .response_timeout(Duration::from_secs(20))
+            .connect_timeout(LONG)
+            .response_timeout(LONG)
             .deadline(self.deadline)
             .breaker(self.breaker)
             .deny_cache(self.deny_cache)

@@ -59,19 +59,17 @@ pub const LONG: Duration = Duration::from_secs(120);
 /// Returns a store whose decisions a busy machine does not turn into answers by policy.
 #[cfg(feature = "redis")]
 pub fn patient(url: impl AsRef<str>) -> RedisStoreBuilder {
-    let store = RedisStore::builder(url);
-    store.response_timeout(LONG).deadline(LONG)
+    patiently(RedisStore::builder(url))
 }
 
 /// Returns a store that gives a call up at this deadline, over one connection for all of it: what
 /// was sent is carried out in the end.
 #[cfg(feature = "redis")]
 pub fn hasty(url: impl AsRef<str>, deadline: Duration) -> RedisStoreBuilder {
-    let store = RedisStore::builder(url).response_timeout(LONG);
-    store.deadline(deadline)
+    patient(url).deadline(deadline)
 }
 
-/// Returns a store of any topology that is as patient, when it connects, too.
+/// Returns a store of any topology that is as patient.
 #[cfg(feature = "redis")]
 pub fn patiently(store: RedisStoreBuilder) -> RedisStoreBuilder {
     let store = store.connect_timeout(LONG).response_timeout(LONG);

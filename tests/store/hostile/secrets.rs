@@ -195,10 +195,7 @@ async fn no_debug_output_shows_a_secret() {
     let user = ["ACL", "SETUSER", "shop", &password, "~*", "+@all", "on"];
     assert_eq!(server.cli(&user), "OK");
     let url = format!("redis://shop:{MARKER}@127.0.0.1:{}/", server.port());
-    let long = secs(20);
-    let builder = RedisStore::builder(url.clone())
-        .response_timeout(long)
-        .deadline(long);
+    let builder = patiently(RedisStore::builder(url.clone()));
     let mut shown = Shown::default();
     shown.show("RedisStoreBuilder", &builder);
     let store = builder.build().unwrap();

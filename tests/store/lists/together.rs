@@ -186,8 +186,7 @@ async fn room_of_one_wakes_those_who_wait_for_all(store: impl Store, clock: Manu
 #[tokio::test]
 async fn a_line_that_leaves_while_it_is_asked_for_loses_nothing() {
     type Waiting = Pin<Box<dyn Future<Output = Result<Grant, Error>> + Send>>;
-    let store = RedisStore::builder(RedisServer::shared().url());
-    let store = store.deadline(Duration::from_secs(5)).build().unwrap();
+    let store = patient(RedisServer::shared().url()).build().unwrap();
     for round in 0..60 {
         let log = RateLimiter::new(&store, &unique("log")).unwrap();
         let limit = Limit::per_hour(100);

@@ -158,7 +158,8 @@ impl ConnectionLike for Slow {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_gives_back_comes_after_its_call() {
     let connection = Slow::default();
-    let store = RedisStore::connection(connection.clone()).build().unwrap();
+    let store = patiently(RedisStore::connection(connection.clone()));
+    let store = store.build().unwrap();
     let orders = Limit::per_hour(9).named("orders").keyed(&store).unwrap();
     let limiter = || orders.of(unique("a"));
     let (first, leaving) = (limiter(), limiter());
