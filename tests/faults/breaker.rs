@@ -84,33 +84,59 @@ async fn a_server_that_hangs_costs_few_requests_their_time() {
 #[tokio::test]
 async fn no_caller_waits_for_a_server_that_hangs() {
     let mut server = RedisServer::start();
-    let store = RedisStore::builder(server.url()).deadline(millis(100));
-    let (store, [deny, _]) = healthy(store).await;
-    let limiter = limited(&store, Limit::new(1, millis(1500))).await;
-    take(&limiter, 1).await;
-    let standing = tokio::spawn({
-        let limiter = limiter.clone();
-        async move { limiter.acquire().await.unwrap_err().kind() }
-    });
-    // It was refused with a wait before the server hangs.
-    let calls_before = server.scripts_called();
-    until("it stands in line", || async {
-        server.scripts_called() > calls_before
-    })
+    let clock = ManualClock::new();
+    let spent = limited(
+        &by_clock(&server, &clock).build().unwrap(),
+        Limit::per_hour(1),
+    )
     .await;
-
-    server.stop_process();
-    open(&store, &deny).await;
+    take(&spent, 1).await;
+    let store = hasty(server.url(), millis(100));
+    let (store, [deny, _]) = healthy(store.client_clock(clock.clone())).await;
+    let limiter = RateLimiter::new(&store, spent.name()).unwrap();
     // One of them may be the one that finds out.
     let failed = |kind| matches!(kind, ErrorKind::Unavailable | ErrorKind::Timeout);
+    let hangs = Arc::new(AtomicBool::new(false));
+    let standing = tokio::spawn({
+        let (limiter, hangs) = (limiter.clone(), Arc::clone(&hangs));
+        async move {
+            loop {
+                let kind = limiter.acquire().await.unwrap_err().kind();
+                // Before that, on a busy machine.
+                if hangs.load(Ordering::Relaxed) {
+                    return kind;
+                }
+                assert!(failed(kind), "{kind:?}");
+            }
+        }
+    });
+    // It was refused with a wait before the server hangs.
+    until("it stands in line", async || clock.sleepers() > 0).await;
+
+    server.stop_process();
+    hangs.store(true, Ordering::Relaxed);
+    open(&store, &deny).await;
     for _ in 0..50 {
         let patient = limiter.try_acquire_for(1, Duration::from_secs(60)).await;
         assert!(failed(patient.unwrap_err().kind()));
         assert!(failed(limiter.acquire().await.unwrap_err().kind()));
     }
+    // Its turn comes.
+    clock.advance(HOUR);
     assert!(failed(standing.await.unwrap()));
     server.resume();
-    until("it waits again", async || limiter.acquire().await.is_ok()).await;
+    let waits = until("it waits again", async || limiter.acquire().await.is_ok());
+    // Again, where a call is given up that has taken the permit.
+    let passes = async {
+        loop {
+            until("it sleeps", async || clock.sleepers() > 0).await;
+            clock.advance(HOUR);
+        }
+    };
+    tokio::select! {
+        _ = waits => {}
+        () = passes => {}
+    }
 }
 
 /// Late by more than the five calls that open it: before the first answer, the server is silent.
@@ -131,9 +157,9 @@ async fn answers_that_come_too_late_open_it() {
 #[tokio::test]
 async fn a_silent_connection_is_replaced_while_it_is_open() {
     let (_server, proxy) = Proxy::and_server();
-    // It is open by then, also on a busy machine.
-    let store = RedisStore::builder(proxy.url()).response_timeout(secs(2));
-    let (store, services) = healthy(store.deadline(millis(100))).await;
+    // It is open by then, also on a busy machine, which does not take as long for an answer.
+    let store = hasty(proxy.url(), millis(100)).response_timeout(secs(5));
+    let (store, services) = healthy(store).await;
     let before = proxy.connections();
 
     proxy.freeze();
