@@ -86,7 +86,7 @@ async fn a_server_that_is_down_neither_frees_the_flooded_nor_resets_the_patient(
 #[tokio::test]
 async fn a_server_that_hangs_neither_frees_the_flooded_nor_resets_the_patient() {
     // So long that a busy machine answers before it, and five calls wait for it.
-    outage(SECOND, RedisServer::stop_process, RedisServer::resume, 3).await;
+    outage(secs(2), RedisServer::stop_process, RedisServer::resume, 3).await;
 }
 
 /// Two instances with half each are one limit.
