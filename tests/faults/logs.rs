@@ -79,8 +79,8 @@ async fn a_breaker_that_opens_and_closes_is_two_lines() {
     let log = Log::default();
     let _capturing = log.capture(LevelFilter::TRACE);
     let mut server = RedisServer::start();
-    let store = RedisStore::builder(server.url()).deadline(millis(100));
-    let store = store.build().unwrap();
+    // So long that a busy machine does not open it before.
+    let store = hasty(server.url(), millis(500)).build().unwrap();
     let service = service_with(&store, HOURLY.by(Constant("alice-of-the-secret-key")));
     by_redis([&service]).await;
     assert_eq!(lines_with(&log, "breaker"), [""; 0]);
@@ -109,12 +109,18 @@ async fn a_store_that_fails_now_and_then_is_reported_once() {
     let log = Log::default();
     let _capturing = log.capture(LevelFilter::TRACE);
     let (_server, proxy) = Proxy::and_server();
-    let store = RedisStore::builder(proxy.url()).deadline(millis(100));
-    let store = store.breaker(0).build().unwrap();
+    let store = hasty(proxy.url(), millis(20)).breaker(0).build().unwrap();
     let service = service_with(&store, HOURLY.by(Constant("all")));
-    by_redis([&service]).await;
+    // On a busy machine it may fail and recover before.
+    until("it is well", async || {
+        ask(&service).await == BY_REDIS && lines_with(&log, "").len().is_multiple_of(2)
+    })
+    .await;
+    drop(log.take());
 
-    proxy.delay(Duration::ZERO, millis(200));
+    // All of it in less than the second after which it counts as well, but on a busy machine.
+    let began = Instant::now();
+    proxy.delay(Duration::ZERO, millis(40));
     let mut turns = 0;
     let mut last = Source::Store;
     while turns < 20 {
@@ -122,5 +128,7 @@ async fn a_store_that_fails_now_and_then_is_reported_once() {
         turns += usize::from(source != last);
         last = source;
     }
-    is_last(&lines_with(&log, ""), 1, "");
+    let lines = lines_with(&log, "");
+    let most = 1 + 2 * began.elapsed().as_secs() as usize;
+    assert!((1..=most).contains(&lines.len()), "{lines:#?}");
 }
