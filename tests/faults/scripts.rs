@@ -104,7 +104,11 @@ async fn what_was_loaded_is_never_dropped() {
     take(&limiter, 1).await;
     let before = lacked(&server);
     let client = redis::Client::open(server.url()).unwrap();
-    let mut others = client.get_multiplexed_async_connection().await.unwrap();
+    // A busy machine may take its time for so many.
+    let config = redis::AsyncConnectionConfig::new().set_response_timeout(Some(LONG));
+    let config = config.set_connection_timeout(Some(LONG));
+    let others = client.get_multiplexed_async_connection_with_config(&config);
+    let mut others = others.await.unwrap();
     for round in 0..ROUNDS {
         let mut foreign = redis::pipe();
         for number in 0..FOREIGN {
