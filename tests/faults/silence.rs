@@ -3,7 +3,7 @@
 use kit::{
     proxy::Proxy,
     scene::*,
-    traffic::{is_free, take_by_redis},
+    traffic::{grants, is_free},
 };
 
 /// Nothing expires while a test runs: what is free again was given back.
@@ -13,8 +13,14 @@ const TWENTY: Limit = Limit::per_hour(20);
 /// script loaded.
 async fn one_taken(store: RedisStoreBuilder) -> (RedisStore, RateLimiter) {
     let store = store.build().unwrap();
-    let limiter = limited(&store, TWENTY).await;
-    take_by_redis(&limiter, 1).await;
+    let limiter = RateLimiter::new(&store, &unique("orders")).unwrap();
+    // On a busy machine some of these calls are late, and what they took is given back.
+    until("the limit is set", async || {
+        limiter.try_set_rate(TWENTY).await.is_ok()
+    })
+    .await;
+    grants(&limiter).await;
+    is_free(&limiter, 19).await;
     (store, limiter)
 }
 
@@ -22,7 +28,8 @@ async fn times_out(limiter: &RateLimiter) {
     let began = Instant::now();
     let error = limiter.try_acquire_many(2).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Timeout, "{error}");
-    assert!(began.elapsed() < secs(5), "{:?}", began.elapsed());
+    // Neither of the two times that end it is as long.
+    assert!(began.elapsed() < LONG / 2, "{:?}", began.elapsed());
 }
 
 /// Abandoned calls are given back when the server carries them out after all, however many
@@ -30,7 +37,8 @@ async fn times_out(limiter: &RateLimiter) {
 async fn given_back_after_a_stall(response_timeout: Duration, stall: Duration) {
     let mut server = RedisServer::start();
     let store = hasty(server.url(), millis(300)).response_timeout(response_timeout);
-    let (store, limiter) = one_taken(store.breaker(0)).await;
+    let store = store.connect_timeout(SECOND).breaker(0);
+    let (store, limiter) = one_taken(store).await;
 
     server.stop_process();
     let stopped = Instant::now();
@@ -87,12 +95,12 @@ async fn a_connection_lost_for_good_keeps_no_permits() {
 async fn a_slow_connection_is_kept() {
     let (_server, proxy) = Proxy::and_server();
     // A busy machine answers before the one, and answers at all before the other.
-    let store = hasty(proxy.url(), millis(500)).response_timeout(secs(2));
+    let store = hasty(proxy.url(), millis(500)).response_timeout(secs(5));
     let (_store, limiter) = one_taken(store.breaker(0)).await;
 
     proxy.delay_every_reply(millis(800));
     let began = Instant::now();
-    while began.elapsed() < secs(6) {
+    while began.elapsed() < secs(8) {
         // Late or not, on a busy machine.
         let _ = limiter.try_acquire().await;
     }
