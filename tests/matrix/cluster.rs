@@ -61,6 +61,8 @@ async fn row_13_a_master_that_hands_its_slots_over() {
     let mut played = Played::begin("row 13, handed over", cluster, BUDGET).await;
     for replica in MASTERS..2 * MASTERS {
         aside(|| {
+            // By which it also counts when votes may be given again.
+            played.cluster.fails_the_silent(true);
             let replica = &played.cluster.nodes[replica];
             let mut asked = None::<Instant>;
             wait_until("the replica has taken over", || {
@@ -73,6 +75,7 @@ async fn row_13_a_master_that_hands_its_slots_over() {
                 }
                 is_master(replica)
             });
+            played.cluster.fails_the_silent(false);
         });
         played.stage.healed().await;
     }
@@ -88,12 +91,17 @@ async fn row_13_a_master_that_is_killed() {
     // That of the lanes on one key for all.
     let dead = played.cluster.master_of("all");
     let beside = played.beside(dead);
-    aside(|| played.cluster.nodes[dead].kill());
+    // Only here is silence a fault.
+    aside(|| {
+        played.cluster.fails_the_silent(true);
+        played.cluster.nodes[dead].kill();
+    });
     played.stage.load.lanes_met_policy(&[0], 5).await;
     // Others go on meanwhile, if there are any.
     played.stage.load.lanes_decided(&beside, 5).await;
     let replica = &played.cluster.nodes[MASTERS + dead];
     aside(|| wait_until("its replica has taken over", || is_master(replica)));
+    aside(|| played.cluster.fails_the_silent(false));
     played.stage.healed().await;
     let alive = (0..2 * MASTERS).filter(|node| *node != dead);
     let nodes: Vec<_> = alive.rev().collect();
@@ -146,6 +154,7 @@ async fn row_15_a_cluster_that_is_down() {
         for node in &played.cluster.nodes {
             node.configure("cluster-require-full-coverage", "yes");
         }
+        played.cluster.fails_the_silent(true);
         played.cluster.nodes[1].kill();
         wait_until("the Cluster is down", || {
             let info = played.cluster.nodes[0].cli(&["CLUSTER", "INFO"]);
@@ -157,7 +166,9 @@ async fn row_15_a_cluster_that_is_down() {
         played.cluster.nodes[1].restart();
         let watch = Watch::open(&played.cluster.nodes[1], &played.stage.ledger);
         played.stage.watches.push(watch);
+        // By that time it also counts for how long one that was dead is left out.
         played.cluster.wait_complete();
+        played.cluster.fails_the_silent(false);
     });
     played.stage.healed().await;
     played.judge(FORGOTTEN, &[0, 1, 2]).await;

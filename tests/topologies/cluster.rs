@@ -9,6 +9,7 @@ use kit::{
     cluster::MASTERS,
     companion,
     scene::*,
+    topologies::connected,
     traffic::{grants, is_free},
 };
 use tower_ratelimit::Error;
@@ -262,9 +263,10 @@ async fn a_broken_shadow_rule_frees_no_other_slot() {
 async fn a_silent_master_costs_its_own_slots_only() {
     let mut cluster = Cluster::start();
     // The masters beside it reply within this time, even on a busy machine.
-    let deadline = secs(2);
+    let deadline = secs(5);
     let store = RedisStore::cluster(cluster.urls()).deadline(deadline);
-    let store = store.response_timeout(deadline).build().unwrap();
+    let store = store.response_timeout(deadline).breaker(2).build().unwrap();
+    let store = connected(store).await;
     // At the border of two masters, a breaker is for slots of both.
     let limiters = loop {
         let limiters = one_each(&store, &cluster).await;
@@ -287,7 +289,10 @@ async fn a_silent_master_costs_its_own_slots_only() {
         node.unwrap().breaker
     };
     assert!(store.health().is_well());
-    cluster.nodes[2].stop_process();
+    block_in_place(|| {
+        cluster.fails_the_silent(true);
+        cluster.nodes[2].stop_process();
+    });
     let stopped = Instant::now();
     // Also for longer than the other masters take to notice.
     while stopped.elapsed() < secs(4) || breaker(2) == BreakerState::Closed {

@@ -1,9 +1,18 @@
 //! A real Redis Cluster of three masters, with or without replicas, owned by a test.
 
 pub use super::wait_until;
-use super::{RedisServer, Reply, sentinel::wait_for_replica, server::Tls, unique};
+use super::{
+    RedisServer, Reply,
+    sentinel::wait_for_replica,
+    server::{TIMEOUT, Tls, command},
+    unique,
+};
 
 const SLOTS: usize = 16_384;
+
+/// For how long a node may be silent, in ms: so long that no busy machine is taken for a dead one
+const SILENCE: &str = "120000";
+
 pub const MASTERS: usize = 3;
 
 /// Three masters, each with a third of the slots, and the replicas behind them, if there are any
@@ -49,7 +58,7 @@ impl Cluster {
             "--cluster-enabled",
             "yes",
             "--cluster-node-timeout",
-            "2000",
+            SILENCE,
             "--cluster-require-full-coverage",
             "no",
         ];
@@ -97,6 +106,16 @@ impl Cluster {
                     .all(|line| info.contains(&format!("cluster_{line}")))
             })
         });
+    }
+
+    /// Takes a node for dead after two seconds of silence; or after two minutes again
+    pub fn fails_the_silent(&self, soon: bool) {
+        let silence = if soon { "2000" } else { SILENCE };
+        let set = ["CONFIG", "SET", "cluster-node-timeout", silence];
+        for node in &self.nodes {
+            // One that is down has its own when it comes back.
+            let _ = command(node.port(), &set, TIMEOUT);
+        }
     }
 
     pub fn urls(&self) -> Vec<String> {
@@ -157,7 +176,7 @@ impl Cluster {
             if keys.is_empty() {
                 return;
             }
-            let mut migrate = vec!["MIGRATE", "127.0.0.1", &port, "", "0", "5000", "KEYS"];
+            let mut migrate = vec!["MIGRATE", "127.0.0.1", &port, "", "0", SILENCE, "KEYS"];
             migrate.extend(keys.lines());
             let moved = source.cli(&migrate);
             // One that has expired on the way, or was removed by a script, is not there to be

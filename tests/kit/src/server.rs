@@ -478,6 +478,6 @@ impl Drop for TempDir {
 }
 
 /// Longest wait for a server to come up, or to answer; it takes some ten milliseconds
-const TIMEOUT: Duration = Duration::from_secs(60);
+pub(crate) const TIMEOUT: Duration = Duration::from_secs(120);
 
 const POLL: Duration = Duration::from_millis(10);
