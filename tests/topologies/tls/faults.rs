@@ -53,13 +53,13 @@ async fn an_expired_certificate_meets_the_policy_until_it_is_renewed() {
     })
     .await;
     let (began, mut answers) = (Instant::now(), 0);
-    while began.elapsed() < SECOND {
+    while began.elapsed() < SECOND || answers <= 2 {
         assert_eq!(ask(&services[0]).await, DENIED);
         assert_eq!(ask(&services[1]).await, ALLOWED);
         answers += 2;
     }
     println!("{answers} answers in {:?}", began.elapsed());
-    assert!(answers > 2, "{answers}");
+    assert!(began.elapsed() < LONG, "a caller waits for a connection");
     let error = limiter.try_acquire().await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Tls, "{error}");
 
@@ -75,7 +75,7 @@ async fn an_expired_certificate_meets_the_policy_until_it_is_renewed() {
 async fn a_stalled_handshake_delays_no_caller() {
     let silent = ScriptedServer::stranger(None);
     let url = format!("rediss://{}/", silent.address());
-    let connecting = Duration::from_secs(5);
+    let connecting = LONG;
     let store = Authority::new("ours")
         .believed(RedisStore::builder(url))
         .deadline(Duration::from_millis(20))
