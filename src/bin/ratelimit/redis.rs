@@ -1,6 +1,6 @@
 //! Connects to Redis, and finds the limiter that a command names.
 
-use std::{fs, path::PathBuf};
+use std::{fs, path::PathBuf, time::Duration};
 
 use http::{Request, request::Parts};
 use tower_ratelimit::{
@@ -10,6 +10,9 @@ use tower_ratelimit::{
 use url::Url;
 
 use crate::Stop;
+
+/// No request waits for what a command asks: a slow server is no error so soon.
+const PATIENCE: Duration = Duration::from_secs(10);
 
 /// The server that a command asks, and as which client.
 #[derive(clap::Args)]
@@ -62,6 +65,7 @@ impl Connection {
             _ => return Err(Stop::usage("several addresses are for `--cluster`")),
         };
         let builder = builder.prefix(&self.prefix).summary(None);
+        let builder = builder.connect_timeout(PATIENCE).response_timeout(PATIENCE);
         Ok(match &self.client {
             Some(client) => builder.client_id(client),
             None => builder,
