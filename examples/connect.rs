@@ -87,7 +87,12 @@ async fn main() -> Result<(), Box<dyn Error>> {
     };
     let url = env::var("REDIS_URL").unwrap_or_else(|_| "redis://127.0.0.1/".to_owned());
     // No request waits for this answer: more than the 50 ms of a service.
-    let store = make(&url)?.deadline(Duration::from_secs(5)).build()?;
+    let longest = Duration::from_secs(10);
+    let store = make(&url)?
+        .connect_timeout(longest)
+        .response_timeout(longest)
+        .deadline(longest)
+        .build()?;
 
     let orders = RateLimiter::new(&store, "orders")?;
     orders.try_set_rate(Limit::per_second(5)).await?;

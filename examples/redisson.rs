@@ -15,8 +15,11 @@ async fn main() -> Result<(), Box<dyn Error>> {
     let count: u32 = env::args().nth(1).map_or(Ok(7), |count| count.parse())?;
 
     // No request waits for an answer here: not the 50 ms of a service.
+    let longest = Duration::from_secs(10);
     let store = RedisStore::builder(url)
-        .deadline(Duration::from_secs(1))
+        .connect_timeout(longest)
+        .response_timeout(longest)
+        .deadline(longest)
         .build()?;
     let orders = RateLimiter::new(&store, "orders")?;
     // Keeps a limit that Java has set.

@@ -234,9 +234,12 @@ async fn main() -> Result<(), Box<dyn Error>> {
         Ok(url) => {
             // Not the 50 ms of a service: while a compiler runs, they are over before Redis gets
             // its turn.
+            let longest = Duration::from_secs(10);
             let store = RedisStore::builder(url)
                 .prefix("example")
-                .deadline(Duration::from_secs(1))
+                .connect_timeout(longest)
+                .response_timeout(longest)
+                .deadline(longest)
                 .observe(metrics)
                 .observe(activity.clone())
                 .build()?;
