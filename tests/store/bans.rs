@@ -8,6 +8,8 @@ use tower_ratelimit::{
 };
 
 const MINUTE: Duration = secs(60);
+/// For how long a process repeats what it knows: also by the time of a busy machine
+const CAP: Duration = secs(30);
 
 /// The calls that decide, and what became of requests.
 #[derive(Debug, Default)]
@@ -82,7 +84,10 @@ fn rule(permits: u64, after: u32) -> Rule {
 /// Returns stores of two processes, and their clock.
 fn two(rule: &Rule) -> (ManualClock, [Instance; 2]) {
     let (clock, prefix) = (ManualClock::new(), unique("bans"));
-    let process = || Instance::new(shared_by_clock(&clock).prefix(&prefix), rule.clone());
+    let process = || {
+        let store = shared_by_clock(&clock).prefix(&prefix).deny_cache(CAP);
+        Instance::new(store, rule.clone())
+    };
     let processes = [process(), process()];
     (clock, processes)
 }
@@ -136,27 +141,31 @@ async fn refusals_from_memory_are_forgotten_in_time() {
 
 /// Whatever it costs: a refusal that is cached is of one cost.
 #[tokio::test]
-async fn a_banned_flood_costs_two_calls_a_second_at_most() {
+async fn a_banned_flood_costs_two_calls_in_a_cap_at_most() {
+    const CAPS: u32 = 10;
     let (clock, [here, _]) = two(&rule(10_000, 1));
     assert_eq!(here.ask(10_000).await, None);
     assert_eq!(here.ask(1).await, BANNED);
     here.calls();
+    let began = Instant::now();
     for cost in 1..10_001 {
-        clock.advance(millis(1));
+        clock.advance(CAP * CAPS / 10_000);
         assert_eq!(here.ask(cost).await.unwrap().0, RefusalKind::Banned);
     }
     let calls = here.calls();
-    assert!((1..=20).contains(&calls), "{calls} calls in 10 s");
+    // Those in which it is asked, too.
+    let caps = CAPS as usize + (began.elapsed().as_secs() / CAP.as_secs()) as usize;
+    assert!((1..=2 * caps).contains(&calls), "{calls} calls in {caps}");
 }
 
 #[tokio::test]
-async fn another_process_lifts_a_ban_within_a_second() {
+async fn another_process_lifts_a_ban_within_a_cap() {
     let (clock, [here, there]) = two(&rule(9, 1));
     here.limiter().ban_for(MINUTE).await.unwrap();
     assert_eq!(here.ask(1).await, BANNED);
     assert!(there.limiter().unban().await.unwrap());
     assert_eq!(here.ask(1).await, BANNED_AGAIN);
-    clock.advance(SECOND);
+    clock.advance(CAP);
     assert_eq!(here.ask(1).await, None);
     // Its own verb at once.
     here.limiter().ban_for(MINUTE).await.unwrap();
@@ -198,7 +207,7 @@ async fn one_caller_asks_whether_a_ban_still_holds() {
     let (clock, [here, _]) = two(&rule(9, 1));
     here.limiter().ban_for(MINUTE).await.unwrap();
     assert_eq!(here.ask(1).await, BANNED);
-    clock.advance(SECOND);
+    clock.advance(CAP);
     here.calls();
     let (first, second, third) = tokio::join!(here.ask(1), here.ask(2), here.ask(3));
     assert_eq!([first, second, third], [BANNED, BANNED_AGAIN, BANNED_AGAIN]);
@@ -231,20 +240,23 @@ async fn a_known_ban_outlasts_an_outage_and_a_process_bans_by_itself() {
 /// The server's clock: windows and keys end by it.
 #[tokio::test]
 async fn a_ban_ends_by_the_servers_clock() {
-    for way in Way::OWN {
-        let short = Ban::after(1).within(MINUTE).lasting(SECOND);
-        let prefix = unique("bans");
-        let store = || patient(RedisServer::shared().url()).prefix(&prefix);
-        let process = Instance::new(store(), way.rule(rule(3, 1)).ban(short));
-        assert_eq!(process.ask(3).await, None, "{way:?}");
-        assert_eq!(process.ask(1).await, BANNED, "{way:?}");
-        let until = process.limiter().banned_until().await.unwrap();
-        assert!(until.is_some(), "{way:?}");
-        let ends = async || process.limiter().banned_until().await.unwrap().is_none();
-        kit::scene::until("the ban ends", ends).await;
-        assert_eq!(process.ask(1).await, BANNED, "refused once more, {way:?}");
-        process.store.close().await;
-    }
+    let [one, two, three] = Way::OWN.map(ban_ends);
+    tokio::join!(one, two, three);
+}
+
+async fn ban_ends(way: Way) {
+    // So long that a busy machine sees it.
+    let short = Ban::after(1).within(MINUTE).lasting(secs(4));
+    let store = patient(RedisServer::shared().url()).prefix(&unique("bans"));
+    let process = Instance::new(store, way.rule(rule(3, 1)).ban(short));
+    assert_eq!(process.ask(3).await, None, "{way:?}");
+    assert_eq!(process.ask(1).await, BANNED, "{way:?}");
+    let until = process.limiter().banned_until().await.unwrap();
+    assert!(until.is_some(), "{way:?}");
+    let ends = async || process.limiter().banned_until().await.unwrap().is_none();
+    kit::scene::until("the ban ends", ends).await;
+    assert_eq!(process.ask(1).await, BANNED, "refused once more, {way:?}");
+    process.store.close().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -36,7 +36,7 @@ async fn it_is_for_a_minute_at_most_and_can_be_switched_off() {
 async fn requests_of_one_key_are_refused_by_their_own_limits() {
     let clock = ManualClock::new();
     let store = shared_by_clock(&clock).prefix(&unique("plan"));
-    let store = store.build().unwrap();
+    let store = store.deny_cache(secs(60)).build().unwrap();
     let number = |parts: &Parts, name: &str| {
         let value = parts.headers.get(name).unwrap().to_str().unwrap();
         value.parse::<u32>().unwrap()

@@ -13,7 +13,8 @@ async fn leased(store: &RedisStore, limit: Limit, lease: Duration) -> RateLimite
 /// A store on the shared server by a clock, and a limiter that permits are leased of.
 async fn leased_by_clock(limit: Limit, lease: Duration) -> (RedisStore, ManualClock, RateLimiter) {
     let clock = ManualClock::new();
-    let store = shared_by_clock(&clock).build().unwrap();
+    let store = shared_by_clock(&clock).deny_cache(secs(60)).build();
+    let store = store.unwrap();
     let limiter = leased(&store, limit, lease).await;
     (store, clock, limiter)
 }

@@ -76,10 +76,10 @@ async fn a_call_to_redis_is_a_child_of_its_request() {
         .build();
     let _subscribed = tracing::subscriber::set_default(subscriber(&provider));
     let url = format!("{}2", server.url());
-    // No answer of a busy machine is the policy's.
-    let store = RedisStore::builder(&url)
-        .response_timeout(LONG)
-        .deadline(LONG);
+    // No answer of a busy machine is the policy's, and what is known is not forgotten meanwhile.
+    let store = RedisStore::builder(&url).connect_timeout(LONG);
+    let store = store.response_timeout(LONG).deadline(LONG);
+    let store = store.deny_cache(Duration::from_secs(60));
     let service = service(&store.build().unwrap());
 
     let (request, calls) = spans_of(&service, &exporter).await;
