@@ -125,12 +125,20 @@ async fn each_way_to_count_is_recognised() {
 
 #[tokio::test]
 async fn a_limiter_in_order_has_nothing_wrong() {
-    let spoilt = Spoilt::new().await;
-    assert_eq!(spoilt.diagnose().await.1["drift"], 0);
-    take(&spoilt.limiter(), 3).await;
-    take(&spoilt.limiter(), 1).await;
-
-    let (diagnosis, mut data) = spoilt.diagnose().await;
+    let mut looks = 0;
+    let (spoilt, diagnosis, mut data) = loop {
+        let spoilt = Spoilt::new().await;
+        assert_eq!(spoilt.diagnose().await.1["drift"], 0);
+        take(&spoilt.limiter(), 3).await;
+        take(&spoilt.limiter(), 1).await;
+        let (diagnosis, data) = spoilt.diagnose().await;
+        // A busy machine may look when that is longer ago than a second.
+        looks += 1;
+        if data["granted_in_last_second"] == 4 {
+            break (spoilt, diagnosis, data);
+        }
+        assert!(looks < 100, "{data}");
+    };
     assert_eq!(diagnosis.findings(), []);
     assert_eq!(diagnosis.name(), spoilt.name);
     // Of the server that others use, too.
