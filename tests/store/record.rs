@@ -7,7 +7,8 @@ use kit::{ledger::Ledger, monitor::Seen, permits_of};
 /// One call, for the permits that it asks of the first of its limiters.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Call {
-    /// The server's clock, in whole milliseconds
+    /// The server's clock, in whole milliseconds. Of a refusal the command before it, as `MONITOR`
+    /// tells when a call is told, which may be later than it was decided
     pub at: i64,
     pub permits: i64,
     pub granted: bool,
@@ -28,6 +29,8 @@ pub struct Record {
     calls: Vec<(Vec<u8>, Call)>,
     /// The first member of each script call
     firsts: HashSet<Vec<u8>>,
+    /// When the command before was told
+    before: i64,
     /// The last script, and the number of callers that it was called for
     script: Script,
     in_run: usize,
@@ -43,7 +46,7 @@ impl Record {
                 let (keys, argv) = rest.split_at(number(keys) as usize);
                 self.script = Script::of(keys, argv);
                 if self.script == Script::Demand {
-                    self.in_run = self.asked(keys, argv, seen.micros / 1000);
+                    self.in_run = self.asked(keys, argv, self.before);
                 }
             }
             (true, [b"ZADD", _, b"NX", entries @ ..]) => {
@@ -62,6 +65,7 @@ impl Record {
             }
             _ => self.grants.read(seen),
         }
+        self.before = seen.micros / 1000;
     }
 
     /// Returns how many callers a script is called for.
@@ -124,8 +128,8 @@ impl Record {
         self.calls.iter().map(|(_, call)| *call)
     }
 
-    /// The calls that were refused although there was room even in a window longer than the
-    /// limit's, which is given here. A lost permit makes some.
+    /// The calls that were refused although there was room in a window, which is given here. A lost
+    /// permit makes some.
     pub fn refused_in_vain(&self, rate: i64, window: i64) -> Vec<Call> {
         let mut grants: Vec<Call> = Vec::new();
         let mut refused = Vec::new();
