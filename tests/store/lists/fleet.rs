@@ -12,17 +12,20 @@ use std::{collections::BTreeMap, collections::BTreeSet};
 
 use tower_ratelimit::AllOf;
 
-/// Permits, and the interval in ms.
+/// Permits, and the interval in ms: longer than the traffic takes on a busy machine.
 const LIMITS: [(i64, i64); 6] = [
-    (220, 5000),
-    (260, 5000),
-    (300, 5500),
-    (150, 5000),
-    (280, 5200),
-    (180, 5000),
+    (220, 100_000),
+    (260, 100_000),
+    (300, 110_000),
+    (150, 100_000),
+    (280, 104_000),
+    (180, 100_000),
 ];
-const SHORTEST: i64 = 5000;
-const LONGEST: i64 = 5500;
+const SHORTEST: i64 = 100_000;
+const LONGEST: i64 = 110_000;
+/// The least calls of a traffic, and the least time
+const CALLS: usize = 300;
+const TIME: Duration = millis(1500);
 const CALLERS: u64 = 8;
 /// The limiter that is reset.
 const RESET: usize = 3;
@@ -40,8 +43,8 @@ pub struct Fleet<'a> {
 impl Fleet<'_> {
     /// Runs the traffic and checks it. Returns how often a call was a repetition.
     ///
-    /// Only the pauses of the traffic sleep; at its end it waits an interval by the servers'
-    /// clocks.
+    /// Only the pauses of the traffic sleep; at its end an interval passes, from the view of the
+    /// logs.
     pub async fn run(&self, seed: u64, fault: impl AsyncFn(&mut Random)) -> usize {
         let mut random = Random(seed);
         let limiters: Vec<Vec<_>> = (self.stores.iter())
@@ -67,7 +70,7 @@ impl Fleet<'_> {
                 assert!(limiter.reset_rate(limit_of(LIMITS[RESET])).await.unwrap());
                 reset.insert(log_of(&self.names[RESET]));
             }
-            let received = traffic(&limiters, &mut random, millis(1500), &fault).await;
+            let received = traffic(&limiters, &mut random, &fault).await;
             for (kept, received) in kept.iter_mut().zip(received) {
                 *kept += received;
             }
@@ -101,11 +104,7 @@ impl Fleet<'_> {
             record.resent,
         );
         assert!(given_back > 10, "{given_back}");
-        let over = self.now() + LONGEST + LONGEST / 10;
-        // By the servers' clocks, which no test moves.
-        while self.now() <= over {
-            tokio::time::sleep(millis(20)).await;
-        }
+        self.pass(LONGEST + LONGEST / 10);
         for (limiter, (rate, _)) in limiters[1].iter().zip(LIMITS) {
             let left = free(limiter).await;
             assert_eq!(i64::try_from(left), Ok(rate), "{limiter:?}");
@@ -116,6 +115,24 @@ impl Fleet<'_> {
     /// The servers' time in ms; they run on one machine.
     fn now(&self) -> i64 {
         self.masters[0].micros() / 1000
+    }
+
+    /// Moves the scores of the logs back by so many ms.
+    fn pass(&self, time: i64) {
+        const PASS: &str = "local log = redis.call('ZRANGE', KEYS[1], 0, -1, 'WITHSCORES') \
+            for at = 1, #log, 2 do redis.call('ZADD', KEYS[1], log[at + 1] - ARGV[1], log[at]) end \
+            return #log";
+        let time = time.to_string();
+        let logs = self.names.iter().map(|name| log_of(name));
+        let passed = logs.map(|log| {
+            let masters = self.masters.iter();
+            // Of the others it is: MOVED.
+            let moved = masters.map(|it| it.command(&["EVAL", PASS, "1", &log, &time]));
+            moved
+                .filter(|moved| matches!(moved, Reply::Int(1..)))
+                .count()
+        });
+        assert_eq!(passed.sum::<usize>(), self.names.len());
     }
 
     /// All that the logs hold.
@@ -151,26 +168,34 @@ fn log_of(name: &str) -> String {
     format!("{name}:permits")
 }
 
-/// Callers on both stores, for a time; returns what they keep.
+/// Callers on both stores; returns what they keep.
 async fn traffic(
     limiters: &[Vec<RateLimiter>],
     random: &mut Random,
-    time: Duration,
     fault: &impl AsyncFn(&mut Random),
 ) -> Kept {
-    let end = Instant::now() + time;
+    let (began, calls) = (Instant::now(), Arc::new(AtomicUsize::new(0)));
+    let over = Arc::new(AtomicBool::new(false));
     let callers: Vec<_> = (0..CALLERS)
         .map(|caller| {
             let limiters = limiters[caller as usize % limiters.len()].clone();
             let random = Random(random.draw());
-            tokio::spawn(call(Arc::from(limiters), random, end))
+            let (calls, over) = (Arc::clone(&calls), Arc::clone(&over));
+            tokio::spawn(call(Arc::from(limiters), random, calls, over))
         })
         .collect();
-    while Instant::now() < end {
+    while began.elapsed() < TIME || calls.load(Ordering::Relaxed) < CALLS {
+        assert!(began.elapsed() < LONG, "{calls:?}");
         fault(random).await;
-        // Between two faults there is time to go on.
+        // Between two faults there is time to go on, on a slow machine, too.
+        let before = calls.load(Ordering::Relaxed);
         tokio::time::sleep(millis(40 + random.below(80))).await;
+        until("calls go on", async || {
+            calls.load(Ordering::Relaxed) >= before + 30
+        })
+        .await;
     }
+    over.store(true, Ordering::Relaxed);
     let mut kept = [0; LIMITS.len()];
     for caller in callers {
         for (kept, received) in kept.iter_mut().zip(caller.await.unwrap()) {
@@ -180,9 +205,15 @@ async fn traffic(
     kept
 }
 
-async fn call(limiters: Arc<[RateLimiter]>, mut random: Random, end: Instant) -> Kept {
+async fn call(
+    limiters: Arc<[RateLimiter]>,
+    mut random: Random,
+    calls: Arc<AtomicUsize>,
+    over: Arc<AtomicBool>,
+) -> Kept {
     let mut kept = [0; LIMITS.len()];
-    while Instant::now() < end {
+    while !over.load(Ordering::Relaxed) {
+        calls.fetch_add(1, Ordering::Relaxed);
         let (which, all) = list(&limiters, &mut random);
         let permits = 1 + random.below(4) as u32;
         let mut costs: Vec<_> = which.iter().map(|_| permits).collect();
