@@ -14,13 +14,13 @@ const TERMS: [Option<Terms>; 3] = [
     None,
     Some(Terms {
         after: 3,
-        within: secs(60),
-        lasting: secs(120),
+        within: HOUR,
+        lasting: secs(2 * 3600),
     }),
     Some(Terms {
         after: 5,
-        within: secs(600),
-        lasting: secs(300),
+        within: secs(10 * 3600),
+        lasting: secs(5 * 3600),
     }),
 ];
 
