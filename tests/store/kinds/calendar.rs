@@ -9,8 +9,17 @@ fn limit(text: &str) -> Limit {
     text.parse().unwrap()
 }
 
+/// In the zone that it names, or in one whose windows do not end while a test runs.
 fn named(store: &impl Store, name: &str, text: &str) -> RateLimiter {
-    limit(text).named(name).single(store).unwrap()
+    let limit = match text.contains(' ') {
+        true => limit(text),
+        false => limit(&by_day(text)),
+    };
+    limit.named(name).single(store).unwrap()
+}
+
+fn by_day(text: &str) -> String {
+    format!("{text} {}", zone_by_day())
 }
 
 fn quota(store: &impl Store, text: &str) -> RateLimiter {
@@ -69,7 +78,7 @@ on_both_stores!(
 async fn a_caller_is_banned(store: impl Settles) {
     let ban = Ban::after(2).within(HOUR).lasting(HOUR);
     let name = unique("quota");
-    let limiter = limit("2/month")
+    let limiter = limit(&by_day("2/month"))
         .named(&name)
         .ban(ban)
         .single(&store)
@@ -109,7 +118,8 @@ async fn a_receipt_settles_once(store: impl Settles) {
 }
 
 async fn verbs_count_what_was_used(store: impl Settles) {
-    let limiter = quota(&store, "9/day");
+    let text = by_day("9/day");
+    let limiter = quota(&store, &text);
     assert_eq!(
         (free(&limiter).await, limiter.release(3).await.unwrap()),
         (9, 0)
@@ -117,7 +127,7 @@ async fn verbs_count_what_was_used(store: impl Settles) {
     assert_eq!(limiter.time_to_live().await.unwrap(), TimeToLive::Missing);
     assert!(!limiter.delete().await.unwrap());
     take(&limiter, 4).await;
-    assert_eq!(limiter.limit().await.unwrap(), Some(limit("9/day")));
+    assert_eq!(limiter.limit().await.unwrap(), Some(limit(&text)));
     assert_eq!(limiter.repair().await.unwrap(), 0);
     // An hour longer than its window.
     let TimeToLive::Left(left) = limiter.time_to_live().await.unwrap() else {
@@ -150,7 +160,7 @@ async fn limits_by_the_calendar_go_in_one_call() {
     let store = patient(server.url()).deny_cache(Duration::ZERO);
     let store = store.build().unwrap();
     let [day, month] = ["3/day", "5/month"].map(|text| {
-        let keyed = limit(text).named(&unique("quota")).keyed(&store);
+        let keyed = limit(&by_day(text)).named(&unique("quota")).keyed(&store);
         keyed.unwrap().of("alice")
     });
     let both = RateLimiter::all([&day, &month]).unwrap();
@@ -167,7 +177,7 @@ async fn limits_by_the_calendar_go_in_one_call() {
 }
 
 async fn a_shadow_counts_and_refuses_no_request(store: impl Settles) {
-    let rule = Rule::new(&unique("rule"), limit("2/month"), Constant("all"));
+    let rule = Rule::new(&unique("rule"), limit(&by_day("2/month")), Constant("all"));
     let layer = RateLimitLayer::new(&store, rule.shadow());
     for (left, is_refused) in [(1, false), (0, false), (0, true)] {
         let answer = send(&layer, "a").await;
@@ -183,7 +193,10 @@ async fn a_shadow_counts_and_refuses_no_request(store: impl Settles) {
 
 async fn tiers_and_closures_choose_a_calendar(store: impl Settles) {
     let tiers = Tiers::new(
-        [("free", limit("1/month")), ("paid", Limit::per_hour(1))],
+        [
+            ("free", limit(&by_day("1/month"))),
+            ("paid", Limit::per_hour(1)),
+        ],
         |parts| match parts.headers.get("x-key") {
             Some(key) if key == "paid" => "paid",
             _ => "free",
@@ -191,7 +204,7 @@ async fn tiers_and_closures_choose_a_calendar(store: impl Settles) {
     );
     let found = limit_by(|parts| match parts.headers.get("x-key") {
         Some(key) if key == "paid" => Limit::per_hour(1),
-        _ => Limit::monthly(1),
+        _ => limit(&by_day("1/month")),
     });
     let tiers = Rule::new(&unique("rule"), tiers, FromHeader::new("x-key"));
     for rule in [
