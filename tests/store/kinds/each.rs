@@ -127,13 +127,15 @@ async fn lists_take_of_all_or_of_none(way: Way, store: impl Settles) {
 
 /// Those who wait are served in order, as room comes.
 async fn waiters_are_served_as_room_comes(way: Way, store: impl Settles) {
+    let spent = way.hourly(&store, 2).await;
+    take(&spent, 2).await;
+    let hopeless = spent.try_acquire_for(2, millis(5)).await;
+    let refusal = refused(hopeless.unwrap());
+    assert!(refusal.retry_after() > Some(millis(5)));
     let limiter = way.limited(&store, Limit::new(2, millis(200))).await;
     // Before the reply, which may be late.
     let begun = Instant::now();
     take(&limiter, 2).await;
-    let hopeless = limiter.try_acquire_for(2, millis(5)).await;
-    let refusal = refused(hopeless.unwrap());
-    assert!(refusal.retry_after() > Some(millis(5)));
     let waiters: Vec<_> = [(); 5]
         .map(|()| limiter.clone())
         .map(|limiter| tokio::spawn(async move { limiter.acquire().await }))
