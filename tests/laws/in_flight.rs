@@ -108,35 +108,64 @@ fn in_a_store_of_ones_own() {
     check(100, &input(), |input| law(&world, input));
 }
 
-/// Waiters are served when a place is back, and give up at their time, not before.
+/// Waiters are served when a place is back, within a second by the clock of the limit, which stands
+/// still otherwise; and they give up at their time, not before.
 #[tokio::test]
 async fn waiters_are_tried_again_when_a_place_is_back() {
     let limit = |name| Limit::in_flight(1, secs(3600)).named(name);
+    let clock = ManualClock::new();
     // Also by one that caches nothing, and where another process gives back.
-    let store = || shared_redis().prefix("flight");
+    let store = || shared_redis().prefix("flight").client_clock(clock.clone());
     let (here, there) = (store().build().unwrap(), store().build().unwrap());
+    let memory = MemoryStore::builder().clock(clock.clone()).build();
     let name = unique("flight");
     let here = limit(&name).single(&here).unwrap();
     let there = limit(&name).single(&there).unwrap();
-    let memory = limit(&name).single(&MemoryStore::new()).unwrap();
+    let memory = limit(&name).single(&memory).unwrap();
     for (one, other) in [(&here, &here), (&here, &there), (&memory, &memory)] {
-        let held = one.acquire().await.unwrap();
-        let began = Instant::now();
-        let refused = refused(other.try_acquire_for(1, millis(300)).await.unwrap());
-        assert!(began.elapsed() >= millis(300), "{refused:?}");
-        // By rates, the last of them would wait for three hours.
-        let pass = async || {
-            let decision = other.try_acquire_for(1, secs(20)).await.unwrap();
-            other.give_back(&granted(decision));
-        };
-        let give_back = async {
-            tokio::time::sleep(millis(50)).await;
-            one.give_back(&held);
-            Instant::now()
-        };
-        let ((), (), (), given_back) = tokio::join!(pass(), pass(), pass(), give_back);
-        assert!(given_back.elapsed() < millis(1500));
+        in_time(places_come_back(&clock, one, other)).await;
     }
+}
+
+async fn places_come_back(clock: &ManualClock, one: &RateLimiter, other: &RateLimiter) {
+    let held = one.acquire().await.unwrap();
+    let mut gives_up = Box::pin(other.try_acquire_for(1, millis(300)));
+    let sleeps = async || clock.sleepers() > 0;
+    until("it waits", async || {
+        poll(&mut gives_up).is_pending() && sleeps().await
+    })
+    .await;
+    clock.advance(millis(299));
+    assert!(
+        poll(&mut gives_up).is_pending(),
+        "it gives up before its time"
+    );
+    clock.advance(millis(1));
+    refused(gives_up.await.unwrap());
+    // By rates, the last of them would wait for three hours.
+    let passed = AtomicUsize::new(0);
+    let pass = async || {
+        let decision = other.try_acquire_for(1, secs(20)).await.unwrap();
+        other.give_back(&granted(decision));
+        passed.fetch_add(1, Ordering::Relaxed);
+    };
+    let passes = async |number| passed.load(Ordering::Relaxed) >= number;
+    let gives_back = async {
+        until("one waits", sleeps).await;
+        one.give_back(&held);
+        for number in 1..=2 {
+            until("the place is back, or taken", async || {
+                passes(number).await || free(one).await == 1
+            })
+            .await;
+            if !passes(number).await {
+                clock.advance(SECOND);
+                until("it is served", async || passes(number).await).await;
+            }
+        }
+    };
+    tokio::join!(pass(), pass(), gives_back);
+    until("all are back", async || free(one).await == 1).await;
 }
 
 /// As where a process drains: more than the queue of settlements has places.
