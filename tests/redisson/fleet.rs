@@ -11,7 +11,7 @@ use calls::{Call, Figures, fullest, watch};
 
 use super::{
     model::{self, Caller, Generation, Reply, State},
-    oracle::{self, JavaClock, Oracle, Request},
+    oracle::{self, JavaClock, Oracle, Request, TIME_LIMIT},
     raw, worker,
 };
 use kit::{
@@ -82,7 +82,7 @@ impl Fleet {
             oracle.send(&request.number("threads", THREADS).number("until", until));
         }
         for oracle in &mut self.java {
-            let counted = oracle.answer(time + Duration::from_secs(30));
+            let counted = oracle.answer(time + TIME_LIMIT);
             counted.unwrap_or_else(|thrown| panic!("Redisson threw in a fleet: {thrown}"));
         }
         for worker in rust {
@@ -90,7 +90,7 @@ impl Fleet {
         }
         self.server.cli(&["ECHO", &name]);
         let calls = seen
-            .recv_timeout(Duration::from_secs(60))
+            .recv_timeout(TIME_LIMIT)
             .expect("MONITOR shows the mark");
 
         let mut state = State {
@@ -193,10 +193,13 @@ fn each_waits_for_the_other() {
     let store = patient(server.url()).client_clock(SystemClock);
     // Every refusal is to be the script's.
     let store = store.deny_cache(Duration::ZERO).build().unwrap();
-    let name = unique("wait");
-    let limiter = RateLimiter::new(&store, &name).unwrap();
+    let (name, spent) = (unique("wait"), unique("spent"));
+    let [limiter, spent] = [&name, &spent].map(|name| RateLimiter::new(&store, name).unwrap());
     let runtime = runtime();
-    let request = |op: &str| Request::new(op).text("name", &name).number("n", 2);
+    let request = |op: &str, of: &RateLimiter| {
+        let request = Request::new(op).text("name", of.name());
+        request.number("n", 2)
+    };
 
     let mut connection = raw::connect(&server.url());
     // When the permits that are in use were taken.
@@ -210,14 +213,17 @@ fn each_waits_for_the_other() {
     };
 
     let limit = Limit::new(2, Duration::from_millis(INTERVAL as u64));
-    assert!(runtime.block_on(limiter.try_set_rate(limit)).unwrap());
-    let decision = runtime.block_on(limiter.try_acquire_many(2)).unwrap();
-    assert!(decision.is_allowed());
+    // Who is in a hurry is refused; of that one nothing comes free meanwhile.
+    for (limiter, limit) in [(&spent, Limit::per_hour(2)), (&limiter, limit)] {
+        assert!(runtime.block_on(limiter.try_set_rate(limit)).unwrap());
+        let decision = runtime.block_on(limiter.try_acquire_many(2)).unwrap();
+        assert!(decision.is_allowed());
+    }
     let first = taken();
 
-    let hurried = java.ask(&request("tryAcquireFor").number("timeout", 20));
+    let hurried = java.ask(&request("tryAcquireFor", &spent).number("timeout", 20));
     assert_eq!(hurried.unwrap(), "false");
-    java.ask(&request("acquire")).unwrap();
+    java.ask(&request("acquire", &limiter)).unwrap();
     let second = taken();
     assert!(
         second - first >= INTERVAL,
@@ -225,7 +231,7 @@ fn each_waits_for_the_other() {
         second - first
     );
 
-    let hurried = limiter.try_acquire_for(2, Duration::from_millis(20));
+    let hurried = spent.try_acquire_for(2, Duration::from_millis(20));
     assert!(!runtime.block_on(hurried).unwrap().is_allowed());
     runtime.block_on(limiter.acquire_many(2)).unwrap();
     let third = taken();
@@ -277,7 +283,7 @@ fn those_that_yield_leave_java_its_share() {
                 let waiting: tokio::task::JoinSet<_> = waiting.into_iter().collect();
                 waiting.join_all().await.into_iter().sum()
             });
-            let answer = java.answer(TIMEOUT + Duration::from_secs(30)).unwrap();
+            let answer = java.answer(TIMEOUT + TIME_LIMIT).unwrap();
             let java: i64 = answer.split(' ').nth(1).unwrap().parse().unwrap();
             println!("{rate} in {interval} ms, yields {yields}: Java {java}, Rust {rust}");
             if yields {

@@ -15,7 +15,7 @@ use serde_json::{Map, Value};
 
 /// Without one of its jars the JVM hangs instead of failing, so no line is waited for longer than
 /// this.
-const TIME_LIMIT: Duration = Duration::from_secs(30);
+pub const TIME_LIMIT: Duration = Duration::from_secs(120);
 
 /// Where `prepare.sh` has put what it made, and for which versions.
 pub const HOME: &str = "TOWER_RATELIMIT_REDISSON_HOME";

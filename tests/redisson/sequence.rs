@@ -393,7 +393,7 @@ impl Play<'_> {
 
     /// Receipts are carried out in the background.
     fn wait_until_settled(&mut self, client: &str, member: &Vec<u8>) -> Result<(), String> {
-        let deadline = Instant::now() + Duration::from_secs(10);
+        let deadline = Instant::now() + Duration::from_secs(120);
         while Instant::now() < deadline {
             let seen = self.stage.monitor_until_now();
             let call = seen
