@@ -258,7 +258,7 @@ public final class Oracle {
             config.useSingleServer().setAddress(address).setConnectionPoolSize(8).setConnectionMinimumIdleSize(1)
                 .setSubscriptionConnectionPoolSize(1).setSubscriptionConnectionMinimumIdleSize(1)
                 // A call that is sent again would be a step that was not asked for.
-                .setRetryAttempts(0).setTimeout(10_000);
+                .setRetryAttempts(0).setConnectTimeout(120_000).setTimeout(120_000);
             return Redisson.create(config);
         });
     }
