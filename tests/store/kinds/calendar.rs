@@ -11,9 +11,10 @@ fn limit(text: &str) -> Limit {
 
 /// In the zone that it names, or in one whose windows do not end while a test runs.
 fn named(store: &impl Store, name: &str, text: &str) -> RateLimiter {
-    let limit = match text.contains(' ') {
-        true => limit(text),
-        false => limit(&by_day(text)),
+    let limit = if text.contains(' ') {
+        limit(text)
+    } else {
+        limit(&by_day(text))
     };
     limit.named(name).single(store).unwrap()
 }
