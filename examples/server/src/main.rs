@@ -234,10 +234,10 @@ async fn main() -> Result<(), Box<dyn Error>> {
         Ok(url) => {
             // Not the 50 ms of a service: while a compiler runs, they are over before Redis gets
             // its turn.
-            let longest = Duration::from_secs(10);
+            let longest = Duration::from_secs(2);
             let store = RedisStore::builder(url)
                 .prefix("example")
-                .connect_timeout(longest)
+                .connect_timeout(2 * longest)
                 .response_timeout(longest)
                 .deadline(longest)
                 .observe(metrics)
