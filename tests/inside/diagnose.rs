@@ -16,7 +16,7 @@ async fn scripts_that_the_server_knows_are_found() {
     let builder = RedisStore::builder(server.url()).connect_timeout(long);
     let store = builder.response_timeout(long).build().unwrap();
     let look = Look(&store);
-    assert_eq!(look.loaded(hashes).await.unwrap(), []);
+    assert_eq!(look.loaded(hashes).await.unwrap(), [0; 0]);
     server.command(&["SCRIPT", "LOAD", "return 2"]);
     assert_eq!(look.loaded(hashes).await.unwrap(), [1]);
     // EVAL loads, too: Redisson uses it until 3.45.
