@@ -454,7 +454,7 @@ impl Pair {
 /// A connection of the proxy's own to where this one leads.
 fn shadow(pair: &Pair) -> io::Result<TcpStream> {
     let shadow = TcpStream::connect(pair.server.peer_addr()?)?;
-    shadow.set_read_timeout(Some(Duration::from_secs(1)))?;
+    shadow.set_read_timeout(Some(Duration::from_secs(10)))?;
     Ok(shadow)
 }
 
