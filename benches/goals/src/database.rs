@@ -147,6 +147,7 @@ pub(crate) fn patient(url: &str) -> RedisStoreBuilder {
 }
 
 pub(crate) fn patiently(store: RedisStoreBuilder) -> RedisStoreBuilder {
+    let store = store.connect_timeout(TIME_LIMIT);
     store.deadline(TIME_LIMIT).response_timeout(TIME_LIMIT)
 }
 

@@ -357,6 +357,7 @@ fn lease(runtime: &Runtime, requests: usize) -> Asker {
 fn store(server: &RedisServer, deny_cache: Duration) -> RedisStoreBuilder {
     RedisStore::builder(server.url())
         .deadline(DEADLINE)
+        .connect_timeout(DEADLINE)
         .response_timeout(DEADLINE)
         .deny_cache(deny_cache)
 }

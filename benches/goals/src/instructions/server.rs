@@ -101,6 +101,7 @@ pub(crate) fn count(folder: &Path) -> [f64; ROWS.len()] {
         let mut counted = Counted::start(folder);
         let store = RedisStore::builder(counted.url())
             .deadline(DEADLINE)
+            .connect_timeout(DEADLINE)
             .response_timeout(DEADLINE)
             .deny_cache(Duration::ZERO)
             .build()
