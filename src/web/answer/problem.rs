@@ -70,18 +70,28 @@ fn problem(refusal: &Refusal, status: StatusCode, detail: &str) -> String {
     // Section 4.2.1: without a type the status is enough, and its phrase is the title.
     let of_status = ("about:blank", status.canonical_reason().unwrap_or_default());
     let (kind, title) = of_draft.unwrap_or(of_status);
-    let detail = escaped(detail);
+    let (status, detail) = (status.as_str(), escaped(detail));
     let violated: Vec<_> = violated(refusal).collect();
     let policies = if of_draft.is_none() || violated.is_empty() {
         String::new()
     } else {
         format!(",\"violated-policies\":[\"{}\"]", violated.join("\",\""))
     };
-    let status = status.as_str();
-    format!(
-        "{{\"type\":\"{kind}\",\"title\":\"{title}\",\"status\":{status},\"detail\":\"{detail}\"\
-         {policies}}}\n"
-    )
+    // Joined at once, which allocates once.
+    let parts = [
+        "{\"type\":\"",
+        kind,
+        "\",\"title\":\"",
+        title,
+        "\",\"status\":",
+        status,
+        ",\"detail\":\"",
+        &detail,
+        "\"",
+        &policies,
+        "}\n",
+    ];
+    parts.concat()
 }
 
 /// Escapes the characters of a string: RFC 8259, section 7.
