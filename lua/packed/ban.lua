@@ -137,7 +137,7 @@ function read_charge(at)
   end
   judged[#judged + 1] = { at = at, ban = bans[key], carried = carried, age = age, after = after,
     within = within, first = first, longest = longest, is_shadow = flags % 2 == 1, granted = 0,
-    wait = 0, room = asks > 15 and permits or 0 }
+    wait = 0, room = asks > 7 and permits or 0 }
   return judged[#judged]
 end
 
@@ -194,7 +194,7 @@ end
 -- count.
 function judge(is_settled, is_granted)
   for _, it in ipairs(judged) do
-    if asks == 8 then
+    if asks == 4 then
       ban_for(it, it.age, 0)
     elseif not is_settled and it.ban.over <= now then
       judge_charge(it, asks == 0 or it.is_shadow and is_granted)

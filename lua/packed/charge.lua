@@ -2,16 +2,12 @@
 --
 --   B key, B row, B flags (1: a shadow: it counts, but refuses none; 2: it has a ban; 4: it fetches
 --     ahead), I4 permits
---   of a request that settles: I4 permits that it took, I7 mark, I7 given: see settle.lua
 --   with a ban: B key, B row, I4 strikes reported, I6 age of these, ms: see ban.lua; of a request
 --     that only reports them, the permits are the ms until the limit has room
 --   ahead: I4 permits, I6 lead, ms: what is fetched has the id after those of the callers
 
 its_ban, ahead, given, has_fetched, takes = nil, nil, is_found and 1 or nil, nil, may_take
 key, number, flags, permits, cursor = unpack('<BBBI4', arg, cursor)
-if settles then
-  was, mark, mark_given, cursor = unpack('<I4I7I7', arg, cursor)
-end
 if flags % 4 > 1 then
   if not bans then
     --- @include ban.lua

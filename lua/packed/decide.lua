@@ -7,6 +7,8 @@
 -- ARGV  1, packed, little-endian:
 --       a lone call, of one caller of key 1 by row 1, of a log or a window:
 --         c8 id, I6 now, B 0, the row, I4 permits
+--       one that settles what the caller took of key 1, by any row: see settle.lua
+--         c8 id, I6 now, B 255, the row, I4 permits, I4 permits that it took, I7 mark, I7 given
 --       any other:
 --         c8 id, I6 now, B rows, B flags (1: tell the time; 2: tell how many numbers each request
 --         has), the rows, B ids, c8 for each, the requests
@@ -16,22 +18,20 @@
 --       now   ms; 0: the server's clock
 --       rows  see row.lua
 --       request  B callers, B charges, B flags, the charges. Instead of B callers also: B 0, c8 id,
---             B place, of one caller that was sent before; always if it
---             settles or reports
---             flags 1: it waits, so a refusal is no strike; 2: it only asks; 4: it settles what
---             the caller took; 8: it bans; 16: it reports refusals, and asks. Of those sent before,
---             and those of 2 to 16, the call has no ids
+--             B place, of one caller that was sent before; always if it reports
+--             flags 1: it waits, so a refusal is no strike; 2: it only asks; 4: it bans; 8: it
+--             reports refusals, and asks. Of those sent before, and those of 2 to 8, the call has no
+--             ids
 --       charge   B key, B row, B flags, I4 permits, and what the flags say: see charge.lua
--- Reply one integer for a lone call that is granted and has one number, but of a calendar; or an
---       array: the time in us, if it is asked for, and for each request, behind the number of its
---       numbers, if these are asked for
+-- Reply one integer for a lone call that is granted and has one number, and for one that settles:
+--       the permits freed; below zero: charged. Or an array: the time in us, if it is asked for,
+--       and for each request, behind the number of its numbers, if these are asked for
 --         nil                if a state is foreign
 --         2 - MOST           if a row of a calendar has no window for now
 --         of several callers   how many are granted; a group with room, if any are; one without, if
 --                            not all are
 --         of a list, for each charge   a group
 --         where it fetches ahead, behind the groups of the charge   1 if it has fetched, 0 if not
---         of one that settles, for each charge   the permits freed; below zero: charged
 --         for each ban, behind all groups   ms until the ban in force ends, ms until the caller may
 --                            come back, strikes that count
 --       a group with room:   log, window, calendar: left * (interval + 1) + next, or two numbers if
@@ -71,7 +71,7 @@ if length == 34 then
 elseif length == 33 then
   now, row_count, kind, interval, rate, permits = unpack('<I6BBI6I7I4', arg, 9)
 else
-  now, row_count = unpack('<I6B', arg, 9)
+  now, row_count, kind = unpack('<I6BB', arg, 9)
   row_number = 0
 end
 local time = call('TIME')
@@ -83,12 +83,13 @@ if own then
   micros = server
 end
 
-local is_lone, is_absent, ids_at, counts, begun, begun_at = row_count == 0, false, 0, false, 0, 0
+local is_lone, settles, is_absent = row_count % 255 == 0, row_count == 255, false
+local ids_at, counts, begun, begun_at = 0, false, 0, 0
 local at, place, callers, charges, key, number, flags, asks = length + 1, 0, 1, 1, 1, 1, 0, 0
 local size, answer, reply, row, rows, ladder, tried, refused = 0
 -- Of the row: see row.lua. Of the request: see charge.lua and resolve.lua.
 local open_label, open_ends, open_interval, next_label, next_ends, next_interval
-local of, of_place, is_sent_again, judged, wait
+local of, of_place, is_sent_again, judged, wait, was, mark, mark_given
 -- The state that is open: see state.lua.
 local name, of_kind, page, from, is_late, fits, log, tail, lent
 local of_label, of_ends, of_used, of_interval, of_rate, back, tat, emission, ids
@@ -114,6 +115,8 @@ if not is_lone then
   -- The ids begin with that of the second caller.
   ids_at = at - 7
   at = at + 1 + 8 * byte(arg, at)
+elseif settles then
+  permits, was, mark, mark_given = unpack('<I4I4I7I7', arg, length - 21)
 elseif row_number == 0 then
   permits = unpack('<I4', arg, length - 3)
 end
@@ -123,9 +126,10 @@ repeat
   local charge, takes, given, failure, is_again = 1, true, nil, nil, nil
   -- Of a request that is not simple: see charge.lua and resolve.lua.
   local pages, cursor, is_dry, may_take, has_room, is_found, is_banned, fetches, has_fetched
-  local needs_rare, its_ban, ahead, lead, settles, was, mark, mark_given, size_before, is_undone
+  local needs_rare, its_ban, ahead, lead, size_before, is_undone
   -- As its first eight bytes are the id, the argument can be packed for it.
-  of = place == 0 and arg or sub(arg, ids_at + 8 * place, ids_at + 8 * place + 7)
+  of = place == 0 and (settles and sub(arg, 1, 8) or arg)
+    or sub(arg, ids_at + 8 * place, ids_at + 8 * place + 7)
   of_place = 0
   if counts and begun_at ~= at then
     begun, begun_at, size = size + 1, at, size + 1
@@ -144,10 +148,7 @@ repeat
       is_sent_again = callers == 0
       if is_sent_again then
         of, of_place, charges, asks, cursor = unpack('<c8BBB', arg, at + 1)
-        settles = asks > 3 and asks < 8
-        -- A lone settlement is always carried out, so its charge need not be counted before.
-        callers, needs_rare, is_dry = 1, not settles, not settles or charges > 1
-        may_take = not is_dry
+        callers, needs_rare = 1, true
       end
       at = cursor
     end
@@ -159,20 +160,23 @@ repeat
     elseif charge > 1 and not pages then
       key, number, flags, permits = unpack('<BBBI4', arg, at + 7 * charge - 4)
     end
-    if number ~= row_number then
-      --- @include row.lua
-    end
     local granted, left, next, one, two, told, third, freed, pending, is_usual, each = 0
     text, life, is_again = nil, nil, nil
     --- @include read.lua
+    if settles and kind == 1 then
+      --- @include settle_usual.lua
+    end
+    if number ~= row_number and not is_usual then
+      --- @include row.lua
+    end
     if size_before and (pending or flags > 1) then
       failure = false
-    elseif kind == 1 and limits == 1 and not pending and not pages then
+    elseif kind == 1 and limits == 1 and not pending and not pages and not settles then
       --- @include usual.lua
     end
     if not is_usual and (failure == nil or pages) then
       --- @include state.lua
-      if not fits or kind == 1 or kind == 5 or is_late or pages then
+      if not fits or kind == 1 or kind == 5 or is_late or pages or settles then
         --- @include prepare.lua
       end
       if is_banned then
@@ -220,6 +224,9 @@ repeat
     elseif failure ~= nil then
       reply = reply or {}
       reply[size + 1], size = failure, size + 1
+    elseif settles then
+      -- What was set back stays so.
+      answer, held = freed or -permits, nil
     else
       --- @include tell.lua
     end

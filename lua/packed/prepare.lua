@@ -4,8 +4,7 @@
 ladder = ladder or { interval, rate }
 local is_moved = false
 local is_rare = is_late or lent or needs_rare or not fits and of_kind ~= 0
--- A window by which nothing is taken may go: see log_write.lua.
-is_rare = is_rare or settles and of_kind == 1 and #log > 9
+is_rare = is_rare or settles and of_kind == 1
 if not walk and (is_rare or bans) then
   --- @include walk.lua
 end
@@ -22,13 +21,11 @@ if is_rare and not size_before then
     is_moved = rare.set_back()
   end
 end
-if pages and of_kind then
-  if is_dry then
-    is_found = is_found or is_sent_again and asks < 2 and rare.find()
-  elseif settles and failure == nil then
-    --- @include settle.lua
-    permits, given = permits - was, 1
-  end
+if is_dry and of_kind then
+  is_found = is_found or is_sent_again and asks < 2 and rare.find()
+elseif settles and of_kind and failure == nil then
+  --- @include settle.lua
+  permits, given = permits - was, 1
 end
 if is_moved then
   -- Of GCRA, tat was moved.

@@ -155,22 +155,30 @@ function rare.time_of_room(offset, expired, missing)
   return time
 end
 
--- Returns whether the state has a grant of the caller; not in a window that is over. A record of
--- 255 callers is none: see settle.lua.
-function rare.find()
-  local is_log = of_kind == 1
-  if (of_kind == 3 or of_kind == 5) and now >= of_ends then
-    return false
-  end
+-- Returns all that the state has of grants, and where it has the caller's. In a log some may be of
+-- 255 callers: see settle.lua.
+function rare.places()
+  local is_log, places = of_kind == 1, {}
   local text = is_log and rest_of(name, tail, log[#log], 0) .. (lent or '') or sub(page, -42, -3)
   local at = string.find(text, of, 1, true)
   while at do
     local first, callers = byte(text, at + 8, at + 9)
-    if at % (is_log and 22 or 10) == 1 and callers < 255 and first <= of_place
-      and of_place < first + callers then
-      return true
+    if at % (is_log and 22 or 10) == 1 and first <= of_place
+      and of_place < first + (callers < 255 and callers or 1) then
+      places[#places + 1] = at
     end
     at = string.find(text, of, at + 1, true)
+  end
+  return text, places
+end
+
+-- Returns whether the state has a grant of the caller; not in a window that is over.
+function rare.find()
+  local text, places = rare.places()
+  for _, at in ipairs(places) do
+    if byte(text, at + 9) < 255 then
+      return of_kind < 3 or now < of_ends
+    end
   end
   return false
 end

@@ -11,9 +11,9 @@ if not page and not pending then
     -- Nothing is written yet. A key that is no string is as one with a foreign state.
     page = string.find(page.err, 'WRONGTYPE', 1, true) and '?' or error(page.err, 0)
   elseif #page == 0 then
-    -- An empty string is foreign. A lone call finds that out when it writes.
-    is_absent = is_lone
-    page = (is_lone or call('EXISTS', name) == 0) and '' or '?'
+    -- An empty string is foreign. A lone call that takes finds that out when it writes.
+    is_absent = row_count == 0
+    page = (is_absent or call('EXISTS', name) == 0) and '' or '?'
   end
   if pages then
     pages[key] = page

@@ -4,7 +4,7 @@
 if failure ~= nil then
   reply[size + 1], size = failure, size + 1
 else
-  is_banned = judged[1] and meet((asks < 2 or asks > 15) and not is_found)
-  may_take = settles or asks < 2 and has_room and not is_banned and not is_found
+  is_banned = judged[1] and meet((asks < 2 or asks > 7) and not is_found)
+  may_take = asks < 2 and has_room and not is_banned and not is_found
   is_dry, charge, cursor = false, 0, at
 end

@@ -9,39 +9,26 @@
 -- its label. The greatest `mark` releases as many permits of any callers.
 
 if of_kind == kind and kind == 1 then
-  local has, added, charged, releases, places = nil, nil, 0, mark == MOST, {}
+  local has, added, charged, releases, found = nil, nil, 0, mark == MOST, {}
+  local text, places = rare.places()
+  local stop = log[#log]
+  local kept = stop - #tail
   -- Where all is given back, what no longer lives makes no difference.
-  local base, written = permits == 0 and not releases and log[5] or 0, log[#log] - #tail
-  local stop, kept = log[#log] - base, max(written - base, 0)
-  local before = sub(tail, 1, max(base - written, 0))
-  local text = sub(tail, max(base - written, 0) + 1) .. (lent or '')
-  if from <= base then
-    text = sub(page, base - from + 1, written - from) .. text
-  elseif base < written then
-    text = call('GETRANGE', name, format('%d', base), format('%d', written - 1)) .. text
-  end
+  local base = (permits == 0 or releases) and log[5] or 0
   if releases then
     -- Of all that live, the newest first.
-    for at = #text - 21, log[5] + 1, -22 do
+    places = {}
+    for at = #text - 21, 1, -22 do
       places[#places + 1] = unpack('<I6', text, at + 16) > now - log[2] and at or nil
     end
   end
-  local at = not releases and string.find(text, of, 1, true)
-  while at do
-    local first, callers = byte(text, at + 8, at + 9)
-    if at % 22 == 1 and first <= of_place
-      and of_place < first + (callers < 255 and callers or 1) then
-      places[#places + 1] = at
-    end
-    at = string.find(text, of, at + 1, true)
-  end
   for _, at in ipairs(places) do
     local number, each = unpack('<BI6', text, at + 9)
-    if number == 255 and not releases then
+    if number == 255 and not releases and at > base then
       -- One that was given back is as none: windows may begin behind it.
-      added, charged = each > 0 and at or added, charged + each
-    else
-      has = (has or 0) + each
+      added, charged, found[#found + 1] = each > 0 and at or added, charged + each, at
+    elseif at > base then
+      has, found[#found + 1] = (has or 0) + each, at
     end
   end
   local rest, owed = max((has or 0) - permits, 0), max(permits - (has or was), 0)
@@ -50,14 +37,14 @@ if of_kind == kind and kind == 1 then
   end
   freed = rest + charged - owed
   -- The newest give first; what is released at large are the oldest.
-  for number = #places, 1, -1 do
-    local at = places[number]
+  for number = #found, 1, -1 do
+    local at = found[number]
     local each = unpack('<I6', text, at + 10)
     local gives = at == added and charged - owed or min(each, rest)
     if gives ~= 0 then
       for w = 2, #log - 7, 5 do
         -- What is ahead is in no sum.
-        if log[w + 3] < at + base and at < stop then
+        if log[w + 3] < at and at < stop then
           log[w + 2] = min(max(log[w + 2] - gives, 0), MOST)
         end
       end
@@ -65,7 +52,7 @@ if of_kind == kind and kind == 1 then
       kept, rest = min(kept, at - 1), at == added and rest or rest - gives
     end
   end
-  tail, lent = before .. sub(text, kept + 1, stop), lent and sub(text, stop + 1)
+  tail, lent = sub(text, kept + 1, stop), lent and sub(text, stop + 1)
   if not added and owed > 0 then
     if lent then
       rare.join_ahead()
@@ -83,6 +70,7 @@ if of_kind == kind and kind == 1 then
     end
   end
 elseif of_kind == kind and kind == 2 then
+  texts, offsets, lives, logs = texts or {}, offsets or {}, lives or {}, logs or {}
   -- As much of a grant is freed as lies ahead still. What settlements freed since may have been
   -- before it, and moved it forward by as much.
   local backlog, emission = max(tat - micros, 0), ceil(of_interval * 1000 / of_rate)
@@ -102,7 +90,7 @@ elseif of_kind == kind and kind == 2 then
 elseif of_kind == kind and (of_label == mark or mark == MOST) and now < of_ends then
   local used = min(max(of_used + permits - was, 0), MOST)
   if used ~= of_used then
-    texts[key], offsets[key] = sub(page, 1, 12) .. pack('<I7', used) .. sub(page, 20), 0
+    text, offset = pack('<I7', used), 12
   end
   freed = of_used - used
 elseif permits <= was or kind == 5 and of_kind == 5

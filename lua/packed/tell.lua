@@ -4,9 +4,7 @@ if held then
   -- What was set back stays so.
   held[key] = nil
 end
-if settles then
-  granted, one, two, each = 1, freed or -permits, nil, nil
-elseif next and granted > 0 then
+if next and granted > 0 then
   one = left > 0 and left or 0
   two = next < interval and next or interval
   if (rate + 1) * (interval + 1) <= MOST then

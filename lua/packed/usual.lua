@@ -10,7 +10,7 @@ if bytes > 61 then
     unpack('<I6I6I7I7I4I6I6I4', page, bytes - 45)
   if form == LOG + 256 and its_interval == interval and newest <= now then
     stop = (bytes < 260 and bytes or call('STRLEN', name)) - 40
-    is_usual = stop % 22 == 0 and start % 22 == 0 and start < stop
+    is_usual = stop > 21 and stop % 22 == 0 and start % 22 == 0 and start <= stop
   end
 else
   is_usual = bytes == 0
@@ -23,14 +23,15 @@ elseif is_usual then
   if start < from then
     part, from = call('GETRANGE', name, format('%d', start), format('%d', start + 109)), start
   end
-  repeat
+  while start < stop and start + 22 <= from + #part do
     held, oldest = unpack('<I6I6', part, start - from + 11)
     if oldest > expired and held > 0 then
       break
     end
-    used, start = used - held, start + 22
-  until start == stop or start + 22 > from + #part
-  is_usual = start < stop and oldest > expired and held > 0
+    used, start, oldest = used - held, start + 22, nil
+  end
+  -- All may have been given back.
+  is_usual = oldest or start == stop
 end
 if is_usual then
   local taken, room, records = callers * permits, rate - (used > 0 and used or 0), nil

@@ -5,10 +5,7 @@ use crate::{
     twin::{
         Id, Limit, MOST,
         ban::Terms,
-        call::{
-            ASKS, Ahead, BANS, Banning, Call, Charge, REPORTS, Request, Row, SETTLES, Settled,
-            WAITS,
-        },
+        call::{ASKS, Ahead, BANS, Banning, Call, Charge, REPORTS, Request, Row, Settled, WAITS},
         keys::Keys,
         state::State,
         window::Dates,
@@ -103,7 +100,7 @@ impl Plan {
             let Some(settled) = &mut charge.settled else {
                 continue;
             };
-            let stored = keys.get(&name(usize::from(charge.key) - 1));
+            let stored = keys.get(&name(self.keys[usize::from(charge.key) - 1]));
             let (mark, given) = match stored.map(|stored| stored.state()) {
                 Some(Ok(State::Gcra(gcra))) => (gcra.tat, gcra.given),
                 Some(Ok(State::Window(window) | State::Calendar(window))) => (window.label, 0),
@@ -139,6 +136,8 @@ pub struct Maker {
     commands: u64,
     /// Callers of earlier calls, with their requests
     sent: Vec<(Id, Request)>,
+    /// Settlements that were sent, with the limiter of each
+    settled: Vec<(Id, usize, Charge)>,
 }
 
 const INTERVALS: [i64; 9] = [1, 7, 100, 250, 1000, 1001, 1500, 10_000, 60_000];
@@ -153,6 +152,7 @@ impl Maker {
             off: random.of(&[0, 0, 20, 3_000, 3_600_000]),
             commands: 0,
             sent: Vec::new(),
+            settled: Vec::new(),
             random,
         };
         (0..length).map(|_| maker.step()).collect()
@@ -219,7 +219,15 @@ impl Maker {
             ..Call::default()
         };
         let (mut keys, mut rows) = ((0..2 * NAMES).collect(), self.versions[version].clone());
-        if call.is_lone {
+        let settles = !self.sent.is_empty() && random.percent(20);
+        if settles {
+            let (id, number, charge) = self.settlement();
+            let mut request = Request::of(1, 0, vec![charge]);
+            request.resent = Some(id);
+            (keys, rows) = (vec![number], vec![rows.swap_remove(number)]);
+            (call.is_lone, call.tells, call.counts) = (false, false, false);
+            call.requests = vec![request];
+        } else if call.is_lone {
             let (number, permits) = (random.place(NAMES), permits(random));
             let request = Request::of(1, 0, vec![charge(number, permits)]);
             self.note(&call, 0, &request, &rows);
@@ -295,32 +303,37 @@ impl Maker {
         request
     }
 
-    /// Sends the request of a caller again, or settles it.
+    /// Sends the request of a caller again.
     fn again(&mut self, rows: &[Sketch], id: Id, mut request: Request) -> Request {
-        let random = &mut self.random;
-        let is_settled = request.has(SETTLES);
         (request.callers, request.resent) = (1, Some(id));
-        if is_settled || random.percent(50) {
-            request.flags = SETTLES;
-            if random.percent(10) {
-                request.resent = Some(PRELOADED);
-            }
-        }
         for charge in &mut request.charges {
             charge.is_shadow = false;
-            if request.flags < SETTLES {
-                equip(random, charge, rows);
-            } else if !is_settled {
-                let was = charge.permits;
-                let permits = random.of(&[0, 0, 0, was / 2, was - 1, was, was + 1, 2 * was]);
-                let number = usize::from(charge.key) - 1;
-                *charge = self::charge(number, permits.min(u32::MAX.into()));
-                let mark = random.of(&[0, 0, 0, 1, -1, 5000, -5000, 1_000_000, MOST]);
-                let given = random.of(&[0, 0, 0, 1000, 100_000]);
-                charge.settled = Some(Settled { was, mark, given });
-            }
+            equip(&mut self.random, charge, rows);
         }
         request
+    }
+
+    /// Settles what a caller took of a limiter, mostly one of the last, or does so again.
+    fn settlement(&mut self) -> (Id, usize, Charge) {
+        let random = &mut self.random;
+        let most = random.of(&[5, 5, usize::MAX]);
+        let recent = &self.settled[self.settled.len().saturating_sub(most)..];
+        if random.percent(25) && !recent.is_empty() {
+            return random.of(recent);
+        }
+        let recent = &self.sent[self.sent.len().saturating_sub(most)..];
+        let (id, request) = random.of(recent);
+        let id = if random.percent(10) { PRELOADED } else { id };
+        let took = random.of(&request.charges);
+        let was = took.permits;
+        let permits = random.of(&[0, 0, 0, was / 2, was - 1, was, was + 1, 2 * was]);
+        let mut charge = charge(0, permits.min(u32::MAX.into()));
+        let mark = random.of(&[0, 0, 0, 1, -1, 5000, -5000, 1_000_000, MOST]);
+        let given = random.of(&[0, 0, 0, 1000, 100_000]);
+        charge.settled = Some(Settled { was, mark, given });
+        let settled = (Id { place: 0, ..id }, usize::from(took.key) - 1, charge);
+        self.settled.push(settled);
+        settled
     }
 }
 

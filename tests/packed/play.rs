@@ -6,7 +6,7 @@ use crate::{
     twin::{
         Id, Limit,
         ban::Terms,
-        call::{Banning, Call, Charge, Request, Row, SETTLES, Settled},
+        call::{Banning, Call, Charge, Request, Row, Settled},
         keys::expire,
         log::Log,
         reply::{Group, Outcome, Refusal},
@@ -66,7 +66,9 @@ impl Play {
             requests: requests.to_vec(),
             ..Call::default()
         };
-        let reply = self.world.call(&call, &KEYS);
+        let settles = requests[0].charges[0].settled.is_some();
+        let keys = if settles { &KEYS[..1] } else { &KEYS };
+        let reply = self.world.call(&call, keys);
         reply.unwrap_or_else(|it| panic!("{it}")).requests
     }
 
@@ -110,8 +112,8 @@ impl Play {
     pub fn settle(&mut self, row: &Row, id: Id, permits: i64, settled: Settled) -> i64 {
         let mut charge = charge(1, permits);
         charge.settled = Some(settled);
-        match self.one(from_ref(row), again(id, SETTLES, charge)) {
-            Outcome::Settled(freed) => freed[0],
+        match self.one(from_ref(row), again(id, 0, charge)) {
+            Outcome::Settled(freed) => freed,
             other => panic!("{other:?}"),
         }
     }

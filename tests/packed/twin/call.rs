@@ -5,9 +5,8 @@ use super::{Id, Limit, ban::Terms, put, put_id, state, window::Dates};
 /// The flags of a request.
 pub const WAITS: u8 = 1;
 pub const ASKS: u8 = 2;
-pub const SETTLES: u8 = 4;
-pub const BANS: u8 = 8;
-pub const REPORTS: u8 = 16;
+pub const BANS: u8 = 4;
+pub const REPORTS: u8 = 8;
 
 /// A call: requests that are decided in order.
 #[derive(Clone, Debug, Default)]
@@ -61,6 +60,7 @@ pub struct Charge {
     pub permits: i64,
     pub banning: Option<Banning>,
     pub ahead: Option<Ahead>,
+    /// Set if the call settles what its caller took, and does nothing else.
     pub settled: Option<Settled>,
 }
 
@@ -175,11 +175,6 @@ impl Charge {
             put(bytes, ahead.permits, 4);
             put(bytes, ahead.lead, 6);
         }
-        if let Some(settled) = self.settled {
-            put(bytes, settled.was, 4);
-            put(bytes, settled.mark, 7);
-            put(bytes, settled.given, 7);
-        }
     }
 }
 
@@ -198,6 +193,10 @@ impl Call {
 
     /// Writes the argument.
     pub fn build(&self) -> Vec<u8> {
+        let charge = self.requests.first().map(|request| &request.charges[0]);
+        if let Some((charge, settled)) = charge.and_then(|it| Some((it, it.settled?))) {
+            return self.settlement(charge, settled);
+        }
         let mut bytes = self.command.to_vec();
         put(&mut bytes, self.now, 6);
         if self.is_lone {
@@ -226,6 +225,19 @@ impl Call {
             let each = request.charges.iter();
             each.for_each(|charge| charge.put(&mut bytes));
         }
+        bytes
+    }
+
+    fn settlement(&self, charge: &Charge, settled: Settled) -> Vec<u8> {
+        let id = self.requests[0].resent.unwrap_or_default();
+        let mut bytes = id.command.to_vec();
+        put(&mut bytes, self.now, 6);
+        bytes.push(255);
+        self.rows[0].put(&mut bytes);
+        put(&mut bytes, charge.permits, 4);
+        put(&mut bytes, settled.was, 4);
+        put(&mut bytes, settled.mark, 7);
+        put(&mut bytes, settled.given, 7);
         bytes
     }
 

@@ -6,7 +6,7 @@ use std::iter;
 use super::{
     Clock, Id, MOST,
     ban::{Ban, Strike, Terms},
-    call::{ASKS, BANS, Banning, Call, Charge, REPORTS, Request, Row, SETTLES, Settled, WAITS},
+    call::{ASKS, BANS, Banning, Call, Charge, REPORTS, Request, Row, Settled, WAITS},
     count::{self, Count},
     keys::{Held, Keys},
     reply::{Group, Outcome, Refusal, Reply},
@@ -110,13 +110,9 @@ impl Deciding<'_> {
         }
         self.set_back(request)?;
         let first = request.resent.unwrap_or(self.call.id(self.place));
-        if request.has(SETTLES) {
-            let each = request
-                .charges
-                .iter()
-                .filter_map(|it| Some((it, it.settled?)));
-            let settled = each.map(|(charge, settled)| self.settle(charge, &settled, first));
-            return Ok(Outcome::Settled(settled.collect::<Result<_, _>>()?));
+        let charge = &request.charges[0];
+        if let Some(settled) = charge.settled {
+            return Ok(Outcome::Settled(self.settle(charge, &settled, first)?));
         }
         if request.has(ASKS | BANS) {
             return self.tell(request);

@@ -28,8 +28,8 @@ pub enum Outcome {
     /// each charge with a ban: ms until it ends, ms until the caller may come back, and how many
     /// refusals count
     Decided(i64, Vec<Group>, Vec<[i64; 3]>),
-    /// Of each charge, the permits that are free again; below zero, those charged
-    Settled(Vec<i64>),
+    /// The permits that are free again; below zero, those charged
+    Settled(i64),
 }
 
 /// What a charge is answered.
@@ -132,7 +132,7 @@ impl Reply {
             match outcome {
                 Outcome::Foreign => {}
                 Outcome::NoWindow => numbers.push(NO_WINDOW),
-                Outcome::Settled(settled) => numbers.extend(settled),
+                Outcome::Settled(freed) => return kit::Reply::Int(*freed),
                 Outcome::Decided(granted, charges, bans) => {
                     numbers.extend((request.callers > 1).then_some(*granted));
                     for (group, charge) in charges.iter().zip(&request.charges) {

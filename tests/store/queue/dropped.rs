@@ -116,9 +116,9 @@ impl Slow {
 impl ConnectionLike for Slow {
     fn req_packed_command<'a>(&'a mut self, command: &'a Cmd) -> RedisFuture<'a, Value> {
         let mut words = command.args_iter();
-        // The flags of a request whose caller was sent before, behind the row of a log.
+        // Where others have the number of their rows.
         let settles = words.any(|word| match word {
-            Arg::Simple(bytes) => bytes.get(32) == Some(&0) && bytes.get(43) == Some(&4),
+            Arg::Simple(bytes) => bytes.get(14) == Some(&255),
             _ => false,
         });
         Box::pin(async move {

@@ -2,7 +2,7 @@
 
 use redis::Value;
 
-use super::{DECIDE, MOST, SETTLES, Stamp, ban, bytes::Bytes, calendar, key, row::Row};
+use super::{DECIDE, ban, bytes::Bytes, row::Row};
 use crate::{
     store::{
         guard::deny_cache::bans::Carried,
@@ -16,9 +16,6 @@ use crate::{
 /// What the reply begins with: the time; and before each request how many numbers it has.
 const TELLS: u8 = 1;
 const COUNTS: u8 = 2;
-
-/// What a settlement of permits of any callers has for its mark.
-pub(super) const RELEASES: [i64; 2] = [MOST, 0];
 
 /// What a key of a call counts by.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -61,11 +58,7 @@ impl Call {
 
     /// Adds a limiter, whose place is the number of those before it.
     pub(super) fn limiter(&mut self, name: &Name, row: Row) {
-        let key = match row {
-            Row::Calendar(_) => calendar::key(name),
-            _ => key(name),
-        };
-        self.keys.push((name.text().seeded_hash(), key));
+        self.keys.push((name.text().seeded_hash(), row.key(name)));
         self.terms.push(Terms::Row(row));
     }
 
@@ -120,28 +113,6 @@ impl Call {
         self.places.push(self.requests.0.len());
         let place = byte(place + 1);
         self.requests.put(&[place, place]);
-    }
-
-    /// Makes the call that leaves a caller so many of the permits that it took of a limiter, which
-    /// are found by two numbers of its kind. Of a record it may be sent again.
-    pub(super) fn settle(
-        Stamp { id, now }: Stamp,
-        (name, row): (&Name, Row),
-        [took, keep]: [u32; 2],
-        mark: [i64; 2],
-    ) -> ScriptCall {
-        let mut call = Self::new(now);
-        call.limiter(name, row);
-        call.again(id, 0, 1, SETTLES);
-        call.charge(0, 0, keep);
-        call.requests.number(took.into(), 4);
-        mark.iter()
-            .for_each(|number| call.requests.number(*number, 7));
-        call.callers = 0;
-        ScriptCall {
-            once: !row.has_records() || mark == RELEASES,
-            ..call.command()
-        }
     }
 
     /// Returns it as a command, which must not be sent twice.

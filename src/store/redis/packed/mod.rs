@@ -42,7 +42,7 @@ macro_rules! fragments {
         [$(($name, include_str!(concat!("../../../../lua/packed/", $name)))),+]
     };
 }
-const FRAGMENTS: [(&str, &str); 19] = fragments![
+const FRAGMENTS: [(&str, &str); 20] = fragments![
     "ban.lua",
     "charge.lua",
     "decide.lua",
@@ -57,6 +57,7 @@ const FRAGMENTS: [(&str, &str); 19] = fragments![
     "resolve.lua",
     "row.lua",
     "settle.lua",
+    "settle_usual.lua",
     "state.lua",
     "tell.lua",
     "usual.lua",
@@ -105,9 +106,13 @@ pub(super) const MOST_TOGETHER: usize = u8::MAX as usize / 2;
 /// The flags of a request.
 const WAITS: u8 = 1;
 const ASKS: u8 = 2;
-const SETTLES: u8 = 4;
-const BANS: u8 = 8;
-const REPORTS: u8 = 16;
+const BANS: u8 = 4;
+const REPORTS: u8 = 8;
+
+/// What the call of a settlement has in the place of the number of rows.
+const SETTLES: u8 = 255;
+/// What a settlement of permits of any callers has for its mark.
+const RELEASES: [i64; 2] = [MOST, 0];
 
 /// The flags of a charge.
 const SHADOW: u8 = 1;
@@ -156,6 +161,15 @@ impl<'r> Numbers<'r> {
         }
     }
 
+    /// Returns those of a reply to a lone call.
+    fn alone(reply: &'r Value) -> Result<Self, Error> {
+        match reply {
+            Value::Int(_) => Ok(Self(slice::from_ref(reply).iter())),
+            Value::Array(numbers) => Ok(Self(numbers.iter())),
+            _ => Err(unreadable()),
+        }
+    }
+
     /// Reads the next number. Nil stands for a request whose state is foreign.
     fn next(&mut self) -> Result<i64, Error> {
         match self.0.next() {
@@ -195,7 +209,7 @@ fn left_and(
 
 /// Reads the reply to a call that settles or releases: the permits that are free again.
 pub(crate) fn freed(reply: &Value) -> Result<i64, Error> {
-    let (mut numbers, _) = Numbers::of(reply)?;
+    let mut numbers = Numbers::alone(reply)?;
     let freed = numbers.next()?;
     numbers.end()?;
     Ok(if freed == NO_WINDOW { 0 } else { freed })

@@ -1,7 +1,5 @@
 //! What a charge counts by, of any kind, and what a reply says of it.
 
-use std::slice;
-
 use redis::Value;
 
 use super::{Group, MOST, NO_WINDOW, Numbers, Standing, bytes::Bytes, calendar, gcra, log, window};
@@ -12,6 +10,7 @@ use crate::{
         charge::Charge,
         error::Error,
         limit::{Algorithm, StoredLimit},
+        name::Name,
     },
 };
 
@@ -65,6 +64,14 @@ impl Row {
     /// Returns whether each grant has a record of its own.
     pub(crate) fn has_records(&self) -> bool {
         matches!(self, Self::Log(_))
+    }
+
+    /// Returns the key of a limiter that counts by it.
+    pub(super) fn key(&self, name: &Name) -> String {
+        match self {
+            Self::Calendar(_) => calendar::key(name),
+            _ => super::key(name),
+        }
     }
 
     /// Writes it.
@@ -151,12 +158,7 @@ impl Row {
 
     /// Reads the reply to a call of one caller, which is not a list where one number says all.
     pub(super) fn read_lone(&self, reply: &Value) -> Result<Group, Error> {
-        let numbers = match reply {
-            Value::Int(_) => slice::from_ref(reply),
-            Value::Array(numbers) => numbers,
-            _ => return Err(reply::unreadable()),
-        };
-        let mut numbers = Numbers(numbers.iter());
+        let mut numbers = Numbers::alone(reply)?;
         let group = self.group(&mut numbers, 1, None)?;
         numbers.end()?;
         group.ok_or_else(reply::unreadable)

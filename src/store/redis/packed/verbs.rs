@@ -3,9 +3,8 @@
 use redis::Value;
 
 use super::{
-    ASKS, BANS, HAS_BAN, Numbers, REPORTS, Stamp, ban,
-    call::{Call, RELEASES},
-    row::Row,
+    ASKS, BANS, DECIDE, HAS_BAN, Numbers, RELEASES, REPORTS, SETTLES, Stamp, ban, bytes::Bytes,
+    call::Call, row::Row,
 };
 use crate::{
     store::{
@@ -30,13 +29,36 @@ pub(crate) fn settle(receipt: &Charge, now: Option<Millis>, keep: u32) -> Option
     let id = receipt.id;
     let (row, mark) = Row::settled(receipt)?;
     let (limiter, permits) = ((receipt.name(), row), [receipt.permits, keep]);
-    Some(Call::settle(Stamp { id, now }, limiter, permits, mark))
+    Some(settling(Stamp { id, now }, limiter, permits, mark))
 }
 
 /// Makes the call that releases so many permits of any callers.
 pub(crate) fn release(algorithm: Algorithm, name: &Name, stamp: Stamp, permits: u32) -> ScriptCall {
     let limiter = (name, Row::any(algorithm));
-    Call::settle(stamp, limiter, [permits, 0], RELEASES)
+    settling(stamp, limiter, [permits, 0], RELEASES)
+}
+
+/// Makes the call that leaves a caller so many of the permits that it took of a limiter, which are
+/// found by two numbers of its kind. Of a record it may be sent again.
+fn settling(
+    Stamp { id, now }: Stamp,
+    (name, row): (&Name, Row),
+    [took, keep]: [u32; 2],
+    mark: [i64; 2],
+) -> ScriptCall {
+    let mut argument = Bytes::new();
+    argument.put(&id.short());
+    argument.time(now);
+    argument.put(&[SETTLES]);
+    row.put(&mut argument);
+    argument.number(keep.into(), 4);
+    argument.number(took.into(), 4);
+    mark.iter().for_each(|number| argument.number(*number, 7));
+    let mut command = DECIDE.start(1, 1);
+    command.arg(row.key(name));
+    command.arg(&*argument.0);
+    let once = !row.has_records() || mark == RELEASES;
+    ScriptCall::new(&DECIDE, command, 0, once)
 }
 
 /// Makes the call that asks what is left.
