@@ -35,12 +35,12 @@
 --         for each ban, behind all groups   ms until the ban in force ends, ms until the caller may
 --                            come back, strikes that count
 --       a group with room:   log, window, calendar: left * (interval + 1) + next, or two numbers if
---                            (rate + 1) * (interval + 1) is above MOST;  GCRA: backlog (us), given
+--                            (rate + 1) * (interval + 1) is above MOST; by several limits for each
+--                            in the order of the row;  GCRA: backlog (us), given
 --       one without:         -wait, left, and of a log reset;  GCRA: -wait, backlog, given
 --                            -MOST: it asks for more than the rate. 1 - MOST alone: a ban refuses
---       of a log by several limits, behind either, for each limit in the order of the row   left,
---                            and next; or of one without room, ms until it has, 0 if it has some,
---                            MOST if it never has
+--                            by several limits, behind it for each in the order of the row   left,
+--                            and ms until it has room, 0 if it has some, MOST if it never has
 --
 -- A state is one string. Its last two bytes say what it is: 16 * version + kind, and the magic
 -- byte. Kinds: 1 log, 2 GCRA, 3 window, 4 ban, 5 calendar; see the fragments of these names. A
@@ -71,7 +71,7 @@ if length == 34 then
 elseif length == 33 then
   now, row_count, kind, interval, rate, permits = unpack('<I6BBI6I7I4', arg, 9)
 else
-  now, row_count, kind = unpack('<I6BB', arg, 9)
+  now, row_count, kind, limits, interval = unpack('<I6BBBI6', arg, 9)
   row_number = 0
 end
 local time = call('TIME')
@@ -83,7 +83,8 @@ if own then
   micros = server
 end
 
-local is_lone, settles, is_absent = row_count % 255 == 0, row_count == 255, false
+local settles, is_absent = row_count == 255, false
+local is_lone = settles or row_count == 0
 local ids_at, counts, begun, begun_at = 0, false, 0, 0
 local at, place, callers, charges, key, number, flags, asks = length + 1, 0, 1, 1, 1, 1, 0, 0
 local size, answer, reply, row, rows, ladder, tried, refused = 0
@@ -97,7 +98,7 @@ local of_label, of_ends, of_used, of_interval, of_rate, back, tat, emission, ids
 -- records that are not written. Of a call that is not lone, by key.
 local text, offset, life, logs, texts, offsets, lives
 -- What is made when it is needed.
-local walk, rest_of, rare, held, lents, leads, bans, read_charge, meet, judge
+local walk, rest_of, rare, held, lents, leads, bans, heads, read_charge, meet, judge
 if not is_lone then
   -- Some with room for a few, as a table that grows costs more.
   row_number, at, rows, logs, lives = 0, 17, { nil }, {}, {}
@@ -126,7 +127,7 @@ repeat
   local charge, takes, given, failure, is_again = 1, true, nil, nil, nil
   -- Of a request that is not simple: see charge.lua and resolve.lua.
   local pages, cursor, is_dry, may_take, has_room, is_found, is_banned, fetches, has_fetched
-  local needs_rare, its_ban, ahead, lead, size_before, is_undone
+  local needs_rare, its_ban, ahead, lead, size_before, before, is_undone
   -- As its first eight bytes are the id, the argument can be packed for it.
   of = place == 0 and (settles and sub(arg, 1, 8) or arg)
     or sub(arg, ids_at + 8 * place, ids_at + 8 * place + 7)
@@ -163,13 +164,21 @@ repeat
     local granted, left, next, one, two, told, third, freed, pending, is_usual, each = 0
     text, life, is_again = nil, nil, nil
     --- @include read.lua
-    if settles and kind == 1 then
-      --- @include settle_usual.lua
+    if number ~= row_number then
+      if settles and kind == 1 then
+        --- @include settle_usual.lua
+      elseif is_lone and kind == 1 then
+        --- @include usual_several.lua
+      end
+      if not is_usual then
+        --- @include row.lua
+      end
     end
-    if number ~= row_number and not is_usual then
-      --- @include row.lua
+    if size_before and pending then
+      before = before or {}
+      before[charge] = { logs[key], pending, offsets[key], lives[key] }
     end
-    if size_before and (pending or flags > 1) then
+    if size_before and flags > 1 then
       failure = false
     elseif kind == 1 and limits == 1 and not pending and not pages and not settles then
       --- @include usual.lua
@@ -212,9 +221,9 @@ repeat
         --- @include resolve.lua
       end
     elseif size_before and (failure ~= nil or takes and granted == 0 and flags % 2 == 0) then
-      for charge = 1, charge - 1 do
-        local key = byte(arg, at + 7 * charge - 4)
-        logs[key], texts[key], offsets[key], lives[key] = nil, nil, nil, nil
+      for charge = charge - 1, 1, -1 do
+        local key, it = byte(arg, at + 7 * charge - 4), before and before[charge] or {}
+        logs[key], texts[key], offsets[key], lives[key] = it[1], it[2], it[3], it[4]
       end
       for place = size_before + 1, size do
         reply[place] = nil
@@ -224,10 +233,7 @@ repeat
     elseif failure ~= nil then
       reply = reply or {}
       reply[size + 1], size = failure, size + 1
-    elseif settles then
-      -- What was set back stays so.
-      answer, held = freed or -permits, nil
-    else
+    elseif not answer and (texts or not reply) then
       --- @include tell.lua
     end
     charge = charge + 1

@@ -24,7 +24,9 @@ if of_kind ~= 1 or log[1] <= now - log[2] and not (lent and rare.ahead(now - log
   local used = of_kind > 1 and min(rare.use(), rate, LATEST) or 0
   tail = used > 0 and string.rep('\0', 10) .. pack('<I6I6', used, now) or ''
   lent, from = nil, MOST
-  log = { used > 0 and now or 0, interval, 0, used, 0, 0, 0, LOG + 256 * limits, #tail }
+  -- With room for four limits, as a table that grows costs more.
+  log = { used > 0 and now or 0, interval, 0, used, 0, 0, 0, LOG + 256 * limits, #tail, nil, nil,
+    nil, nil, nil, nil, nil, nil, nil, nil, nil, nil, nil, nil, nil }
   for limit = 2, limits do
     local w = 5 * limit - 3
     log[w], log[w + 1], log[w + 2], log[w + 3], log[w + 4] = ladder[2 * limit - 1], 0, used, 0, 0
@@ -34,6 +36,8 @@ elseif not fits then
   rare.add_windows()
 end
 local last, newest, taken, wait_here = #log, log[1], 0, 0
+-- Limits mostly begin with the same record.
+local read_at, first_permits, first_time
 local stop = log[last]
 local time_of_grant = newest > now and newest or now
 granted = given or callers
@@ -47,11 +51,12 @@ repeat
   end
   local expired, used, start, oldest = now - its_interval, log[w + 2], log[w + 3], nil
   if start < stop then
-    local first
-    if start >= from then
-      first, oldest = unpack('<I6I6', page, start - from + 11)
+    if start >= from and start ~= read_at and start < stop - #tail then
+      first_permits, first_time = unpack('<I6I6', page, start - from + 11)
+      read_at = start
     end
-    if not oldest or oldest <= expired or first == 0 then
+    oldest = start == read_at and first_time
+    if not oldest or oldest <= expired or first_permits == 0 then
       if not walk then
         --- @include walk.lua
       end
@@ -99,9 +104,9 @@ repeat
       end
       its_wait = (time or taken > 0 and time_of_grant or newest) - expired
     end
-    wait_here = max(wait_here, its_wait)
+    wait_here = its_wait > wait_here and its_wait or wait_here
     if limits > 1 then
-      each = each or {}
+      each = each or { nil, nil, nil, nil, nil, nil, nil, nil, nil, nil, nil, nil }
       each[3 * limit - 2], each[3 * limit - 1], each[3 * limit] = room, free, its_wait
     end
   end

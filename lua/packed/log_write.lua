@@ -18,10 +18,11 @@ if is_long or log[last + 1] > 2 * most or log[last - 1] < server_ms + log[2] + l
     end
   end
   local cut = log[5]
-  if not walk then
-    --- @include walk.lua
+  if cut < offset then
+    text = call('GETRANGE', name, format('%d', cut), format('%d', offset - 1)) .. text
+  else
+    text = sub(text, cut - offset + 1)
   end
-  text = rest_of(name, text, log[last + 1], cut)
   for w = 2, last - 6, 5 do
     if log[w + 3] < cut then
       log[w + 2], log[w + 3] = log[4], cut
@@ -29,6 +30,9 @@ if is_long or log[last + 1] > 2 * most or log[last - 1] < server_ms + log[2] + l
     log[w + 3] = log[w + 3] - cut
   end
   if is_long and log[1] > now - log[2] then
+    if not walk then
+      --- @include walk.lua
+    end
     --- @include merge.lua
   end
   log[last - 1] = min(server_ms + 2 * log[2] + lead, LATEST)

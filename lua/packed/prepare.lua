@@ -26,6 +26,8 @@ if is_dry and of_kind then
 elseif settles and of_kind and failure == nil then
   --- @include settle.lua
   permits, given = permits - was, 1
+  -- What was set back stays so.
+  answer, held = freed or -permits, nil
 end
 if is_moved then
   -- Of GCRA, tat was moved.

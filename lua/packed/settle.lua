@@ -90,7 +90,7 @@ elseif of_kind == kind and kind == 2 then
 elseif of_kind == kind and (of_label == mark or mark == MOST) and now < of_ends then
   local used = min(max(of_used + permits - was, 0), MOST)
   if used ~= of_used then
-    text, offset = pack('<I7', used), 12
+    text, offset = pack('<I7', used) .. sub(page, 20), 12
   end
   freed = of_used - used
 elseif permits <= was or kind == 5 and of_kind == 5

@@ -12,21 +12,21 @@ if form == LOG + 256 and newest <= now and its_interval > 0
   local stop = (bytes < 260 and bytes or call('STRLEN', name)) - 40
   -- Where all is given back, what no longer lives makes no difference.
   local base, part, from = permits == 0 and start or 0, page, stop - bytes + 40
-  local at, callers, has = string.find(part, of, 1, true), nil, nil
+  local at, first, callers, has = string.find(part, of, 1, true), nil, nil, nil
   if not at and base < from then
     part, from = call('GETRANGE', name, format('%d', base), '-1'), base
     at = string.find(part, of, 1, true)
   end
-  if at then
-    callers, has = unpack('<BI6', part, at + 9)
+  if at and at < #part - 60 then
+    first, callers, has = unpack('<BBI6', part, at + 8)
   end
-  if callers == 1 and mark < MOST and has >= permits and from + at > base
+  if first == 0 and callers == 1 and mark < MOST and has >= permits and from + at > base
     and (from + at) % 22 == 1 and not string.find(part, of, at + 1, true)
     and stop % 22 == 0 and start % 22 == 0 and start <= stop
     and stop - start <= 44000 and stop <= 88000 then
-    is_usual, freed, log = true, has - permits, nil
-    if freed > 0 then
-      used = from + at > start and max(used - freed, 0) or used
+    is_usual, answer, log = true, has - permits, nil
+    if answer > 0 then
+      used = from + at > start and max(used - answer, 0) or used
       text = pack('<I6', permits) .. sub(part, at + 16, -28) .. pack('<I7', used) .. sub(part, -20)
       offset = from + at + 9
     end

@@ -11,13 +11,19 @@ if pending then
   if not logs[key] and byte(pending, -2) == 17 then
     -- See usual.lua. If it is written whole, that is done again at the end.
     log = { unpack('<I6I6I7I7I4I6I6I4', pending, #pending - 45) }
+    local start = log[5]
     log[7], log[9] = lives[key] and 0 or log[7], offsets[key] + #pending - 40
+    -- All that come behind it look at the first that live.
+    heads = heads or {}
+    heads[key] = start < offsets[key]
+      and { call('GETRANGE', name, format('%d', start), format('%d', start + 219)), start }
     pending = sub(pending, 1, -41)
     logs[key], texts[key], offsets[key] = log, pending, 0
   end
   if logs[key] then
-    of_kind, log, tail, lent, page, from =
-      1, { unpack_list(logs[key]) }, pending, lents and lents[key], '', MOST
+    local head = heads and heads[key]
+    of_kind, log, tail, lent = 1, { unpack_list(logs[key]) }, pending, lents and lents[key]
+    page, from = head and head[1] or '', head and head[2] or MOST
   else
     page = (offsets[key] > 0 and call('GETRANGE', name, '0', format('%d', offsets[key] - 1)) or '')
       .. pending
@@ -25,8 +31,10 @@ if pending then
 end
 
 local bytes, form, magic = #page, nil, nil
-if bytes == 0 then
-  of_kind = of_kind or 0
+if of_kind then
+  -- It is pending.
+elseif bytes == 0 then
+  of_kind = 0
 elseif bytes == 76 then
   of_interval, of_rate, of_ends, back, tat, ids, form, magic = unpack('<I6I7I7I7I7c40BB', page)
   if form == 18 and magic == 183 and of_rate > 0 and of_rate <= of_interval * 1000

@@ -4,7 +4,7 @@ if held then
   -- What was set back stays so.
   held[key] = nil
 end
-if next and granted > 0 then
+if next and granted > 0 and not each then
   one = left > 0 and left or 0
   two = next < interval and next or interval
   if (rate + 1) * (interval + 1) <= MOST then
@@ -15,20 +15,23 @@ end
 if is_lone and granted > 0 and not two and not each and kind < 5 then
   answer = one
 else
-  reply = reply or {}
+  reply = reply or { nil, nil, nil, nil, nil, nil, nil, nil }
   if callers > 1 then
     reply[size + 1], size = granted, size + 1
   end
-  if granted > 0 then
+  for limit = 1, granted > 0 and (each and limits or 1) or 0 do
+    if each then
+      local its_interval = ladder[2 * limit - 1]
+      one, two = max(each[3 * limit - 2], 0), min(each[3 * limit - 1], its_interval)
+      if (ladder[2 * limit] + 1) * (its_interval + 1) <= MOST then
+        one, two = one * (its_interval + 1) + two, nil
+      end
+    end
     size = size + 1
     reply[size] = one
     if two then
       size = size + 1
       reply[size] = two
-    end
-    for limit = 1, each and limits or 0 do
-      local its_left, its_next = each[3 * limit - 2], min(each[3 * limit - 1], ladder[2 * limit - 1])
-      reply[size + 1], reply[size + 2], size = max(its_left, 0), its_next, size + 2
     end
   end
   if granted < callers then

@@ -1,7 +1,9 @@
 //! The reply of a call: how each request was decided, as numbers.
 
+use std::iter;
+
 use super::{
-    MOST,
+    Limit, MOST,
     call::{Call, Row},
 };
 
@@ -70,33 +72,40 @@ pub enum Refusal {
 }
 
 impl Row {
-    /// Returns the interval by which permits left and the time until the next are one number, and
-    /// whether they are: not where it would pass the greatest number that a script counts.
-    fn form(&self) -> (i64, bool) {
-        let (interval, rate) = match self {
-            Self::Log(limits) => (limits[0].interval, limits[0].rate),
-            Self::Gcra(limit) | Self::Window(limit) => (limit.interval, limit.rate),
+    /// Returns the limits of a group with room, which tells how each stands.
+    fn limits(&self) -> Vec<Limit> {
+        match self {
+            Self::Log(limits) => limits.clone(),
+            Self::Gcra(limit) | Self::Window(limit) => vec![*limit],
             Self::Calendar {
                 rate,
                 dates: [a, b],
-            } => (a.end.max(b.end) - a.start.min(b.start), *rate),
-            Self::Ban(_) => (0, 0),
-        };
-        (interval, (rate + 1).saturating_mul(interval + 1) <= MOST)
+            } => {
+                let interval = a.end.max(b.end) - a.start.min(b.start);
+                vec![Limit {
+                    interval,
+                    rate: *rate,
+                }]
+            }
+            Self::Ban(_) => Vec::new(),
+        }
     }
 }
 
 impl Standing {
-    fn put(self, row: &Row, numbers: &mut Vec<i64>) {
-        match (self, row.form()) {
+    fn put(self, Limit { interval, rate }: Limit, numbers: &mut Vec<i64>) {
+        match self {
+            Self::Backlog { backlog, given } => numbers.extend([backlog, given]),
             // Left below zero would read as a refusal.
-            (Self::Left { left, next }, (interval, true)) => {
-                numbers.push(left.max(0) * (interval + 1) + next.min(interval));
+            Self::Left { left, next } => {
+                let (left, next) = (left.max(0), next.min(interval));
+                // Not one number where it would pass the greatest that a script counts.
+                if (rate + 1).saturating_mul(interval + 1) <= MOST {
+                    numbers.push(left * (interval + 1) + next);
+                } else {
+                    numbers.extend([left, next]);
+                }
             }
-            (Self::Left { left, next }, (interval, false)) => {
-                numbers.extend([left.max(0), next.min(interval)]);
-            }
-            (Self::Backlog { backlog, given }, _) => numbers.extend([backlog, given]),
         }
     }
 }
@@ -164,8 +173,10 @@ impl Group {
     fn put(&self, row: &Row, numbers: &mut Vec<i64>) {
         let each = || self.each.into_iter().flatten();
         if let Some(standing) = self.room {
-            standing.put(row, numbers);
-            numbers.extend(each().flat_map(|[left, next, _]| [left.max(0), next]));
+            let of_each = each().map(|[left, next, _]| Standing::Left { left, next });
+            let one = iter::once(standing).filter(|_| each().next().is_none());
+            let standings = of_each.chain(one).zip(row.limits());
+            standings.for_each(|(standing, limit)| standing.put(limit, numbers));
         }
         if let Some(refusal) = self.refusal {
             refusal.put(row, numbers);

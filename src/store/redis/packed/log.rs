@@ -1,8 +1,10 @@
 //! A limit by a sliding log, one string, which has a record of each grant.
 
-use super::{DECIDE, Numbers, SUFFIX, Stamp, Standing, bytes::Bytes, left_and, number_at};
+use super::{
+    DECIDE, MOST, Numbers, SUFFIX, Stamp, Standing, Stands, bytes::Bytes, left_and, number_at,
+};
 use crate::{
-    algorithm::answer::{Answer, Changed, Each, OfLimit},
+    algorithm::answer::{Answer, Changed, Each},
     store::redis::{keys::add_suffixed, script::ScriptCall},
     values::{
         charge::Charge,
@@ -68,27 +70,14 @@ impl Row {
         shortest.map_or(self.rate, |[rate, _]| rate)
     }
 
-    /// Reads how each of several limits stands, behind a group that has room, or has none.
-    pub(super) fn each(
-        &self,
-        numbers: &mut Numbers<'_>,
-        has_room: bool,
-    ) -> Result<Option<Box<Each>>, Error> {
+    /// Reads how each of several limits stands, behind a group that has no room.
+    pub(super) fn each(&self, numbers: &mut Numbers<'_>) -> Result<Option<Box<Each>>, Error> {
         if self.shorter.is_none() {
             return Ok(None);
         }
         let mut each = Box::new(Each::default());
-        for (of, [rate, _]) in each.iter_mut().zip(self.limits()) {
-            let (remaining, time) = (numbers.next()?, numbers.next()?);
-            *of = OfLimit {
-                remaining,
-                next: if has_room && remaining < rate {
-                    time
-                } else {
-                    0
-                },
-                wait: if has_room { 0 } else { time },
-            };
+        for (of, _) in each.iter_mut().zip(self.limits()) {
+            (of.remaining, of.wait) = (numbers.next()?, numbers.next()?);
         }
         Ok(Some(each))
     }
@@ -107,16 +96,23 @@ impl Row {
         ScriptCall::new(&DECIDE, command, 1, true)
     }
 
-    /// Reads how it stands.
-    pub(super) fn with_room(
-        &self,
-        number: i64,
-        numbers: &mut Numbers<'_>,
-    ) -> Result<Standing, Error> {
-        let [left, next] = left_and(number, numbers, self.rate, self.interval)?;
+    /// Reads how it stands: as the limit that has the fewest permits left.
+    pub(super) fn with_room(&self, first: i64, numbers: &mut Numbers<'_>) -> Result<Stands, Error> {
+        let mut each = (!self.shorter.is_none()).then(Box::<Each>::default);
+        let [mut left, mut next] = [MOST, 0];
+        for (place, [rate, interval]) in self.limits().enumerate() {
+            let number = if place == 0 { first } else { numbers.next()? };
+            let said = left_and(number, numbers, rate, interval)?;
+            [left, next] = said.min([left, next]);
+            if let Some(of) = each.as_mut().and_then(|each| each.get_mut(place)) {
+                let [remaining, next] = said;
+                of.remaining = remaining;
+                of.next = if remaining < rate { next } else { 0 };
+            }
+        }
         // Some were taken just now.
         let reset = if left < self.rate { self.interval } else { 0 };
-        Ok([left, next, reset])
+        Ok(([left, next, reset], each))
     }
 
     /// Reads the same where there is no room, which may have stood so `before`.

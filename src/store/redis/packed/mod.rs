@@ -42,7 +42,7 @@ macro_rules! fragments {
         [$(($name, include_str!(concat!("../../../../lua/packed/", $name)))),+]
     };
 }
-const FRAGMENTS: [(&str, &str); 20] = fragments![
+const FRAGMENTS: [(&str, &str); 21] = fragments![
     "ban.lua",
     "charge.lua",
     "decide.lua",
@@ -61,6 +61,7 @@ const FRAGMENTS: [(&str, &str); 20] = fragments![
     "state.lua",
     "tell.lua",
     "usual.lua",
+    "usual_several.lua",
     "walk.lua",
     "window.lua"
 ];

@@ -105,12 +105,15 @@ impl Row {
         let (mut standing, mut each) = (None, None);
         if granted > 0 {
             standing = Some(match self {
-                Self::Log(row) => row.with_room(number, numbers)?,
+                Self::Log(row) => {
+                    let (standing, of_each) = row.with_room(number, numbers)?;
+                    each = of_each;
+                    standing
+                }
                 Self::Gcra(_) => gcra::Row::with_room(number, numbers)?,
                 Self::Window(row) => row.with_room(number, numbers)?,
                 Self::Calendar(row) => row.with_room(number, numbers)?,
             });
-            each = self.each(numbers, true)?;
             if granted == callers {
                 return Ok(Some(Group {
                     granted,
@@ -133,7 +136,7 @@ impl Row {
                 Self::Calendar(_) => calendar::Row::without_room(number, numbers, before)?,
             });
             let has_next = each.take();
-            each = self.each(numbers, false)?;
+            each = self.each(numbers)?;
             if let (Some(each), Some(before)) = (&mut each, has_next) {
                 let pairs = each.iter_mut().zip(before.iter());
                 pairs.for_each(|(of, before)| of.next = before.next);
@@ -148,10 +151,10 @@ impl Row {
         }))
     }
 
-    /// Reads how each of several limits stands, behind a group that has room, or has none.
-    fn each(&self, numbers: &mut Numbers<'_>, has_room: bool) -> Result<Option<Box<Each>>, Error> {
+    /// Reads how each of several limits stands, behind a group that has no room.
+    fn each(&self, numbers: &mut Numbers<'_>) -> Result<Option<Box<Each>>, Error> {
         match self {
-            Self::Log(row) => row.each(numbers, has_room),
+            Self::Log(row) => row.each(numbers),
             Self::Gcra(_) | Self::Window(_) | Self::Calendar(_) => Ok(None),
         }
     }
