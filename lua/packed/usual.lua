@@ -19,11 +19,13 @@ if newest <= expired then
   -- Nothing lives.
   used, start, stop, ends = 0, 0, 0, 0
 elseif is_usual then
+  local reach = stop
   from = stop - bytes + 40
   if start < from then
     part, from = call('GETRANGE', name, format('%d', start), format('%d', start + 109)), start
+    reach = min(stop, start + 110)
   end
-  while start < stop and start + 22 <= from + #part do
+  while start < reach do
     held, oldest = unpack('<I6I6', part, start - from + 11)
     if oldest > expired and held > 0 then
       break
