@@ -149,7 +149,7 @@ repeat
       is_sent_again = callers == 0
       if is_sent_again then
         of, of_place, charges, asks, cursor = unpack('<c8BBB', arg, at + 1)
-        callers, needs_rare = 1, true
+        callers = 1
       end
       at = cursor
     end

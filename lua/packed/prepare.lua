@@ -4,8 +4,9 @@
 ladder = ladder or { interval, rate }
 local is_moved = false
 local is_rare = is_late or lent or needs_rare or not fits and of_kind ~= 0
-is_rare = is_rare or settles and of_kind == 1
-if not walk and (is_rare or bans) then
+-- A window by which nothing is taken may go: see log_write.lua.
+is_rare = is_rare or settles and of_kind == 1 and #log > 9
+if not walk and (is_rare or bans or settles or is_sent_again) then
   --- @include walk.lua
 end
 if not of_kind or size_before and is_rare then
@@ -21,9 +22,15 @@ if is_rare and not size_before then
     is_moved = rare.set_back()
   end
 end
-if is_dry and of_kind then
-  is_found = is_found or is_sent_again and asks < 2 and rare.find()
-elseif settles and of_kind and failure == nil then
+local grants, places
+if settles and of_kind == 1 or of_kind and is_dry and is_sent_again and asks < 2 then
+  --- @include find.lua
+  for number = 1, is_dry and #places or 0 do
+    -- Not in a window that is over.
+    is_found = is_found or byte(grants, places[number] + 9) < 255 and (of_kind < 3 or now < of_ends)
+  end
+end
+if settles and of_kind and failure == nil then
   --- @include settle.lua
   permits, given = permits - was, 1
   -- What was set back stays so.

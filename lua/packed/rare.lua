@@ -1,6 +1,6 @@
 -- Makes the functions that few calls need: for states of another kind or with other limits than the
--- row, for clocks that were set back, for permits that were fetched ahead, and for requests that
--- were sent before. They do what they do to the state that is open. A fragment of prepare.lua.
+-- row, for clocks that were set back, and for permits that were fetched ahead. They do what they do
+-- to the state that is open. A fragment of prepare.lua.
 
 rare, held, lents, leads = {}, {}, {}, {}
 logs, texts, offsets, lives = logs or {}, texts or {}, offsets or {}, lives or {}
@@ -153,32 +153,4 @@ function rare.time_of_room(offset, expired, missing)
   until time or not first
   lent = all_lent
   return time
-end
-
--- Returns all that the state has of grants, and where it has the caller's. In a log some may be of
--- 255 callers: see settle.lua.
-function rare.places()
-  local is_log, places = of_kind == 1, {}
-  local text = is_log and rest_of(name, tail, log[#log], 0) .. (lent or '') or sub(page, -42, -3)
-  local at = string.find(text, of, 1, true)
-  while at do
-    local first, callers = byte(text, at + 8, at + 9)
-    if at % (is_log and 22 or 10) == 1 and first <= of_place
-      and of_place < first + (callers < 255 and callers or 1) then
-      places[#places + 1] = at
-    end
-    at = string.find(text, of, at + 1, true)
-  end
-  return text, places
-end
-
--- Returns whether the state has a grant of the caller; not in a window that is over.
-function rare.find()
-  local text, places = rare.places()
-  for _, at in ipairs(places) do
-    if byte(text, at + 9) < 255 then
-      return of_kind < 3 or now < of_ends
-    end
-  end
-  return false
 end

@@ -10,7 +10,6 @@
 
 if of_kind == kind and kind == 1 then
   local has, added, charged, releases, found = nil, nil, 0, mark == MOST, {}
-  local text, places = rare.places()
   local stop = log[#log]
   local kept = stop - #tail
   -- Where all is given back, what no longer lives makes no difference.
@@ -18,12 +17,12 @@ if of_kind == kind and kind == 1 then
   if releases then
     -- Of all that live, the newest first.
     places = {}
-    for at = #text - 21, 1, -22 do
-      places[#places + 1] = unpack('<I6', text, at + 16) > now - log[2] and at or nil
+    for at = #grants - 21, 1, -22 do
+      places[#places + 1] = unpack('<I6', grants, at + 16) > now - log[2] and at or nil
     end
   end
   for _, at in ipairs(places) do
-    local number, each = unpack('<BI6', text, at + 9)
+    local number, each = unpack('<BI6', grants, at + 9)
     if number == 255 and not releases and at > base then
       -- One that was given back is as none: windows may begin behind it.
       added, charged, found[#found + 1] = each > 0 and at or added, charged + each, at
@@ -39,7 +38,7 @@ if of_kind == kind and kind == 1 then
   -- The newest give first; what is released at large are the oldest.
   for number = #found, 1, -1 do
     local at = found[number]
-    local each = unpack('<I6', text, at + 10)
+    local each = unpack('<I6', grants, at + 10)
     local gives = at == added and charged - owed or min(each, rest)
     if gives ~= 0 then
       for w = 2, #log - 7, 5 do
@@ -48,11 +47,11 @@ if of_kind == kind and kind == 1 then
           log[w + 2] = min(max(log[w + 2] - gives, 0), MOST)
         end
       end
-      text = sub(text, 1, at + 9) .. pack('<I6', each - gives) .. sub(text, at + 16)
+      grants = sub(grants, 1, at + 9) .. pack('<I6', each - gives) .. sub(grants, at + 16)
       kept, rest = min(kept, at - 1), at == added and rest or rest - gives
     end
   end
-  tail, lent = sub(text, kept + 1, stop), lent and sub(text, stop + 1)
+  tail, lent = sub(grants, kept + 1, stop), lent and sub(grants, stop + 1)
   if not added and owed > 0 then
     if lent then
       rare.join_ahead()
@@ -64,7 +63,7 @@ if of_kind == kind and kind == 1 then
     tail = tail .. pack('<c8BBI6I6', of, of_place, 255, owed, log[1])
   end
   if freed ~= 0 then
-    logs[key], texts[key], offsets[key] = log, tail, 0
+    text, offset = tail, 0
     if lents then
       lents[key] = lent ~= '' and lent or nil
     end

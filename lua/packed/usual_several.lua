@@ -11,11 +11,12 @@ if bytes > behind + 21 then
   stop = (bytes < 260 and bytes or call('STRLEN', name)) - behind
   is_usual = its_form == form and newest <= now and stop % 22 == 0
 end
-local lives, from, its_row, w = newest > now - interval, stop + behind - bytes, 18, bytes - behind + 1
+local lives, from, its_row, w = newest > now - interval, stop + behind - bytes, 13 * limits + 5, bytes - 39
 is_usual = is_usual and permits > 0
   and not (lives and (ends < server_ms + interval or stop > 88000))
-local limit, said, windows, read_at, held, time = 1, { nil, nil, nil, nil }, '', nil, nil, nil
-while is_usual and limit <= limits do
+local limit, said, windows, read_at, held, time = limits, { nil, nil, nil, nil }, '', nil, nil, nil
+-- The shortest first, which refuses most.
+while is_usual and limit > 0 do
   local its_interval, its_rate = unpack('<I6I7', arg, its_row)
   local expired, used, oldest = now - its_interval, 0, nil
   local start, of_interval = 0, its_interval
@@ -41,9 +42,11 @@ while is_usual and limit <= limits do
   end
   local left = its_rate - permits - (used > 0 and used or 0)
   is_usual = is_usual and left >= 0 and (its_rate + 1) * (its_interval + 1) <= MOST
-  windows = windows .. pack('<I6I7I7I4I6', its_interval, its_rate, its_rate - left, start, now)
-  said[limit] = left * (its_interval + 1) + (oldest or now) - expired
-  limit, its_row, w = limit + 1, its_row + 13, w + 30
+  if is_usual then
+    windows = pack('<I6I7I7I4I6', its_interval, its_rate, its_rate - left, start, now) .. windows
+    said[limit] = left * (its_interval + 1) + (oldest or now) - expired
+    limit, its_row, w = limit - 1, its_row - 13, w - 30
+  end
 end
 if is_usual then
   if not lives then

@@ -42,10 +42,11 @@ macro_rules! fragments {
         [$(($name, include_str!(concat!("../../../../lua/packed/", $name)))),+]
     };
 }
-const FRAGMENTS: [(&str, &str); 21] = fragments![
+const FRAGMENTS: [(&str, &str); 22] = fragments![
     "ban.lua",
     "charge.lua",
     "decide.lua",
+    "find.lua",
     "gcra.lua",
     "log.lua",
     "log_write.lua",

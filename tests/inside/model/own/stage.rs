@@ -126,6 +126,16 @@ impl Stage {
         Some(self.given.unwrap_or(micros / 1000 + self.moved))
     }
 
+    /// Makes a call whose reply does not say the time. Returns that, too; `None` if it may be one of
+    /// two, so that the history is over.
+    pub(super) fn call_at(&mut self, call: &ScriptCall) -> (Value, Option<i64>) {
+        let before = self.now();
+        let reply = self.call(call);
+        let after = self.now();
+        self.is_over |= before != after;
+        (reply, Some(after).filter(|_| before == after))
+    }
+
     pub(super) fn call(&mut self, call: &ScriptCall) -> Value {
         run_script(&mut self.connection, call.script, &call.command).unwrap()
     }

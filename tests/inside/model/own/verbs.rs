@@ -45,8 +45,10 @@ impl Stage {
         let (kind, name) = (self.sides[limiter].kind, self.sides[limiter].name.clone());
 
         let call = release(kind, &name, stamp, permits);
-        let reply = self.call(&call);
-        let (freed, now) = (packed::freed(&reply), self.time_of(&reply).unwrap());
+        let (reply, Some(now)) = self.call_at(&call) else {
+            return;
+        };
+        let freed = packed::freed(&reply);
         let terms = self.terms(limiter, 0);
         let side = &mut self.sides[limiter];
         let permits = i64::from(permits);
@@ -91,14 +93,16 @@ impl Stage {
             };
             let call = verbs::settle(&marked(stored), self.now_given(), keep);
             let before = self.state(limiter);
-            let reply = self.call(&call.unwrap());
+            let (reply, now) = self.call_at(&call.unwrap());
             let freed = packed::freed(&reply).unwrap();
             if time > 0 {
                 assert_eq!(freed, 0, "settled twice");
                 assert_eq!(self.state(limiter), before);
                 continue;
             }
-            let now = self.time_of(&reply).unwrap();
+            let Some(now) = now else {
+                return;
+            };
             let numbers = (receipt.id, i64::from(receipt.permits), i64::from(keep));
             let label = match receipt.taken {
                 Some(Taken::Date { label, .. }) => label,
