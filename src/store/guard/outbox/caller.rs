@@ -1,5 +1,7 @@
 //! A caller that stands in a line or shares a command: by which limiters, and what it waits for.
 
+use std::time::Duration;
+
 use tokio::{runtime::Handle, sync::oneshot};
 
 use crate::values::{
@@ -29,6 +31,8 @@ pub(super) type Member = (Demand, Caller);
 /// A caller in a line, or of a shared command.
 pub(super) struct Caller {
     pub(super) number: u64,
+    /// When it came.
+    pub(super) since: Duration,
     pub(super) reply: oneshot::Sender<Reply>,
     pub(super) runtime: Handle,
 }

@@ -1,24 +1,31 @@
 //! The commands in flight to a node, and their bound. Pure.
 //!
-//! More commands than a server answers in time only make each other late. So they are bounded, and
-//! the bound adapts. A command that takes longer than half a deadline halves it, at most once in a
-//! deadline. It grows by one after as many commands as the bound have ended in time while it was
+//! A server that is asked for more than it answers in time would work for callers who have left, and
+//! then for what these give back. So the callers of the commands in flight are bounded, and the
+//! bound adapts. A command that takes longer than half a deadline halves it, at most once in a
+//! deadline. It grows by one after as many callers as the bound were answered in time while it was
 //! reached. A command older than a deadline counts no longer.
+//!
+//! How long the last command took says which of those that wait would be [late](Commands::is_late).
 
 use std::{collections::VecDeque, time::Duration};
 
 use tokio::runtime::Id;
 
 /// The largest and the smallest bound.
-const MOST: usize = if cfg!(interleavings) { 1 } else { 256 };
+const MOST: usize = if cfg!(interleavings) { 1 } else { 512 };
 const LEAST: usize = 1;
+/// The most callers that a command decides for: some milliseconds of a server's time at the worst.
+const TOGETHER: usize = 64;
 
-/// The time for which a command counts as in flight, and the limits of the bound.
+/// The time for which a command counts as in flight, the limits of the bound, and the most callers
+/// of a command.
 #[derive(Clone, Copy)]
 pub(super) struct Bounds {
     pub(super) deadline: Duration,
     pub(super) most: usize,
     pub(super) least: usize,
+    pub(super) together: usize,
 }
 
 impl Bounds {
@@ -27,6 +34,7 @@ impl Bounds {
             deadline,
             most: MOST,
             least: LEAST,
+            together: TOGETHER,
         }
     }
 }
@@ -34,8 +42,12 @@ impl Bounds {
 pub(super) struct Commands {
     pub(super) bounds: Bounds,
     pub(super) bound: usize,
-    /// The commands that ended in time while the bound was reached, since it last grew.
+    /// The callers of all that is in flight.
+    in_flight: usize,
+    /// The callers that were answered in time while the bound was reached, since it last grew.
     in_time: usize,
+    /// How long the last command took.
+    took: Duration,
     /// When the bound was last lowered.
     lowered: Duration,
     /// The number of the last command or caller.
@@ -49,6 +61,7 @@ pub(super) struct Command {
     since: Duration,
     /// Set if it could be shared: the runtime that sends it.
     joint: Option<Id>,
+    callers: usize,
 }
 
 impl Commands {
@@ -56,7 +69,9 @@ impl Commands {
         Self {
             bounds,
             bound: bounds.most,
+            in_flight: 0,
             in_time: 0,
+            took: Duration::ZERO,
             lowered: Duration::ZERO,
             last: 0,
             sent: VecDeque::new(),
@@ -65,7 +80,13 @@ impl Commands {
 
     /// Returns whether one more may be sent.
     pub(super) fn has_room(&self) -> bool {
-        self.sent.len() < self.bound
+        self.in_flight < self.bound
+    }
+
+    /// Returns whether a runtime may send one more that is shared. More of them would be smaller,
+    /// and cost more.
+    pub(super) fn has_room_of(&self, runtime: Id) -> bool {
+        self.of(runtime) < self.bound.div_ceil(self.bounds.together)
     }
 
     /// Returns how many a runtime has in flight that could be shared.
@@ -74,15 +95,41 @@ impl Commands {
         its.count()
     }
 
-    /// Adds a command, and returns its number. A runtime sends one that could be shared.
+    /// Adds a command of one caller, and returns its number. A runtime sends one that could be
+    /// shared.
     pub(super) fn send(&mut self, now: Duration, joint: Option<Id>) -> u64 {
         let number = self.next();
+        self.in_flight += 1;
         self.sent.push_back(Command {
             number,
             since: now,
             joint,
+            callers: 1,
         });
         number
+    }
+
+    /// Returns how many callers may share the command that was sent last: of several limiters what
+    /// there is room for, and of one more, as these cost little.
+    pub(super) fn most_of_last(&self, of_several: bool) -> usize {
+        let room = 1 + self.bound.saturating_sub(self.in_flight);
+        let most = if of_several { room } else { self.bound };
+        most.min(self.bounds.together)
+    }
+
+    /// Counts the callers that share the command that was sent last.
+    pub(super) fn shares_last(&mut self, callers: usize) {
+        if let Some(last) = self.sent.back_mut() {
+            self.in_flight = self.in_flight - last.callers + callers;
+            last.callers = callers;
+        }
+    }
+
+    /// Returns whether a caller that has waited since then would be answered too late if it were
+    /// sent now, or nearly so.
+    pub(super) fn is_late(&self, since: Duration, now: Duration) -> bool {
+        let waits = now.saturating_sub(since) + self.took;
+        waits > self.bounds.deadline / 5 * 4
     }
 
     /// Returns a number that no other command or caller has. Later ones are greater.
@@ -107,12 +154,18 @@ impl Commands {
     pub(super) fn end(&mut self, number: u64, now: Duration) {
         let was_full = !self.has_room();
         let Some(ended) = self.remove(number) else {
+            // It is forgotten.
+            self.took = self.bounds.deadline;
             return;
         };
-        if now.saturating_sub(ended.since) > self.bounds.deadline / 2 {
+        if ended.callers == 0 {
+            return;
+        }
+        self.took = now.saturating_sub(ended.since);
+        if self.took > self.bounds.deadline / 2 {
             self.lower(now);
         } else if was_full {
-            self.in_time += 1;
+            self.in_time += ended.callers;
             if self.in_time >= self.bound {
                 self.in_time = 0;
                 self.bound = (self.bound + 1).min(self.bounds.most);
@@ -125,6 +178,7 @@ impl Commands {
         while let Some(oldest) = self.sent.front()
             && now >= oldest.since.saturating_add(self.bounds.deadline)
         {
+            self.in_flight -= oldest.callers;
             self.sent.pop_front();
             self.lower(now);
         }
@@ -139,7 +193,9 @@ impl Commands {
     }
 
     fn remove(&mut self, number: u64) -> Option<Command> {
-        self.sent.remove(self.place(number)?)
+        let removed = self.sent.remove(self.place(number)?)?;
+        self.in_flight -= removed.callers;
+        Some(removed)
     }
 
     fn place(&self, number: u64) -> Option<usize> {

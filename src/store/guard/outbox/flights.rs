@@ -1,9 +1,11 @@
 //! The commands in flight to a node, the limiters that they are for, and what waits to be sent.
 //! Pure.
 //!
-//! What is beyond the bound waits here, in the order of arrival. If as much waits as may be in
-//! flight, or the first has waited for half a deadline, a caller that comes fails with overload: it
-//! is answered by its failure policy, and the breaker does not count it.
+//! What is beyond the bound waits here, in the order of arrival, for as long as it is answered in
+//! time by how long the last command took. A caller that would be late fails with overload: one
+//! that comes, and the first before it would be late; or one whose turn has come. It is answered by
+//! its failure policy, and the breaker does not count it. So the server decides for callers that
+//! wait for it still, and is not sent what the others would give back.
 //!
 //! The callers of one limiter stand in a [`Line`], which one command at a time is for.
 
@@ -20,7 +22,7 @@ use tokio::{
     sync::oneshot,
 };
 
-use self::lanes::{Lane, Lanes, MOST_JOINT};
+use self::lanes::{Lane, Lanes};
 use super::{
     caller::{Caller, Key, Member, Reply},
     commands::{Bounds, Commands},
@@ -30,8 +32,6 @@ use crate::{
     values::{List, charge::PermitId, demand::Demand, name::BuildSpread},
 };
 
-/// The most callers that a command decides for: some milliseconds of a server's time at the worst.
-pub(super) const MOST_CALLERS: usize = 64;
 /// The most limits and bans of a command.
 const MOST_TERMS: usize = 255;
 
@@ -46,6 +46,8 @@ pub(super) struct Flights {
     /// meanwhile: the command may arrive after that receipt, or be sent once more, so its end gives
     /// back once more. Ids are random.
     unanswered: HashMap<PermitId, bool, BuildSpread>,
+    /// Those whose turn came too late.
+    late: Vec<Caller>,
 }
 
 /// The callers of a limiter, of one list or of one limit. It is there while a command is in flight
@@ -65,10 +67,11 @@ struct Line {
 }
 
 impl Line {
-    fn push(&mut self, number: u64, demand: &Demand, runtime: &Handle) -> Entered {
+    fn push(&mut self, number: u64, demand: &Demand, runtime: &Handle, now: Duration) -> Entered {
         let (reply, receiver) = oneshot::channel();
         let caller = Caller {
             number,
+            since: now,
             reply,
             runtime: runtime.clone(),
         };
@@ -84,9 +87,11 @@ enum Turn {
     Line(Key),
 }
 
-/// What may be sent now.
+/// What is to be done now.
 pub(super) enum Start {
     Place(oneshot::Sender<u64>, u64),
+    /// Nothing for this caller, whose turn came too late.
+    Late(Caller),
     /// A command for the callers of one limiter, or of several, by a task of this runtime.
     Task(Handle, u64, Option<Key>),
 }
@@ -116,6 +121,7 @@ impl Flights {
             alone: VecDeque::new(),
             lanes: Lanes::default(),
             unanswered: HashMap::default(),
+            late: Vec::new(),
         }
     }
 
@@ -134,11 +140,17 @@ impl Flights {
         let is_old = |(_, since): (u64, Duration)| now >= since.saturating_add(deadline);
         let is_new = match self.lines.get_mut(key) {
             Some(line) if !line.command.is_some_and(is_old) => {
-                let number = self.commands.next();
-                let waits = line.command.is_none();
-                let entered = line.push(number, demand, runtime);
                 // It goes by the runtime of its last caller if the other is not driven.
-                if waits && let Some((since, key)) = self.lanes.take_stalled(key, &self.commands) {
+                let waits = line.command.is_none();
+                let stalled = waits.then(|| self.lanes.take_stalled(key, &self.commands));
+                let stalled = stalled.flatten();
+                let first = line.behind.front().map_or(now, |(_, first)| first.since);
+                if stalled.is_none() && self.commands.is_late(first, now) {
+                    return Entered::Overload;
+                }
+                let number = self.commands.next();
+                let entered = line.push(number, demand, runtime, now);
+                if let Some((since, key)) = stalled {
                     self.waits(key, since);
                 }
                 return entered;
@@ -158,7 +170,7 @@ impl Flights {
         let number = self.commands.next();
         let line = self.lines.entry(key.clone()).or_default();
         (line.joins, line.command) = (joins, None);
-        let entered = line.push(number, demand, runtime);
+        let entered = line.push(number, demand, runtime, now);
         self.waits(key.clone(), now);
         entered
     }
@@ -214,11 +226,15 @@ impl Flights {
         let renewed = self.commands.renew(number, now)?;
         let mut taken = Vec::new();
         if let Some(key) = key {
-            taken.extend(self.take_line(key, Some(number), (renewed, now), MOST_CALLERS));
+            let most = self.commands.most_of_last(false);
+            taken.extend(self.take_line(key, Some(number), (renewed, now), most));
+            let callers = taken.iter().map(|line| line.members.len()).sum();
+            self.commands.shares_last(callers);
             return Some((renewed, taken));
         }
         let (mut callers, mut terms) = (0, 0);
-        while callers < MOST_CALLERS
+        let most_callers = self.commands.most_of_last(true);
+        while callers < most_callers
             && let Some(waiting) = lane.and_then(|at| self.lanes.waiting(at))
             && let Some((_, key)) = waiting.front()
             && let joins = self.lines.get(key).and_then(|line| line.joins)
@@ -229,16 +245,18 @@ impl Flights {
             && (terms + more <= MOST_TERMS || callers == 0)
             && let Some((_, key)) = waiting.pop_front()
         {
-            let most = most.min(MOST_CALLERS - callers);
+            let most = most.min(most_callers - callers);
             let line = self.take_line(key, None, (renewed, now), most);
             callers += line.as_ref().map_or(0, |line| line.members.len());
-            terms += more;
+            terms += usize::from(line.is_some()) * more;
             taken.extend(line);
         }
+        self.commands.shares_last(callers);
         Some((renewed, taken))
     }
 
-    /// Takes the first callers of a line that this command is `of`, or none yet.
+    /// Takes the first callers of a line that this command is `of`, or none yet, but those that
+    /// would be late.
     fn take_line(
         &mut self,
         key: Key,
@@ -249,6 +267,16 @@ impl Flights {
         let line = self.lines.get_mut(&key)?;
         if line.command.map(|(number, _)| number) != of {
             return None;
+        }
+        if line.apart == 0 {
+            let is_late = |(_, caller): &Member| self.commands.is_late(caller.since, command.1);
+            let late = line.behind.partition_point(is_late);
+            self.late
+                .extend(line.behind.drain(..late).map(|(_, caller)| caller));
+            if line.behind.is_empty() {
+                self.lines.remove(&key);
+                return None;
+            }
         }
         line.command = Some(command);
         let again = line.apart > 0 && line.was_sent;
@@ -367,9 +395,9 @@ impl Flights {
         }
     }
 
-    /// Returns what may be sent now, in the order of arrival.
+    /// Returns what is to be done now: what may be sent in the order of arrival.
     pub(super) fn start(&mut self, now: Duration) -> Vec<Start> {
-        let mut started = Vec::new();
+        let mut started: Vec<_> = self.late.drain(..).map(Start::Late).collect();
         while self.commands.has_room() {
             let alone = self.alone.front().map(|(since, _)| *since);
             let since = alone.unwrap_or(Duration::MAX);
@@ -432,16 +460,16 @@ impl Flights {
     }
 
     fn is_overloaded(&self, joint: Option<Id>, now: Duration) -> bool {
-        let is_late = |since| now.saturating_sub(since) >= self.commands.bounds.deadline / 2;
+        let most = self.commands.bounds.most;
+        let is_late = |first: Option<Duration>| self.commands.is_late(first.unwrap_or(now), now);
         let Some(runtime) = joint else {
             let first = self.alone.front().map(|(since, _)| *since);
-            return self.alone.len() >= self.commands.bound || first.is_some_and(is_late);
+            return self.alone.len() >= most || is_late(first);
         };
         self.lanes.of(runtime).is_some_and(|lane| {
             let first = lane.waiting.front().map(|(since, _)| *since);
-            let most = self.commands.bound.min(MOST_JOINT) * MOST_CALLERS;
             // One that is about to take them waits for a connection.
-            let is_held_up = lane.gathers.is_none() && first.is_some_and(is_late);
+            let is_held_up = lane.gathers.is_none() && is_late(first);
             lane.waiting.len() >= most || is_held_up
         })
     }

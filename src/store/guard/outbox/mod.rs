@@ -51,7 +51,7 @@ pub(crate) use self::nodes::Nodes;
 #[cfg(feature = "_guards")]
 pub(crate) use self::traffic::HasUnread;
 use self::{
-    caller::{Key, key},
+    caller::{Key, Reply, key},
     command::{Command, InFlight},
     flights::{Flights, Start},
     wait_queue::WaitQueue,
@@ -166,6 +166,10 @@ impl<S: Calls> Outbox<S> {
                         drop(self.in_flight(index, number));
                     }
                 }
+                Start::Late(caller) => drop(caller.reply.send(Reply {
+                    outcome: Err(Late::Unsent.error()),
+                    gave_back: false,
+                })),
                 Start::Task(runtime, number, line) => {
                     let command = Command::new(self, (index, number), line, runtime.id());
                     drop(runtime.spawn(command.send()));

@@ -6,8 +6,6 @@ use tokio::runtime::{Handle, Id};
 
 use super::super::{caller::Key, commands::Commands};
 
-/// The most commands in flight for several limiters each. More are smaller, and cost more.
-pub(super) const MOST_JOINT: usize = 8;
 /// The lanes that are kept beside those that are in use, as most processes have a runtime or two.
 const MOST_LANES: usize = 16;
 
@@ -99,7 +97,7 @@ impl Lanes {
             let first = lane.waiting.front();
             lane.gathers.is_none()
                 && first.is_some_and(|(first, _)| *first <= since)
-                && commands.of(lane.runtime.id()) < MOST_JOINT
+                && commands.has_room_of(lane.runtime.id())
         };
         let lane = self.all.iter_mut().find(may_go)?;
         let number = commands.send(now, Some(lane.runtime.id()));

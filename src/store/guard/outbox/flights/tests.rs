@@ -51,6 +51,7 @@ fn flights(bound: usize) -> Flights {
         deadline: Duration::from_millis(100),
         most: 4,
         least: 1,
+        together: 64,
     });
     flights.commands.bound = bound;
     flights
@@ -89,9 +90,9 @@ fn the_bound_grows_by_as_many_commands_in_time_as_it_lets_through_while_it_is_re
 }
 
 #[test]
-fn one_more_call_waits_until_the_first_has_waited_for_half_a_deadline() {
+fn one_more_call_waits_until_the_first_would_be_late() {
     for (is_patient, after, is_overload) in
-        [(false, 49, false), (false, 50, true), (true, 50, false)]
+        [(false, 80, false), (false, 81, true), (true, 81, false)]
     {
         let mut flights = flights(2);
         for _ in 0..2 {

@@ -17,6 +17,7 @@ pub(super) const BOUNDS: Bounds = Bounds {
     deadline: DEADLINE,
     most: 256,
     least: 16,
+    together: 64,
 };
 
 pub(super) struct World {
