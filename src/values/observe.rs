@@ -318,7 +318,7 @@ pub enum StateChange<'a> {
         /// Set if permits remain in use that should be free; else a charge is missing
         receipt: bool,
     },
-    /// The limit of calls in flight was reached, so a request met its failure policy
+    /// A request met its failure policy unsent: the store would have answered it too late
     Overload,
     /// A request begins to wait for permits, or has ended waiting
     #[non_exhaustive]

@@ -8,9 +8,10 @@
 //! - The deadline bounds the delay of a request, so it lies around everything that waits. The time
 //!   for which a caller waits for permits comes on top.
 //! - The outbox sends one command of a limiter at a time for many callers, puts limiters together
-//!   in one command, and bounds the commands in flight to a node. A caller leaves at its deadline;
+//!   in one command, and bounds the callers in flight to a node. A caller leaves at its deadline;
 //!   the command ends when the last of them has left, or by the connection's timeouts. Callers
-//!   beyond the bound are overload: they are answered by policy, and are no failure of the server.
+//!   who would be answered too late are overload: they are not sent but answered by policy, and are
+//!   no failure of the server.
 //! - The lease is inside the outbox. There it can join a call that is made anyway, and it sees
 //!   whether a caller waits, which takes precedence over later callers.
 //! - The breaker has two halves. The first is asked before there is a future, so that nothing waits

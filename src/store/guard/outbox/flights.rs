@@ -248,7 +248,7 @@ impl Flights {
             let most = most.min(most_callers - callers);
             let line = self.take_line(key, None, (renewed, now), most);
             callers += line.as_ref().map_or(0, |line| line.members.len());
-            terms += usize::from(line.is_some()) * more;
+            terms += more;
             taken.extend(line);
         }
         self.commands.shares_last(callers);

@@ -1,5 +1,5 @@
 //! The outbox of a store: decides which callers share a command, which wait for permits, and how
-//! many commands are in flight to a node.
+//! many are in flight to a node.
 //!
 //! What is in flight to a node, and who waits to be sent there, stands in one [`nodes::Node`]
 //! behind one lock, with what is known of it. [`command`] has the way of a caller that does not

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use super::*;
+use super::{server::SentCall, *};
 use crate::store::guard::late::Late;
 
 /// The results of the callers of a burst.
@@ -145,6 +145,86 @@ fn the_bound_falls_on_a_slow_node_and_rises_again() {
     }
     let (_, bound) = world.in_flight();
     assert!(bound > 30, "{bound}");
+}
+
+/// What a node did for so many callers.
+#[derive(Debug, Default)]
+struct Work {
+    /// Those that it decided for, and those of them that had not left.
+    decided: usize,
+    received: usize,
+    /// Those that were turned away unsent.
+    overloaded: usize,
+}
+
+/// Plays so many callers a millisecond, each of a limiter of so many, on a node that decides for
+/// some of them in the order in which they are sent. What is given back costs it as much as three
+/// callers. Returns what it did in the last half a second, when its process has found out.
+fn overload(joins: bool, callers: usize, of_node: usize, limiters: u64) -> Work {
+    let (mut world, mut work) = (World::new(), Work::default());
+    world.server.joins.store(joins, Ordering::SeqCst);
+    world.server.state().arrives = true;
+    let (mut waiting, mut next, mut time, mut came) = (Vec::new(), 0, 0, 0);
+    for millis in 0..1200 {
+        if millis == 700 {
+            work = Work::default();
+        }
+        for _ in 0..callers {
+            came += 1;
+            let demand = world.acquire(came % limiters, None);
+            waiting.push(world.caller(Some(0), demand));
+        }
+        for _ in 0..2 {
+            let now = world.clock.now();
+            for mut caller in std::mem::take(&mut waiting) {
+                let woken = caller.is_woken();
+                match woken.then(|| world.poll(&mut caller)).flatten() {
+                    Some(Ok(_)) => work.received += 1,
+                    Some(Err(_)) => work.overloaded += 1,
+                    None if !caller.is_late(now) => waiting.push(caller),
+                    None if world.server.state().sent.contains(&caller.id) => {
+                        caller.leave_and_give_back(&world);
+                        time -= 3;
+                    }
+                    None => drop(caller),
+                }
+            }
+            world.drive(0, 60);
+        }
+        time += i64::try_from(of_node).expect("a number");
+        loop {
+            let call = world.server.state().calls.get(next).map(SentCall::ids);
+            let Some(callers) = call.map(|ids| ids.len()) else {
+                time = time.min(0);
+                break;
+            };
+            let cost = i64::try_from(callers).expect("a number");
+            if time < cost {
+                break;
+            }
+            world.server.reply(next);
+            work.decided += callers;
+            (time, next) = (time - cost, next + 1);
+        }
+        world.advance(1);
+    }
+    work
+}
+
+/// However much is asked of a node, it is busy, and mostly for callers that wait for it still.
+#[test]
+fn an_overloaded_node_decides_for_callers_that_have_not_left() {
+    for (joins, callers, of_node, limiters) in [
+        (true, 6, 2, 10),
+        (true, 16, 4, 60_000),
+        (false, 6, 2, 60_000),
+        (false, 16, 4, 10),
+    ] {
+        let work = overload(joins, callers, of_node, limiters);
+        let of = (joins, callers, of_node, limiters);
+        assert!(work.received >= 200 * of_node, "{of:?}: {work:?}");
+        assert!(work.received * 4 >= work.decided * 3, "{of:?}: {work:?}");
+    }
 }
 
 /// A thousand callers on a hot key leave every few milliseconds, and each call is young when its
