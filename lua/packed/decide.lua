@@ -176,7 +176,7 @@ repeat
     end
     if size_before and pending then
       before = before or {}
-      before[charge] = { logs[key], pending, offsets[key], lives[key] }
+      before[charge] = { logs[key], pending, offsets[key], lives[key], held and held[key] }
     end
     if size_before and flags > 1 then
       failure = false
@@ -224,6 +224,9 @@ repeat
       for charge = charge - 1, 1, -1 do
         local key, it = byte(arg, at + 7 * charge - 4), before and before[charge] or {}
         logs[key], texts[key], offsets[key], lives[key] = it[1], it[2], it[3], it[4]
+        if held then
+          held[key] = it[5]
+        end
       end
       for place = size_before + 1, size do
         reply[place] = nil
