@@ -1,7 +1,7 @@
 //! The commands in flight to a node, and their bound. Pure.
 //!
-//! A server that is asked for more than it answers in time would work for callers who have left, and
-//! then for what these give back. So the callers of the commands in flight are bounded, and the
+//! A server that is asked for more than it answers in time would work for callers who have left,
+//! and then for what these give back. So the callers of the commands in flight are bounded, and the
 //! bound adapts. A command that takes longer than half a deadline halves it, at most once in a
 //! deadline. It grows by one after as many callers as the bound were answered in time while it was
 //! reached. A command older than a deadline counts no longer.

@@ -397,7 +397,10 @@ impl Flights {
 
     /// Returns what is to be done now: what may be sent in the order of arrival.
     pub(super) fn start(&mut self, now: Duration) -> Vec<Start> {
-        let mut started: Vec<_> = self.late.drain(..).map(Start::Late).collect();
+        let mut started = Vec::new();
+        while let Some(late) = self.late.pop() {
+            started.push(Start::Late(late));
+        }
         while self.commands.has_room() {
             let alone = self.alone.front().map(|(since, _)| *since);
             let since = alone.unwrap_or(Duration::MAX);
