@@ -248,7 +248,7 @@ const COUNTERS: [(&str, &str); 6] = [
     ("ratelimit_requests_total", "Requests that were decided"),
     ("ratelimit_rule_requests_total", "Rules that requests met"),
     ("ratelimit_permits_total", "Permits taken and corrected"),
-    ("ratelimit_overload_total", "Requests that a store had no time for, by their failure policy"),
+    ("ratelimit_overload_total", "Requests by their failure policy, as the store had no time"),
     ("ratelimit_lost_total", "Corrections that could not be sent to the store"),
     ("ratelimit_rules_reloads_total", "Rules that were reloaded"),
 ];
