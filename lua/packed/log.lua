@@ -51,7 +51,8 @@ repeat
   end
   local expired, used, start, oldest = now - its_interval, log[w + 2], log[w + 3], nil
   if start < stop then
-    if start >= from and start ~= read_at and start < stop - #tail then
+    if start >= from and start ~= read_at and start < stop - #tail
+      and start - from + 22 <= #page then
       first_permits, first_time = unpack('<I6I6', page, start - from + 11)
       read_at = start
     end

@@ -23,7 +23,7 @@ if is_rare and not size_before then
   end
 end
 local grants, places
-if settles and of_kind == 1 or of_kind and is_dry and is_sent_again and asks < 2 then
+if settles and kind == 1 and of_kind == 1 or of_kind and is_dry and is_sent_again and asks < 2 then
   --- @include find.lua
   for number = 1, is_dry and #places or 0 do
     -- Not in a window that is over.

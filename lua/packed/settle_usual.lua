@@ -1,5 +1,6 @@
 -- Settles the usual grant of a log at once, by the rules of settle.lua: by one limit, nothing ahead,
--- a record, and no debt yet. It leaves any other as it is. A fragment of decide.lua.
+-- a record, and no debt, which may stand before it. It leaves any other as it is. A fragment of
+-- decide.lua.
 
 local bytes, newest, its_interval, used, start, ends, form = #page, 0
 if bytes > 61 then
@@ -22,12 +23,13 @@ if form == LOG + 256 and newest <= now and its_interval > 0
   if first == 0 and callers == 1 and mark < MOST and from + at > base
     and (from + at) % 22 == 1 and not string.find(part, of, at + 1, true)
     and stop % 22 == 0 and start % 22 == 0 and start <= stop
-    and stop - start <= 44000 and stop <= 88000 then
+    and stop - start < 44000 and stop < 88000 and (has >= permits or from == 0) then
     is_usual, answer, log = true, has - permits, nil
     if answer > 0 then
       used = from + at > start and max(used - answer, 0) or used
-      text = pack('<I6', permits) .. sub(part, at + 16, -28) .. pack('<I7', used) .. sub(part, -20)
-      offset = from + at + 9
+      text = pack('<c8BBI6', of, 0, 1, permits) .. sub(part, at + 16, -28) .. pack('<I7', used)
+        .. sub(part, -20)
+      offset = from + at - 1
     elseif answer < 0 then
       used, offset = min(used - answer, MOST), stop
       text = pack('<c8BBI6I6', of, 0, 255, -answer, now) .. sub(part, -40, -28) .. pack('<I7', used)

@@ -15,7 +15,7 @@ if bytes > 61 then
 else
   is_usual = bytes == 0
 end
-if newest <= expired then
+if bytes == 0 or newest <= expired then
   -- Nothing lives.
   used, start, stop, ends = 0, 0, 0, 0
 elseif is_usual then

@@ -44,7 +44,7 @@ while is_usual and limit > 0 do
   is_usual = is_usual and left >= 0 and (its_rate + 1) * (its_interval + 1) <= MOST
   if is_usual then
     windows = pack('<I6I7I7I4I6', its_interval, its_rate, its_rate - left, start, now) .. windows
-    said[limit] = left * (its_interval + 1) + (oldest or now) - expired
+    said[limit] = left * (its_interval + 1) + min((oldest or now) - expired, its_interval)
     limit, its_row, w = limit - 1, its_row - 13, w - 30
   end
 end

@@ -11,7 +11,7 @@ use crate::{
     twin::{
         Limit, MOST,
         ban::Terms,
-        call::{ASKS, Ahead, BANS, Row, Settled, WAITS},
+        call::{ASKS, Ahead, BANS, Charge, Row, Settled, WAITS},
         reply::{Outcome, Refusal, Standing},
     },
     world::{World, name},
@@ -497,5 +497,53 @@ fn places_that_are_held_stay_single_beside_those_that_come_and_go() {
     }
     for id in held {
         assert_eq!(play.settle(&row, id, 0, WAS), 1);
+    }
+}
+
+/// Two versions of a service, whose requests share a command, may have another interval, or more
+/// limits. The second finds a log that the first has changed.
+#[test]
+fn two_versions_of_a_limit_share_a_command() {
+    for second in [log(&[(100, 1000)]), log(&[(1000, 60_000), (100, 1000)])] {
+        let mut play = both();
+        let rows = [log(&[(1000, 60_000)]), second];
+        for (records, then) in [(45, 29_700), (5, 300)] {
+            for _ in 0..records {
+                assert_eq!(play.take(&rows[0], 1), 1);
+            }
+            play.pass(then);
+        }
+        let requests = [1, 2].map(|row| of(1, 0, &[Charge::of(1, row, 1)]));
+        let outcomes = play.call(&rows, &requests);
+        assert!(outcomes.iter().all(|outcome| granted(outcome) == 1));
+    }
+}
+
+/// By the clock of a caller that has just begun, or by a limit for a century.
+#[test]
+fn an_interval_may_begin_before_1970() {
+    let mut play = both();
+    let century = log(&[(2, 36_525 * 24 * HOUR)]);
+    assert_eq!(
+        [1, 1, 1].map(|callers| play.take(&century, callers)),
+        [1, 1, 0]
+    );
+}
+
+/// What a settlement owes stands in a record of its own, wherever the grant stands that it is for.
+#[test]
+fn a_debt_before_its_grant_is_found_again() {
+    for between in [3, 12] {
+        let mut play = both();
+        let row = log(&[(1000, HOUR)]);
+        play.take(&row, 1);
+        let (id, was) = (play.caller(&row, 7), settled(5, 0));
+        assert_eq!(play.settle(&row, id, 9, was), -4);
+        for _ in 0..between {
+            play.take(&row, 1);
+        }
+        let again = again(id, 0, charge(1, 5));
+        assert_eq!(granted(&play.one(std::slice::from_ref(&row), again)), 1);
+        assert_eq!(play.settle(&row, id, 9, was), 0, "{between}");
     }
 }

@@ -32,8 +32,9 @@ use crate::{
     values::{List, charge::PermitId, demand::Demand, name::BuildSpread},
 };
 
-/// The most limits and bans of a command.
-const MOST_TERMS: usize = 255;
+/// The most limits and bans of a command: their number is a byte, whose last value says another
+/// thing to the script.
+const MOST_TERMS: usize = 254;
 
 pub(super) struct Flights {
     pub(super) commands: Commands,
@@ -246,10 +247,11 @@ impl Flights {
             && let Some((_, key)) = waiting.pop_front()
         {
             let most = most.min(most_callers - callers);
-            let line = self.take_line(key, None, (renewed, now), most);
-            callers += line.as_ref().map_or(0, |line| line.members.len());
-            terms += more;
-            taken.extend(line);
+            if let Some(line) = self.take_line(key, None, (renewed, now), most) {
+                callers += line.members.len();
+                terms += more;
+                taken.push(line);
+            }
         }
         self.commands.shares_last(callers);
         Some((renewed, taken))
@@ -270,7 +272,7 @@ impl Flights {
         }
         if line.apart == 0 {
             let is_late = |(_, caller): &Member| self.commands.is_late(caller.since, command.1);
-            let late = line.behind.partition_point(is_late);
+            let late = line.behind.iter().take_while(|it| is_late(it)).count();
             self.late
                 .extend(line.behind.drain(..late).map(|(_, caller)| caller));
             if line.behind.is_empty() {

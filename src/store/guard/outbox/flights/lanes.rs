@@ -86,20 +86,22 @@ impl Lanes {
         Some(&mut self.all.get_mut(at)?.waiting)
     }
 
-    /// Sends a command for a lane that waits since then or longer. Returns its runtime and number.
+    /// Sends a command for the lane that waits longest, if that is since then or longer. Returns its
+    /// runtime and number.
     pub(super) fn send(
         &mut self,
         since: Duration,
         commands: &mut Commands,
         now: Duration,
     ) -> Option<(Handle, u64)> {
+        let first = |lane: &Lane| lane.waiting.front().map(|(since, _)| *since);
         let may_go = |lane: &&mut Lane| {
-            let first = lane.waiting.front();
             lane.gathers.is_none()
-                && first.is_some_and(|(first, _)| *first <= since)
+                && first(lane).is_some_and(|first| first <= since)
                 && commands.has_room_of(lane.runtime.id())
         };
-        let lane = self.all.iter_mut().find(may_go)?;
+        let waiting = self.all.iter_mut().filter(may_go);
+        let lane = waiting.min_by_key(|lane| first(lane))?;
         let number = commands.send(now, Some(lane.runtime.id()));
         lane.gathers = Some(number);
         Some((lane.runtime.clone(), number))
