@@ -50,6 +50,33 @@ fn a_call_of_a_runtime_that_is_not_driven_does_not_keep_waiters_of_others() {
     assert!(world.held().contains(&waits.id));
 }
 
+/// However much one of them has to send.
+#[test]
+fn of_two_runtimes_that_wait_the_one_that_waits_longer_sends() {
+    let mut world = world();
+    let bound = |world: &World, bound| {
+        world.outbox.nodes.node(0).flights.commands.bound = bound;
+    };
+    bound(&world, 1);
+    world.server.joins.store(true, Ordering::SeqCst);
+    let comes = [(0, 1), (0, 2), (1, 3), (0, 4)];
+    let mut callers = comes.map(|(runtime, limiter)| {
+        world.advance(1);
+        world.comes_to(Some(runtime), limiter, None)
+    });
+    for (sent, caller) in callers.iter_mut().enumerate() {
+        assert_eq!(world.calls()[sent..], [[caller.id]]);
+        // It grows by one at the end of the command.
+        bound(&world, 0);
+        world.server.reply(sent);
+        for runtime in [0, 1, 0, 1] {
+            world.drive(runtime, 20);
+        }
+        assert!(world.poll(caller).is_some());
+        [0, 1].map(|runtime| world.drive(runtime, 20));
+    }
+}
+
 /// Of limiters that go together: those that wait for a task of it go by another after a deadline.
 #[test]
 fn a_runtime_that_is_not_driven_holds_up_no_other_limiter() {
