@@ -543,7 +543,7 @@ fn a_debt_before_its_grant_is_found_again() {
             play.take(&row, 1);
         }
         let again = again(id, 0, charge(1, 5));
-        assert_eq!(granted(&play.one(std::slice::from_ref(&row), again)), 1);
+        assert_eq!(granted(&play.one(from_ref(&row), again)), 1);
         assert_eq!(play.settle(&row, id, 9, was), 0, "{between}");
     }
 }
