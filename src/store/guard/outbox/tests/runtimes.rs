@@ -69,11 +69,9 @@ fn of_two_runtimes_that_wait_the_one_that_waits_longer_sends() {
         // It grows by one at the end of the command.
         bound(&world, 0);
         world.server.reply(sent);
-        for runtime in [0, 1, 0, 1] {
-            world.drive(runtime, 20);
-        }
+        (0..2).for_each(|runtime| world.drive(runtime, 20));
         assert!(world.poll(caller).is_some());
-        [0, 1].map(|runtime| world.drive(runtime, 20));
+        (0..2).for_each(|runtime| world.drive(runtime, 20));
     }
 }
 
