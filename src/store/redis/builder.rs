@@ -146,6 +146,10 @@ impl RedisStoreBuilder {
     /// After that the request meets its [`FailurePolicy`](crate::FailurePolicy), and the permits
     /// that the call may have taken are released. If
     /// [`FailurePolicy::Local`](crate::FailurePolicy::Local) admits the request, they stay charged.
+    ///
+    /// Choose at least three times the round trip to Redis. A server that takes longer than half of
+    /// the deadline counts as overloaded, and
+    /// [few requests](crate::docs::tuning#concurrent-requests-share-a-call) are sent to it at once.
     pub fn deadline(mut self, deadline: Duration) -> Self {
         self.settings.deadline = deadline;
         self
