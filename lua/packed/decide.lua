@@ -23,8 +23,8 @@
 --             reports refusals, and asks. Of those sent before, and those of 2 to 8, the call has no
 --             ids
 --       charge   B key, B row, B flags, I4 permits, and what the flags say: see charge.lua
--- Reply one integer for a lone call that is granted and has one number, and for one that settles:
---       the permits freed; below zero: charged. Or an array: the time in us, if it is asked for,
+-- Reply one integer for a lone call that is granted and has one number, but of a calendar; and for
+--       one that settles: the permits freed; below zero: charged. Or an array: the time in us, if it is asked for,
 --       and for each request, behind the number of its numbers, if these are asked for
 --         nil                if a state is foreign
 --         2 - MOST           if a row of a calendar has no window for now

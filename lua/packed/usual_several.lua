@@ -11,7 +11,8 @@ if bytes > behind + 21 then
   stop = (bytes < 260 and bytes or call('STRLEN', name)) - behind
   is_usual = its_form == form and newest <= now and stop % 22 == 0
 end
-local lives, from, its_row, w = newest > now - interval, stop + behind - bytes, 13 * limits + 5, bytes - 39
+local lives, from = newest > now - interval, stop + behind - bytes
+local its_row, w = 13 * limits + 5, bytes - 39
 is_usual = is_usual and permits > 0
   and not (lives and (ends < server_ms + interval or stop > 88000))
 local limit, said, windows, read_at, held, time = limits, { nil, nil, nil, nil }, '', nil, nil, nil

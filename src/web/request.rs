@@ -5,8 +5,8 @@ use http::{Extensions, HeaderMap, Method, header, request::Parts};
 /// The methods of requests that any service may get. QUERY is of RFC 10008.
 const USUAL: &str = "GET HEAD POST PUT DELETE CONNECT OPTIONS TRACE PATCH QUERY";
 
-/// The others that a pattern may name, those of IANA's registry. What is in neither is more likely a
-/// typing error, and the entry would limit nothing.
+/// The others that a pattern may name, those of IANA's registry. What is in neither is more likely
+/// a typing error, and the entry would limit nothing.
 const REGISTERED: &str = "ACL BASELINE-CONTROL BIND CHECKIN CHECKOUT COPY LABEL LINK LOCK MERGE \
                           MKACTIVITY MKCALENDAR MKCOL MKREDIRECTREF MKWORKSPACE MOVE ORDERPATCH \
                           PROPFIND PROPPATCH REBIND REPORT SEARCH UNBIND UNCHECKOUT UNLINK UNLOCK \

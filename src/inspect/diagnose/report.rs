@@ -96,8 +96,8 @@ pub struct Diagnosis {
     pub(super) other_clients: Option<Vec<OtherClient>>,
     /// Set if all keys of the database were searched for other clients
     pub(super) scanned_all: bool,
-    /// The places of Redisson's releases whose acquire script the server has received; `None` if the
-    /// server does not permit the query
+    /// The places of Redisson's releases whose acquire script the server has received; `None` if
+    /// the server does not permit the query
     pub(super) redisson: Option<Vec<usize>>,
 }
 

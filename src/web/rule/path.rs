@@ -9,9 +9,9 @@ use std::borrow::Cow;
 
 use percent_encoding::percent_encode_byte;
 
-/// What services drop of a path's segments, one step after the other: most of them nothing, some `..`
-/// before or behind the empty segments. With `..` goes the segment before it, as in RFC 3986 (section
-/// 5.2.4), which may be an empty one.
+/// What services drop of a path's segments, one step after the other: most of them nothing, some
+/// `..` before or behind the empty segments. With `..` goes the segment before it, as in RFC 3986
+/// (section 5.2.4), which may be an empty one.
 const DROPPED: [&[&[&str]]; 6] = [
     &[],
     &[&[""]],

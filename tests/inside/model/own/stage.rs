@@ -126,8 +126,8 @@ impl Stage {
         Some(self.given.unwrap_or(micros / 1000 + self.moved))
     }
 
-    /// Makes a call whose reply does not say the time. Returns that, too; `None` if it may be one of
-    /// two, so that the history is over.
+    /// Makes a call whose reply does not say the time. Returns that, too; `None` if it may be one
+    /// of two, so that the history is over.
     pub(super) fn call_at(&mut self, call: &ScriptCall) -> (Value, Option<i64>) {
         let before = self.now();
         let reply = self.call(call);

@@ -86,8 +86,8 @@ impl Lanes {
         Some(&mut self.all.get_mut(at)?.waiting)
     }
 
-    /// Sends a command for the lane that waits longest, if that is since then or longer. Returns its
-    /// runtime and number.
+    /// Sends a command for the lane that waits longest, if that is since then or longer. Returns
+    /// its runtime and number.
     pub(super) fn send(
         &mut self,
         since: Duration,
