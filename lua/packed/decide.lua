@@ -24,8 +24,9 @@
 --             ids
 --       charge   B key, B row, B flags, I4 permits, and what the flags say: see charge.lua
 -- Reply one integer for a lone call that is granted and has one number, but of a calendar; and for
---       one that settles: the permits freed; below zero: charged. Or an array: the time in us, if it is asked for,
---       and for each request, behind the number of its numbers, if these are asked for
+--       one that settles: the permits freed; below zero: charged. Or an array: the time in us, if
+--       it is asked for, and for each request, behind the number of its numbers, if these are asked
+--       for
 --         nil                if a state is foreign
 --         2 - MOST           if a row of a calendar has no window for now
 --         of several callers   how many are granted; a group with room, if any are; one without, if
