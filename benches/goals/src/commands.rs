@@ -21,12 +21,12 @@ const BEHIND_FOR_ALL: &str = "
 ";
 /// The expiry is put off, so all is written, and nothing of what was there lives.
 const WHOLE: &str = "
-  call('SET', KEYS[at], 'twenty-two of a record and forty of a limit and of all records', 'PX', '2000')
+  call('SET', KEYS[at], 'twenty-two of a record and forty of a limit and of all records', 'PX', '7200000')
 ";
 /// The same of three limits.
 const WHOLE_OF_SEVERAL: &str = "
   call('SET', KEYS[at], 'twenty-two of a record and forty of a limit and of all records'
-    .. 'sixty that say of two more limits what they say of the first', 'PX', '2000')
+    .. 'sixty that say of two more limits what they say of the first', 'PX', '7200000')
 ";
 const END: &str = "
   replies[at] = 1

@@ -48,17 +48,12 @@ struct Pace {
 fn main() {
     let arguments: Vec<String> = env::args().skip(1).collect();
     let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
-    let value = |name| {
-        let mut pairs = arguments.windows(2);
-        pairs.find_map(move |pair| (pair[0] == name).then_some(pair[1]))
-    };
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(2)
         .enable_all()
         .build()
         .unwrap();
     match arguments[..] {
-        ["--help", ..] => print!("{HELP}"),
         ["--ask", name, url, label, permits, seconds, user] => {
             let (permits, seconds) = (permits.parse().unwrap(), seconds.parse().unwrap());
             let limit = Limit { permits, seconds };
@@ -69,16 +64,24 @@ fn main() {
         }
         ["--weigh", name] => print!("{}", runtime.block_on(weigh(named(name)))),
         _ => {
-            let only = arguments
-                .windows(2)
-                .filter(|pair| pair[0] == "--only")
-                .map(|pair| pair[1]);
-            let only: Vec<_> = only.collect();
-            let quick = arguments.contains(&"--quick");
-            let correctness = arguments.contains(&"--correctness");
+            let (mut only, mut quick, mut correctness, mut file) = (vec![], false, false, None);
+            let mut rest = arguments.iter();
+            while let Some(argument) = rest.next() {
+                match *argument {
+                    "--help" => return print!("{HELP}"),
+                    "--quick" => quick = true,
+                    "--correctness" => correctness = true,
+                    "--only" => only.extend(rest.next()),
+                    "--json" => file = rest.next(),
+                    _ => {
+                        eprint!("{argument} is none of these:\n\n{HELP}");
+                        std::process::exit(2);
+                    }
+                }
+            }
             let (text, json) = runtime.block_on(compare(quick, correctness, &only));
             print!("{text}");
-            if let Some(file) = value("--json") {
+            if let Some(file) = file {
                 std::fs::write(file, format!("{json:#}\n")).unwrap();
             }
             // Some peers have tasks and threads that never end.

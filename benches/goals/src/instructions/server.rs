@@ -15,8 +15,9 @@ use http::{HeaderValue, Request, Response};
 use tokio::task::JoinSet;
 use tower::{Layer, ServiceExt, service_fn};
 use tower_ratelimit::{
-    Algorithm, Grant, Limit, RateLimitLayer, RedisStore,
+    Algorithm, Grant, Limit, RateLimitLayer, RedisStore, RedisStoreBuilder,
     redis::{self, aio::MultiplexedConnection},
+    testing::ManualClock,
 };
 
 use crate::{
@@ -64,16 +65,15 @@ const ROUNDS: usize = 20;
 /// In which what was given back has reached the server
 const RECEIPTS: Duration = Duration::from_millis(50);
 
-/// Never reached; nothing expires while a row is counted.
-const AMPLE: Limit = Limit::new(1 << 40, Duration::from_secs(3600));
-/// Never reached; all expires before a row is counted.
-const SHORT: Limit = Limit::new(1 << 40, Duration::from_secs(1));
+/// Never reached, and a reply is one number, as by any usual limit. Nothing expires while a row is
+/// counted, but where a clock moves on.
+const AMPLE: Limit = Limit::new(1 << 30, Duration::from_secs(3600));
 
 /// The same beside two shorter ones.
 fn several() -> Limit {
-    let shorter = [(1, 250), (2, 700)];
-    let shorter = shorter.map(|(part, ms)| Limit::new(part << 30, Duration::from_millis(ms)));
-    let longest = Limit::new(3 << 30, SHORT.interval());
+    let shorter = [(1, 900), (2, 2500)];
+    let shorter = shorter.map(|(part, secs)| Limit::new(part << 20, Duration::from_secs(secs)));
+    let longest = Limit::new(3 << 20, AMPLE.interval());
     shorter.into_iter().fold(longest, Limit::and)
 }
 
@@ -90,6 +90,8 @@ struct Counted {
     /// Takes the server along, however this process ends.
     watchdog: Child,
     folder: PathBuf,
+    /// Of what is to have expired
+    clock: ManualClock,
     /// How many times it has written down what it counted.
     dumps: usize,
 }
@@ -99,20 +101,16 @@ pub(crate) fn count(folder: &Path) -> [f64; ROWS.len()] {
     eprintln!("counting: redis-server");
     one_thread().block_on(async {
         let mut counted = Counted::start(folder);
-        let store = RedisStore::builder(counted.url())
-            .deadline(DEADLINE)
-            .connect_timeout(DEADLINE)
-            .response_timeout(DEADLINE)
-            .deny_cache(Duration::ZERO)
-            .build()
-            .unwrap();
+        let store = counted.store().build().unwrap();
+        // By a clock that is moved, so all has expired and its keys live on, on any machine.
+        let moved = counted.store().client_clock(counted.clock.clone());
+        let moved = moved.build().unwrap();
         let in_use = RateLimitLayer::new(&store, AMPLE.by(by_user()).named("in-use"));
-        // It lives on: how soon its end is put off depends on the time, too.
-        let expired = RateLimitLayer::new(&store, SHORT.by(by_user()).named("expired"));
+        let expired = RateLimitLayer::new(&moved, AMPLE.by(by_user()).named("expired"));
         let hot = RateLimitLayer::new(&store, AMPLE.by(by_user()).named("hot"));
-        let rules = ["a", "b", "c"].map(|name| SHORT.by(by_user()).named(name));
-        let list = RateLimitLayer::builder(&store).otherwise(rules).build();
-        let several = RateLimitLayer::new(&store, several().by(by_user()).named("several"));
+        let rules = ["a", "b", "c"].map(|name| AMPLE.by(by_user()).named(name));
+        let list = RateLimitLayer::builder(&moved).otherwise(rules).build();
+        let several = RateLimitLayer::new(&moved, several().by(by_user()).named("several"));
         let [spent, steady] =
             [("gcra", Limit::per_day(1)), ("steady", STEADY)].map(|(name, limit)| {
                 let rule = limit.by(by_user()).algorithm(Algorithm::Gcra);
@@ -124,18 +122,18 @@ pub(crate) fn count(folder: &Path) -> [f64; ROWS.len()] {
             .flat_map(|user| vec![user.clone(); AT_ONCE])
             .collect();
         let hot_users = vec![users(1)[0].clone(); AT_ONCE];
-        let later = SHORT.interval();
+        let later = AMPLE.interval();
         let mut line = counted.line().await;
         [
             counted.commands(&mut line, REFUSED_GCRA, true).await,
             counted.lone(&in_use, Duration::ZERO, true).await,
             counted.lone(&expired, later, true).await,
-            counted.at_once(&hot, &hot_users, None).await,
-            counted.at_once(&expired, &users(FEW), Some(later)).await,
+            counted.at_once(&hot, &hot_users, Duration::ZERO).await,
+            counted.at_once(&expired, &users(FEW), later).await,
+            counted.at_once(&expired, &users(AT_ONCE), later).await,
             counted
-                .at_once(&expired, &users(AT_ONCE), Some(later))
+                .at_once(&steady, &users(AT_ONCE), Duration::ZERO)
                 .await,
-            counted.at_once(&steady, &users(AT_ONCE), None).await,
             counted.lone(&list.unwrap(), later, true).await,
             counted.lone(&several, later, true).await,
             counted.given_back(&back, &users(LONE), 1).await,
@@ -189,6 +187,7 @@ impl Counted {
             server,
             watchdog,
             folder: folder.to_owned(),
+            clock: ManualClock::new(),
             dumps: 0,
         };
         counted.wait_until_up();
@@ -208,6 +207,15 @@ impl Counted {
 
     fn url(&self) -> String {
         format!("redis://127.0.0.1:{}/", self.port)
+    }
+
+    /// It answers slowly under callgrind.
+    fn store(&self) -> RedisStoreBuilder {
+        RedisStore::builder(self.url())
+            .deadline(DEADLINE)
+            .connect_timeout(DEADLINE)
+            .response_timeout(DEADLINE)
+            .deny_cache(Duration::ZERO)
     }
 
     /// Instructions of one of so many decisions.
@@ -264,9 +272,7 @@ impl Counted {
             for user in &*users {
                 passes(layer, user).await;
             }
-            // Each time until all logs have expired, also by a clock that is a little slower: then
-            // they hold the same on a slow machine.
-            tokio::time::sleep(later + later / 10).await;
+            self.clock.advance(later);
         }
         let all = async {
             for user in &*users {
@@ -281,8 +287,9 @@ impl Counted {
         &mut self,
         layer: &RateLimitLayer,
         users: &[HeaderValue],
-        later: Option<Duration>,
+        later: Duration,
     ) -> f64 {
+        let clock = self.clock.clone();
         let round = async || {
             let mut callers = JoinSet::new();
             for user in users {
@@ -290,20 +297,17 @@ impl Counted {
                 callers.spawn(async move { assert!(passes(&layer, &user).await) });
             }
             callers.join_all().await;
-            if let Some(later) = later {
-                tokio::time::sleep(later + later / 10).await;
-            }
+            clock.advance(later);
         };
         // Twice, as above.
         round().await;
         round().await;
-        let count = if later.is_some() { ROUNDS / 5 } else { ROUNDS };
         let rounds = async {
-            for _ in 0..count {
+            for _ in 0..ROUNDS {
                 round().await;
             }
         };
-        self.during(users.len() * count, rounds).await
+        self.during(users.len() * ROUNDS, rounds).await
     }
 
     /// These users ask, so many at once, and what each takes is given back.
