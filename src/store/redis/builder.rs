@@ -148,8 +148,9 @@ impl RedisStoreBuilder {
     /// [`FailurePolicy::Local`](crate::FailurePolicy::Local) admits the request, they stay charged.
     ///
     /// Choose at least three times the round trip to Redis. A server that takes longer than half of
-    /// the deadline counts as overloaded, and
+    /// what the way to it leaves of the deadline counts as overloaded, and
     /// [few requests](crate::docs::tuning#concurrent-requests-share-a-call) are sent to it at once.
+    /// So does any that takes longer than three quarters of the deadline.
     pub fn deadline(mut self, deadline: Duration) -> Self {
         self.settings.deadline = deadline;
         self

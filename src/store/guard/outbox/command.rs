@@ -47,13 +47,10 @@ pub(super) async fn acquire<S: Calls>(
     });
     match entered {
         Entered::Alone(number) => {
-            let _in_flight = InFlight {
-                outbox: Arc::clone(outbox),
-                node,
-                number,
-                keys: List::from([key]),
-            };
-            outbox.inner.acquire(demand).await
+            let mut in_flight = outbox.in_flight(node, number, List::from([key]));
+            let decided = outbox.inner.acquire(demand).await;
+            in_flight.is_answered = decided.is_ok();
+            decided
         }
         Entered::Behind(number, reply) => {
             let mut place = LinePlace {
@@ -109,12 +106,19 @@ pub(super) struct InFlight<S: Calls> {
     pub(super) node: usize,
     pub(super) number: u64,
     pub(super) keys: List<Key>,
+    /// Whether the store has decided.
+    pub(super) is_answered: bool,
 }
 
 impl<S: Calls> Drop for InFlight<S> {
     fn drop(&mut self) {
         self.outbox.with(self.node, |flights, now| {
-            flights.end(self.number, mem::take(&mut self.keys), now);
+            flights.end(
+                self.number,
+                self.is_answered,
+                mem::take(&mut self.keys),
+                now,
+            );
         });
     }
 }
@@ -143,12 +147,7 @@ impl<S: Calls> Command<S> {
             callers: Vec::new(),
             runtime,
             has_begun: false,
-            in_flight: InFlight {
-                outbox: Arc::clone(outbox),
-                node,
-                number,
-                keys: line.iter().cloned().collect(),
-            },
+            in_flight: outbox.in_flight(node, number, line.iter().cloned().collect()),
             line,
         }
     }
@@ -185,6 +184,8 @@ impl<S: Calls> Command<S> {
             while_wanted(call, &mut self.callers).await
         };
         if let Some(answers) = answers {
+            let is_decided = |answered: &Answered| matches!(answered, Answered::Decided(Ok(_)));
+            self.in_flight.is_answered = answers.iter().any(is_decided);
             self.answer(counts.iter().map(|(count, _)| *count), answers);
         }
     }
@@ -232,6 +233,7 @@ impl<S: Calls> Command<S> {
             node,
             number,
             keys,
+            ..
         } = &self.in_flight;
         let reply = |caller: Caller, outcome, gave_back| {
             if let Err(reply) = caller.reply.send(Reply { outcome, gave_back }) {

@@ -2,11 +2,16 @@
 //!
 //! A server that is asked for more than it answers in time would work for callers who have left,
 //! and then for what these give back. So the callers of the commands in flight are bounded, and the
-//! bound adapts. A command that takes longer than half a deadline halves it, at most once in a
-//! deadline. It grows by one after as many callers as the bound were answered in time while it was
-//! reached. A command older than a deadline counts no longer.
+//! bound adapts. A command that takes longer than half of the deadline behind the way halves it, at
+//! most once in a deadline. It grows by one after as many callers as the bound were answered in
+//! time while it was reached. A command older than a deadline counts no longer.
+//!
+//! The way is what a command takes however few there are: a server is not overloaded because it is
+//! far away. One that had nothing in flight before it says how long that is, and any that is
+//! quicker. Half a deadline at most, as others may overload the server, too.
 //!
 //! How long the last command took says which of those that wait would be [late](Commands::is_late).
+//! One that was given up early, or failed, says nothing.
 
 use std::{collections::VecDeque, time::Duration};
 
@@ -43,11 +48,13 @@ pub(super) struct Commands {
     pub(super) bounds: Bounds,
     pub(super) bound: usize,
     /// The callers of all that is in flight.
-    in_flight: usize,
+    pub(super) in_flight: usize,
     /// The callers that were answered in time while the bound was reached, since it last grew.
     in_time: usize,
     /// How long the last command took.
     took: Duration,
+    /// Of that, what it takes however few there are.
+    way: Duration,
     /// When the bound was last lowered.
     lowered: Duration,
     /// The number of the last command or caller.
@@ -61,7 +68,9 @@ pub(super) struct Command {
     since: Duration,
     /// Set if it could be shared: the runtime that sends it.
     joint: Option<Id>,
-    callers: usize,
+    /// Whether nothing was in flight before it.
+    is_first: bool,
+    pub(super) callers: usize,
 }
 
 impl Commands {
@@ -72,6 +81,7 @@ impl Commands {
             in_flight: 0,
             in_time: 0,
             took: Duration::ZERO,
+            way: Duration::ZERO,
             lowered: Duration::ZERO,
             last: 0,
             sent: VecDeque::new(),
@@ -99,11 +109,13 @@ impl Commands {
     /// shared.
     pub(super) fn send(&mut self, now: Duration, joint: Option<Id>) -> u64 {
         let number = self.next();
+        let is_first = self.in_flight == 0;
         self.in_flight += 1;
         self.sent.push_back(Command {
             number,
             since: now,
             joint,
+            is_first,
             callers: 1,
         });
         number
@@ -129,7 +141,11 @@ impl Commands {
     /// sent now, or nearly so.
     pub(super) fn is_late(&self, since: Duration, now: Duration) -> bool {
         let waits = now.saturating_sub(since) + self.took;
-        waits > self.bounds.deadline / 5 * 4
+        waits > self.way + self.behind_the_way() / 5 * 4
+    }
+
+    fn behind_the_way(&self) -> Duration {
+        self.bounds.deadline.saturating_sub(self.way)
     }
 
     /// Returns a number that no other command or caller has. Later ones are greater.
@@ -150,8 +166,8 @@ impl Commands {
         self.place(number).is_some()
     }
 
-    /// Takes a command out that was answered, or given up.
-    pub(super) fn end(&mut self, number: u64, now: Duration) {
+    /// Takes a command out that was answered, or has failed, or was given up.
+    pub(super) fn end(&mut self, number: u64, is_answered: bool, now: Duration) {
         let was_full = !self.has_room();
         let Some(ended) = self.remove(number) else {
             // It is forgotten.
@@ -161,8 +177,18 @@ impl Commands {
         if ended.callers == 0 {
             return;
         }
-        self.took = now.saturating_sub(ended.since);
-        if self.took > self.bounds.deadline / 2 {
+        let took = now.saturating_sub(ended.since);
+        if is_answered && ended.is_first {
+            self.way = took.min(self.bounds.deadline / 2);
+        } else if is_answered {
+            self.way = self.way.min(took);
+        }
+        let is_slow = took > self.way + self.behind_the_way() / 2;
+        if !is_answered && !is_slow {
+            return;
+        }
+        self.took = took;
+        if is_slow {
             self.lower(now);
         } else if was_full {
             self.in_time += ended.callers;

@@ -326,9 +326,9 @@ impl Flights {
     }
 
     /// Ends a command: those that wait for it follow.
-    pub(super) fn end(&mut self, number: u64, keys: List<Key>, now: Duration) {
+    pub(super) fn end(&mut self, number: u64, is_answered: bool, keys: List<Key>, now: Duration) {
         self.lanes.gathered(number);
-        self.commands.end(number, now);
+        self.commands.end(number, is_answered, now);
         for key in keys {
             let line = self.lines.get_mut(&key);
             let is_its = |line: &&mut Line| line.command.is_some_and(|(it, _)| it == number);

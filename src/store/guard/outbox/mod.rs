@@ -163,7 +163,7 @@ impl<S: Calls> Outbox<S> {
             match start {
                 Start::Place(caller, number) => {
                     if caller.send(number).is_err() {
-                        drop(self.in_flight(index, number));
+                        drop(self.in_flight(index, number, List::new()));
                     }
                 }
                 Start::Late(caller) => drop(caller.reply.send(Reply {
@@ -179,12 +179,13 @@ impl<S: Calls> Outbox<S> {
         acted
     }
 
-    fn in_flight(self: &Arc<Self>, node: usize, number: u64) -> InFlight<S> {
+    fn in_flight(self: &Arc<Self>, node: usize, number: u64, keys: List<Key>) -> InFlight<S> {
         InFlight {
             outbox: Arc::clone(self),
             node,
             number,
-            keys: List::new(),
+            keys,
+            is_answered: false,
         }
     }
 
@@ -221,7 +222,7 @@ impl<S: Calls> Outbox<S> {
         loop {
             match self.with(node, |flights, now| flights.enter_alone(is_patient, now)) {
                 None => return Err(Late::Unsent.error()),
-                Some(Ok(number)) => return Ok(self.in_flight(node, number)),
+                Some(Ok(number)) => return Ok(self.in_flight(node, number, List::new())),
                 Some(Err(number)) => {
                     let mut waiting = WaitingCall {
                         outbox: self,
@@ -231,7 +232,7 @@ impl<S: Calls> Outbox<S> {
                     let number = (&mut waiting.number).await;
                     let number = number.map_err(|_| Late::Unsent.error())?;
                     // The call counts from now on.
-                    let mut in_flight = self.in_flight(node, number);
+                    let mut in_flight = self.in_flight(node, number, List::new());
                     if let Some(number) =
                         self.with(node, |flights, now| flights.commands.renew(number, now))
                     {
@@ -254,6 +255,7 @@ impl<S: Calls> Outbox<S> {
         });
         let place = self.take_place(demand.first().name(), false).await;
         leaving.disarm();
+        // It may take several round trips, so its answer does not say how long one takes.
         let _place = place?;
         self.inner.acquire(demand).await
     }
@@ -265,8 +267,10 @@ impl<S: Calls> Outbox<S> {
     ///
     /// As [`acquire`](Self::acquire).
     async fn call_again(self: &Arc<Self>, demand: &Demand) -> Result<Decision, Error> {
-        let _place = self.take_place(demand.first().name(), true).await?;
+        let mut in_flight = self.take_place(demand.first().name(), true).await?;
         let decided = self.inner.acquire_run(slice::from_ref(demand), true).await;
+        in_flight.is_answered = decided.is_ok();
+        drop(in_flight);
         let first = |decided: List<Decision>| decided.into_iter().next();
         let decided = decided.and_then(|it| first(it).ok_or_else(|| ErrorKind::Permits.into()));
         let by_its_id = |grant: &Grant| grant.source() == Source::Store;
@@ -344,7 +348,7 @@ impl<S: Calls> Drop for WaitingCall<'_, S> {
     fn drop(&mut self) {
         self.number.close();
         if let Ok(number) = self.number.try_recv() {
-            drop(self.outbox.in_flight(self.node, number));
+            drop(self.outbox.in_flight(self.node, number, List::new()));
         }
     }
 }

@@ -198,7 +198,11 @@ impl<S: Calls> Asking<S> {
         }
         self.callers = callers;
         let outcome = match place {
-            Ok(_place) => outbox.inner.acquire_run(&self.callers, false).await,
+            Ok(mut in_flight) => {
+                let decided = outbox.inner.acquire_run(&self.callers, false).await;
+                in_flight.is_answered = decided.is_ok();
+                decided
+            }
             Err(unsent) => Err(unsent),
         };
         let mut outcomes = of_each(outcome, numbers.len());

@@ -24,6 +24,9 @@ impl Flights {
         assert_eq!(each.len(), waiting.len());
         let idle = self.lines.values().filter(|line| line.command.is_none());
         assert_eq!(idle.count(), waiting.len());
+        assert!(self.late.is_empty());
+        let callers = self.commands.sent.iter().map(|it| it.callers);
+        assert_eq!(callers.sum::<usize>(), self.commands.in_flight);
     }
 
     /// Asserts that nothing is left of any caller.
@@ -43,7 +46,11 @@ impl Flights {
 
 /// Some time, and as many milliseconds.
 fn at(after: u64) -> Duration {
-    Duration::from_millis(1000 + after)
+    millis(1000 + after)
+}
+
+fn millis(count: u64) -> Duration {
+    Duration::from_millis(count)
 }
 
 fn flights(bound: usize) -> Flights {
@@ -66,24 +73,76 @@ fn sends(flights: &mut Flights, now: Duration) -> u64 {
 
 #[test]
 fn a_command_that_takes_longer_than_half_a_deadline_halves_the_bound() {
-    for (took, bound) in [(50, 4), (51, 2)] {
+    for (is_answered, took, bound) in [(true, 50, 4), (true, 51, 2), (false, 51, 2)] {
         let mut flights = flights(4);
-        let number = sends(&mut flights, at(0));
-        flights.end(number, List::new(), at(took));
+        let [first, second] = [sends(&mut flights, at(0)), sends(&mut flights, at(0))];
+        flights.end(first, true, List::new(), at(0));
+        flights.end(second, is_answered, List::new(), at(took));
         assert_eq!(flights.commands.bound, bound);
     }
+}
+
+/// Whatever part of the deadline the way takes, up to three quarters of it.
+#[test]
+fn a_node_that_is_far_away_is_not_overloaded() {
+    for way in [1, 49, 51, 75] {
+        let mut flights = flights(1);
+        for round in 0..20 {
+            let now = at(1000 * round);
+            let full: Vec<_> = (0..flights.commands.bound)
+                .map(|_| sends(&mut flights, now))
+                .collect();
+            for number in full {
+                flights.end(number, true, List::new(), now + millis(way));
+            }
+            assert!(!flights.commands.is_late(now, now), "{way}");
+        }
+        assert_eq!(flights.commands.bound, 4, "{way}");
+    }
+}
+
+/// Others may overload it as well, so what it takes for one caller is not all way.
+#[test]
+fn a_node_that_is_overloaded_by_others_gets_less() {
+    let mut flights = flights(4);
+    for round in 0..4 {
+        let now = at(1000 * round);
+        let number = sends(&mut flights, now);
+        flights.end(number, true, List::new(), now + millis(76));
+    }
+    assert_eq!(flights.commands.bound, 1);
+}
+
+#[test]
+fn a_call_that_failed_or_was_left_early_says_nothing_of_the_node() {
+    let mut flights = flights(2);
+    let number = sends(&mut flights, at(0));
+    flights.end(number, true, List::new(), at(40));
+    for round in 1..10 {
+        let left = [
+            sends(&mut flights, at(round)),
+            sends(&mut flights, at(round)),
+        ];
+        for number in left {
+            flights.end(number, false, List::new(), at(round));
+        }
+    }
+    assert_eq!(flights.commands.bound, 2);
+    // It took 40 then, and that was the way: 40 more leave no fifth of the 60 behind it.
+    assert!(!flights.commands.is_late(at(0), at(48)));
+    assert!(flights.commands.is_late(at(0), at(49)));
 }
 
 #[test]
 fn the_bound_grows_by_as_many_commands_in_time_as_it_lets_through_while_it_is_reached() {
     let mut flights = flights(2);
     let alone = sends(&mut flights, at(0));
-    flights.end(alone, List::new(), at(1));
+    flights.end(alone, true, List::new(), at(1));
     for bound in [2, 3] {
         let both = [sends(&mut flights, at(2)), sends(&mut flights, at(2))];
         for number in both {
             // When the second leaves, there is room.
-            flights.end(number, List::new(), at(3));
+            flights.end(number, true, List::new(), at(3));
         }
         assert_eq!(flights.commands.bound, bound);
     }
