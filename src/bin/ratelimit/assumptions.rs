@@ -38,7 +38,7 @@ pub(crate) struct Assumptions {
 }
 
 /// A part that only code defines: its kind in the words of errors, and its name.
-pub(crate) type Name = (&'static str, String);
+pub(crate) type CodePart = (&'static str, String);
 
 /// The kinds, and what is assumed of each.
 const KINDS: [(&str, &str); 6] = [
@@ -51,10 +51,10 @@ const KINDS: [(&str, &str); 6] = [
 ];
 
 /// The rules of files, and the parts that these name and code defines.
-pub(crate) type Loaded<const N: usize> = ([Result<Rules, ConfigError>; N], BTreeSet<Name>);
+pub(crate) type Loaded<const N: usize> = ([Result<Rules, ConfigError>; N], BTreeSet<CodePart>);
 
 /// Returns what a file names and nothing defines. The reason of an error begins with it.
-fn missing(error: &ConfigError) -> Option<Name> {
+fn missing(error: &ConfigError) -> Option<CodePart> {
     let (kind, rest) = error
         .reason()
         .strip_prefix("there is no ")?
@@ -74,7 +74,7 @@ impl Assumptions {
             let file = self.file(&code);
             let rules = paths.map(|path| file.load(path));
             let errors = rules.iter().filter_map(|rules| rules.as_ref().err());
-            let may = |name: &Name| !code.contains(name) && (!self.strict || self.fixes(name));
+            let may = |name: &CodePart| !code.contains(name) && (!self.strict || self.fixes(name));
             match errors.filter_map(missing).find(may) {
                 Some(name) => code.insert(name),
                 None => break rules,
@@ -99,7 +99,7 @@ impl Assumptions {
     }
 
     /// Returns what options fix.
-    fn fixed(&self) -> impl Iterator<Item = Name> {
+    fn fixed(&self) -> impl Iterator<Item = CodePart> {
         let tiers = self.tier.iter().map(|it| ("chooser of tiers", &it.0));
         let when = self.when.iter().map(|it| ("condition", &it.0));
         let costs = self.cost.iter().map(|it| ("cost", &it.0));
@@ -107,12 +107,12 @@ impl Assumptions {
         all.map(|(kind, name)| (kind, name.clone()))
     }
 
-    fn fixes(&self, name: &Name) -> bool {
+    fn fixes(&self, name: &CodePart) -> bool {
         self.fixed().any(|fixed| fixed == *name)
     }
 
     /// Checks that each option fixes something.
-    fn check(&self, code: &BTreeSet<Name>, paths: &[&Path]) -> Result<(), String> {
+    fn check(&self, code: &BTreeSet<CodePart>, paths: &[&Path]) -> Result<(), String> {
         if let Some((kind, name)) = self.fixed().find(|it| !code.contains(it)) {
             return Err(format!("no file names a {kind} {name:?} to fix"));
         }
@@ -133,13 +133,13 @@ impl Assumptions {
     }
 
     /// Returns a reader of files whose code has these names.
-    pub(crate) fn file(&self, code: &BTreeSet<Name>) -> RulesFile {
+    pub(crate) fn file(&self, code: &BTreeSet<CodePart>) -> RulesFile {
         code.iter()
             .fold(RulesFile::new(), |file, (kind, name)| match *kind {
                 "key" => {
                     let known = name.clone();
                     let key = move |parts: &Parts| {
-                        let found = parts.extensions.get::<Found>()?;
+                        let found = parts.extensions.get::<CodeKeys>()?;
                         value_of(&found.0, &known).cloned()
                     };
                     file.key(name, FromParts(key))
@@ -186,4 +186,4 @@ fn value_of<'f, T>(fixed: &'f [(String, T)], name: &str) -> Option<&'f T> {
 
 /// Keys in a request's extensions in place of those that code finds: names and values.
 #[derive(Clone, Default)]
-pub(crate) struct Found(pub(crate) Vec<(String, String)>);
+pub(crate) struct CodeKeys(pub(crate) Vec<(String, String)>);

@@ -16,7 +16,7 @@ use crate::{
 /// Names that only code defines, such as keys, tiers and secrets, are assumed and listed. Exits
 /// with 1 if the file has an error.
 #[derive(clap::Args)]
-pub(crate) struct Arguments {
+pub(crate) struct CheckArguments {
     /// The file, in TOML
     file: PathBuf,
     #[command(flatten)]
@@ -25,7 +25,7 @@ pub(crate) struct Arguments {
     format: Format,
 }
 
-pub(crate) fn run(arguments: &Arguments) -> Result<bool, Stop> {
+pub(crate) fn run(arguments: &CheckArguments) -> Result<bool, Stop> {
     let path = &arguments.file;
     let ([rules], code) = arguments.assumptions.load([path])?;
     let error = match rules {

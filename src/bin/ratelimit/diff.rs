@@ -14,7 +14,7 @@ use crate::{
     Stop,
     access_log::shown_caller,
     assumptions::{Assumptions, read_text, read_toml},
-    log::{Columns, columns_line, present},
+    log::{LogOptions, columns_line, present},
     needs::needs,
     out::{Field, Format, counted, harmless, in_file, objects, say, table},
     replay::ASSUMED,
@@ -36,7 +36,7 @@ const LISTED: usize = 10;
 /// Each request of the log goes through both, in the log's time. Newly refused are callers that
 /// only the new file refuses at all. Names that only code defines are assumed and listed.
 #[derive(clap::Args)]
-pub(crate) struct Arguments {
+pub(crate) struct DiffArguments {
     /// The file in force
     old: PathBuf,
     /// The file that is to replace it
@@ -52,7 +52,7 @@ pub(crate) struct Arguments {
     #[arg(long, default_value = "ip", value_name = "COLUMN")]
     by: String,
     #[command(flatten)]
-    columns: Columns,
+    columns: LogOptions,
     #[command(flatten)]
     assumptions: Assumptions,
     /// Exit with 1 if a caller is newly refused
@@ -68,7 +68,7 @@ pub(crate) struct Arguments {
     format: Format,
 }
 
-pub(crate) fn run(arguments: &Arguments) -> Result<bool, Stop> {
+pub(crate) fn run(arguments: &DiffArguments) -> Result<bool, Stop> {
     let files = [&*arguments.old, &*arguments.new];
     let ([old, new], _) = arguments.assumptions.load(files)?;
     let stages = [
@@ -93,17 +93,17 @@ pub(crate) fn run(arguments: &Arguments) -> Result<bool, Stop> {
 }
 
 /// By caller, the requests that the old and the new file refuse.
-type Callers = HashMap<Box<str>, [u64; 2]>;
+type RefusalCounts = HashMap<Box<str>, [u64; 2]>;
 
 /// Sends a log through both files. Returns what they do in words and as an object, and whether the
 /// answer is yes. `same` is set if both mean the same.
 fn send(
-    arguments: &Arguments,
+    arguments: &DiffArguments,
     log: &Path,
     mut stages: [Stage; 2],
     same: bool,
 ) -> Result<(String, Value, bool), Stop> {
-    let mut callers = Callers::new();
+    let mut callers = RefusalCounts::new();
     // Newly refused, of no caller.
     let mut of_none = 0;
     let by = Some(&*arguments.by);
@@ -285,7 +285,7 @@ fn changes(mut files: [Compared; 2]) -> Vec<Vec<Field>> {
 
 /// Returns the callers of whom the files refuse no request where `none` says so, and some where it
 /// does not; the most refused first.
-fn newly(callers: &Callers, none: [bool; 2], keys: bool) -> Vec<Vec<Field>> {
+fn newly(callers: &RefusalCounts, none: [bool; 2], keys: bool) -> Vec<Vec<Field>> {
     let secret = RandomState::new();
     let newly = callers.iter();
     let newly = newly.filter(|(_, of)| of.map(|it| it == 0) == none);

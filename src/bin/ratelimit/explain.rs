@@ -19,7 +19,7 @@ use crate::{
 /// Names that only code defines are assumed and listed. Exits with 1 if the request would be
 /// refused, whatever was counted before.
 #[derive(clap::Args)]
-pub(crate) struct Arguments {
+pub(crate) struct ExplainArguments {
     /// The file of rules, in TOML
     file: PathBuf,
     /// The method
@@ -46,7 +46,7 @@ pub(crate) struct Arguments {
     format: Format,
 }
 
-pub(crate) fn run(arguments: &Arguments) -> Result<bool, Stop> {
+pub(crate) fn run(arguments: &ExplainArguments) -> Result<bool, Stop> {
     let ([rules], code) = arguments.assumptions.load([&arguments.file])?;
     let mut names = arguments.key.iter().map(|(name, _)| ("key", name.clone()));
     if let Some((_, name)) = names.find(|it| !code.contains(it)) {

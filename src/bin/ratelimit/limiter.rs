@@ -13,11 +13,11 @@ use crate::{
     Stop,
     out::{Field, Format, counted, label, object, say, words},
     parsers::time,
-    redis::{Connection, Which},
+    redis::{RedisOptions, Which},
 };
 
 #[derive(clap::Subcommand)]
-pub(crate) enum Command {
+pub(crate) enum LimiterCommand {
     /// Show a limiter in Redis: its limit, and the permits left and used.
     ///
     /// It only reads. Exits with 4 if there is no such limiter.
@@ -79,7 +79,7 @@ pub(crate) enum Command {
     /// of its own. Exits with 1 if it finds something.
     Verify {
         #[command(flatten)]
-        connection: Connection,
+        connection: RedisOptions,
         #[command(flatten)]
         format: Format,
     },
@@ -89,7 +89,7 @@ pub(crate) enum Command {
 #[derive(clap::Args)]
 pub(crate) struct One {
     #[command(flatten)]
-    connection: Connection,
+    connection: RedisOptions,
     #[command(flatten)]
     which: Which,
     #[command(flatten)]
@@ -109,7 +109,7 @@ pub(crate) struct Change {
     dry_run: bool,
 }
 
-impl Command {
+impl LimiterCommand {
     /// Returns whether the answer is yes.
     pub(crate) async fn run(self) -> Result<bool, Stop> {
         match self {
@@ -279,7 +279,7 @@ impl Change {
     }
 }
 
-async fn verify(connection: &Connection, format: &Format) -> Result<bool, Stop> {
+async fn verify(connection: &RedisOptions, format: &Format) -> Result<bool, Stop> {
     let verified = connection.open()?.verify().await?;
     format.print(&verified.to_string(), json!(verified))?;
     Ok(verified.worst().is_none())

@@ -17,11 +17,11 @@ use tower_ratelimit::{Limit, key::PeerAddr};
 
 use crate::{
     access_log::{Rows, RowsRead, counted_as, ip_of, says_nothing},
-    assumptions::Found,
+    assumptions::CodeKeys,
     needs::{NO_ROUTER, Need},
     out::{counted, harmless, in_file, say},
     parsers,
-    stage::Row,
+    stage::RuleEffect,
 };
 
 /// The share of lines that may be unreadable or late.
@@ -29,7 +29,7 @@ const LOST: f64 = 0.01;
 
 /// How a log is read.
 #[derive(clap::Args)]
-pub(crate) struct Columns {
+pub(crate) struct LogOptions {
     /// Sort lines within this time
     ///
     /// Lines that are apart by more are left out.
@@ -94,7 +94,7 @@ const USUAL: [(&str, &str, &str); 5] = [
 /// it, its caller, and whether it says an address.
 type Kept = (Option<Request<()>>, Option<Box<str>>, bool);
 
-impl Columns {
+impl LogOptions {
     /// Returns rows that are read so.
     pub(crate) fn rows(&self, mut rows: Rows) -> Result<Rows, String> {
         (rows.reorder, rows.skip) = (self.reorder, self.skip_fields);
@@ -203,7 +203,7 @@ pub(crate) fn request<'a>(
     if let Some(host) = present(host) {
         request.headers_mut().insert(HOST, host.parse().ok()?);
     }
-    let mut found = Found::default();
+    let mut found = CodeKeys::default();
     for (name, value) in others {
         let Some(value) = present(value) else {
             continue;
@@ -231,7 +231,7 @@ impl LogRead {
     /// these rules ask for, and enough of it is left.
     pub(crate) fn report<'r>(
         &self,
-        rules: impl IntoIterator<Item = &'r Row>,
+        rules: impl IntoIterator<Item = &'r RuleEffect>,
         needs: &BTreeSet<Need>,
     ) -> bool {
         let coarse = rules.into_iter().filter(|rule| self.is_too_coarse(rule));
@@ -324,7 +324,7 @@ impl LogRead {
     }
 
     /// Returns whether times are too far apart for the limit of a rule.
-    pub(crate) fn is_too_coarse(&self, rule: &Row) -> bool {
+    pub(crate) fn is_too_coarse(&self, rule: &RuleEffect) -> bool {
         rule.limit.is_some_and(|limit| is_coarse(&self.rows, limit))
     }
 }

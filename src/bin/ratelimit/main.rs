@@ -36,17 +36,17 @@ use self::{
 #[command(name = "ratelimit", version)]
 struct Arguments {
     #[command(subcommand)]
-    command: Command,
+    command: ToolCommand,
 }
 
 #[derive(Subcommand)]
-enum Command {
-    Replay(replay::Arguments),
-    Check(check::Arguments),
-    Explain(explain::Arguments),
-    Diff(diff::Arguments),
+enum ToolCommand {
+    Replay(replay::ReplayArguments),
+    Check(check::CheckArguments),
+    Explain(explain::ExplainArguments),
+    Diff(diff::DiffArguments),
     #[command(flatten)]
-    Limiter(limiter::Command),
+    Limiter(limiter::LimiterCommand),
     /// Print a script that completes this command in a shell
     Completions {
         /// The shell
@@ -66,18 +66,18 @@ fn main() -> ExitCode {
 }
 
 /// Runs a command. Returns whether its answer is yes.
-fn run(command: Command) -> Result<bool, Stop> {
+fn run(command: ToolCommand) -> Result<bool, Stop> {
     match command {
-        Command::Replay(arguments) => replay::run(&arguments),
-        Command::Check(arguments) => check::run(&arguments),
-        Command::Explain(arguments) => explain::run(&arguments),
-        Command::Diff(arguments) => diff::run(&arguments),
-        Command::Limiter(command) => {
+        ToolCommand::Replay(arguments) => replay::run(&arguments),
+        ToolCommand::Check(arguments) => check::run(&arguments),
+        ToolCommand::Explain(arguments) => explain::run(&arguments),
+        ToolCommand::Diff(arguments) => diff::run(&arguments),
+        ToolCommand::Limiter(command) => {
             let runtime = Builder::new_current_thread().enable_all().build();
             let runtime = runtime.map_err(|error| Stop::usage(error.to_string()))?;
             runtime.block_on(command.run())
         }
-        Command::Completions { shell } => {
+        ToolCommand::Completions { shell } => {
             let mut script = Vec::new();
             clap_complete::generate(shell, &mut Arguments::command(), "ratelimit", &mut script);
             print(&String::from_utf8_lossy(&script))?;

@@ -16,7 +16,7 @@ const PATIENCE: Duration = Duration::from_secs(10);
 
 /// The server that a command asks, and as which client.
 #[derive(clap::Args)]
-pub(crate) struct Connection {
+pub(crate) struct RedisOptions {
     /// The address of Redis
     ///
     /// `redis://` or `rediss://`; with `--cluster` several, separated by commas.
@@ -47,7 +47,7 @@ pub(crate) struct Connection {
     client: Option<String>,
 }
 
-impl Connection {
+impl RedisOptions {
     /// Opens the store. Nothing is sent yet.
     pub(crate) fn open(&self) -> Result<RedisStore, Stop> {
         let password = match &self.password_file {
@@ -121,7 +121,7 @@ impl Which {
             return Ok(self.name.clone().unwrap_or_default());
         };
         // A layer with a rule of this name encodes the key as any service does.
-        let key = Components(self.key.clone());
+        let key = GivenKey(self.key.clone());
         let limit = Limit::per_second(1);
         let rule = match &self.secret {
             Some(secret) => Rule::new(rule, limit, key.digest(&secret_of(secret)?)),
@@ -138,9 +138,9 @@ impl Which {
 
 /// The key of every request.
 #[derive(Clone, Debug)]
-struct Components(Vec<String>);
+struct GivenKey(Vec<String>);
 
-impl KeyExtractor for Components {
+impl KeyExtractor for GivenKey {
     fn extract(&self, _: &Parts, key: &mut Key) -> Result<(), NoKey> {
         self.0.iter().for_each(|component| key.push(component));
         Ok(())

@@ -30,14 +30,14 @@ pub(crate) struct Effect {
     pub(crate) refused: u64,
     /// The requests that would wait for permits.
     pub(crate) waiting: u64,
-    pub(crate) rules: Vec<Row>,
+    pub(crate) rules: Vec<RuleEffect>,
     /// The result of the last request.
     pub(crate) last: Option<RequestResult>,
 }
 
 /// The effect of one rule.
 #[derive(Debug, Default)]
-pub(crate) struct Row {
+pub(crate) struct RuleEffect {
     pub(crate) name: String,
     /// `None` if it is the store's, or no request had the key.
     pub(crate) limit: Option<Limit>,
@@ -52,7 +52,7 @@ pub(crate) struct Row {
     pub(crate) callers: HashMap<u64, bool>,
 }
 
-impl Row {
+impl RuleEffect {
     /// Returns its limit as rules write it.
     pub(crate) fn limit(&self) -> String {
         self.limit.map_or("?".to_owned(), |it| it.to_string())
@@ -92,9 +92,9 @@ impl Observer for Recorder {
             let name = met.rule.unwrap_or_default();
             let known = effect.rules.iter().position(|row| row.name == name);
             let at = known.unwrap_or_else(|| {
-                effect.rules.push(Row {
+                effect.rules.push(RuleEffect {
                     name: name.to_owned(),
-                    ..Row::default()
+                    ..RuleEffect::default()
                 });
                 effect.rules.len() - 1
             });

@@ -1,4 +1,4 @@
-//! Checks that columns hold what their names say: [`Kind`], [`Tally`].
+//! Checks that columns hold what their names say: [`Kind`], [`ColumnTally`].
 
 use super::{address::ip_of, time};
 
@@ -108,7 +108,7 @@ pub(super) fn is_request((method, target): (&str, &str)) -> bool {
 
 /// What was found in one column.
 #[derive(Clone, Debug)]
-pub(super) struct Tally {
+pub(super) struct ColumnTally {
     pub(super) kind: Kind,
     /// The lines in which it says something.
     pub(super) said: u64,
@@ -118,7 +118,7 @@ pub(super) struct Tally {
     example: String,
 }
 
-impl Tally {
+impl ColumnTally {
     /// The characters of a text that are shown.
     const SHOWN: usize = 40;
 

@@ -10,8 +10,8 @@ use std::{
 
 use super::{
     Rows, RowsRead,
-    format::{FIELDS, Fields, Format, Lack, rival, suggestion},
-    kind::{Kind, Tally, is_request, says_nothing},
+    format::{Cells, FIELDS, Lack, LogFormat, rival, suggestion},
+    kind::{ColumnTally, Kind, is_request, says_nothing},
     time::{self, Resolution, micros},
 };
 
@@ -50,7 +50,7 @@ impl Rows {
             format: None,
             header: 0,
             read: RowsRead::default(),
-            tallies: columns.map(|(name, _)| Tally::of(name)).collect(),
+            tallies: columns.map(|(name, _)| ColumnTally::of(name)).collect(),
             waiting: BTreeMap::new(),
             newest: i64::MIN,
             written: Resolution::default(),
@@ -98,12 +98,12 @@ struct Reading<'a, T> {
     rows: &'a Rows,
     /// The lines that are read at most.
     lines: u64,
-    format: Option<Format>,
+    format: Option<LogFormat>,
     /// The number of the line that is the header of a CSV file.
     header: u64,
     read: RowsRead,
     /// By column.
-    tallies: Vec<Tally>,
+    tallies: Vec<ColumnTally>,
     /// The requests of the last while, which later lines may still precede: by their times, and in
     /// the order of their lines.
     waiting: BTreeMap<(i64, u64), T>,
@@ -148,10 +148,10 @@ impl<T> Reading<'_, T> {
             if !is_whole(text) || !is_content(line) {
                 continue;
             }
-            match Format::of(line, self.rows) {
+            match LogFormat::of(line, self.rows) {
                 Ok(format) => {
                     let missing = format.missing();
-                    let before = self.format.as_ref().map_or(usize::MAX, Format::missing);
+                    let before = self.format.as_ref().map_or(usize::MAX, LogFormat::missing);
                     let has_header = format.has_header();
                     if has_header || missing < before {
                         self.format = Some(format);
@@ -196,9 +196,9 @@ impl<T> Reading<'_, T> {
 
     /// Returns whether a line is a header, which rotation may have put anywhere.
     fn is_header(&mut self, line: &str, number: u64) -> bool {
-        let has_header = self.format.as_ref().is_some_and(Format::has_header);
+        let has_header = self.format.as_ref().is_some_and(LogFormat::has_header);
         if has_header && line.starts_with(FIELDS) && number > self.header {
-            self.format = Format::of(line, self.rows).ok().or(self.format.take());
+            self.format = LogFormat::of(line, self.rows).ok().or(self.format.take());
         }
         number == self.header || (has_header && line.starts_with('#'))
     }
@@ -206,7 +206,7 @@ impl<T> Reading<'_, T> {
     /// Takes a request in; `None` if it has no time, or no duration where one is subtracted.
     fn take(
         &mut self,
-        fields: &Fields<'_>,
+        fields: &Cells<'_>,
         number: u64,
         keep: &mut impl FnMut(&[Option<Cow<'_, str>>]) -> Option<T>,
     ) -> Option<()> {
@@ -250,7 +250,7 @@ impl<T> Reading<'_, T> {
     }
 
     /// Counts what the columns of a line hold. Returns whether it is a request.
-    fn check(&mut self, fields: &Fields<'_>) -> bool {
+    fn check(&mut self, fields: &Cells<'_>) -> bool {
         let ([_, _, method, path, status, ..], Some(format)) = (&fields[..], &self.format) else {
             return false;
         };

@@ -12,7 +12,7 @@ const CALLERS: u64 = 2000;
 /// Few callers send most of the requests, nights are quieter than days, and a few callers come in
 /// bursts.
 pub(crate) fn day() -> Vec<u8> {
-    let (mut lines, mut random, mut time) = (Vec::new(), Random(7), 0);
+    let (mut lines, mut random, mut time) = (Vec::new(), SplitMix64(7), 0);
     // The caller that comes in a burst, and its requests that are still to come.
     let mut burst = (0, 0);
     loop {
@@ -46,9 +46,9 @@ pub(crate) fn day() -> Vec<u8> {
 }
 
 /// SplitMix64, the same on every machine.
-struct Random(u64);
+struct SplitMix64(u64);
 
-impl Random {
+impl SplitMix64 {
     /// Returns a number below another one.
     fn below(&mut self, end: u64) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);

@@ -29,7 +29,7 @@ use crate::{
     Stop,
     access_log::{OWN, Rows},
     assumptions::Assumptions,
-    log::{self, Columns, columns_line, report_left_out, request},
+    log::{self, LogOptions, columns_line, report_left_out, request},
     out::{Format, in_file, table},
     parsers,
 };
@@ -47,7 +47,7 @@ use crate::{
 /// at once with the status of the log, requests that would wait for permits are counted as such and
 /// take none, and callers of gRPC need the column of their `content-type` as a `--field`.
 #[derive(clap::Args)]
-pub(crate) struct Arguments {
+pub(crate) struct ReplayArguments {
     /// The log
     ///
     /// `-` is the standard input, which is read once, so that no limit is verified.
@@ -111,7 +111,7 @@ pub(crate) struct Arguments {
     #[arg(long, value_parser = parsers::share, value_name = "SHARE")]
     share: Option<f64>,
     #[command(flatten)]
-    columns: Columns,
+    columns: LogOptions,
     #[command(flatten)]
     assumptions: Assumptions,
     /// Show callers by their keys, not by digests
@@ -124,7 +124,7 @@ pub(crate) struct Arguments {
     html: Option<PathBuf>,
 }
 
-pub(crate) fn run(arguments: &Arguments) -> Result<bool, Stop> {
+pub(crate) fn run(arguments: &ReplayArguments) -> Result<bool, Stop> {
     let (columns, assumptions) = (&arguments.columns, &arguments.assumptions);
     if let (Some(rules), Some(log)) = (&arguments.rules, &arguments.log) {
         let (share, format) = (arguments.share, &arguments.format);
@@ -144,7 +144,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<bool, Stop> {
 }
 
 /// Replays the log against limits.
-fn by_limits(arguments: &Arguments) -> Result<Report, Stop> {
+fn by_limits(arguments: &ReplayArguments) -> Result<Report, Stop> {
     let client = ClientIp::behind(&arguments.trusted);
     client.check()?;
     let mut rows = Rows::of([&*arguments.by]);

@@ -11,10 +11,10 @@ use super::{limits::Search, report::ASSUMED};
 use crate::{
     Stop,
     assumptions::{Assumptions, read_text, read_toml},
-    log::{Columns, columns_line},
+    log::{LogOptions, columns_line},
     needs::needs,
     out::{Field, Format, counted, objects, say, table},
-    stage::{Row, Stage},
+    stage::{RuleEffect, Stage},
 };
 
 /// The largest limit that is tried.
@@ -22,7 +22,7 @@ const MOST: u64 = 1 << 31;
 
 /// Sends a log through a file of rules, and prints what they do. Returns whether the answer is yes.
 pub(super) fn replay(
-    columns: &Columns,
+    columns: &LogOptions,
     [rules, log]: [&Path; 2],
     assumptions: &Assumptions,
     share: Option<f64>,
@@ -77,10 +77,10 @@ pub(super) fn replay(
 ///
 /// `file` reads the rules, and `rows` are their effect on the log.
 fn smallest(
-    columns: &Columns,
+    columns: &LogOptions,
     [rules, log]: [&Path; 2],
     file: &RulesFile,
-    rows: &[Row],
+    rows: &[RuleEffect],
     share: f64,
 ) -> Result<Vec<Vec<Field>>, Stop> {
     let text = &read_text(rules)?;
@@ -123,7 +123,9 @@ fn smallest(
         for (place, permits, stage) in stages {
             let (limit, effect) = (&mut limits[place], stage.end());
             let row = effect.rules.iter().find(|row| row.name == limit.name);
-            limit.search.found(permits, row.map_or(0, Row::touched));
+            limit
+                .search
+                .found(permits, row.map_or(0, RuleEffect::touched));
         }
     }
 }
@@ -138,7 +140,7 @@ struct OneLimit {
 }
 
 impl OneLimit {
-    fn of(row: &Row, text: &str, share: f64) -> Option<Self> {
+    fn of(row: &RuleEffect, text: &str, share: f64) -> Option<Self> {
         let file = DeTable::parse(text).ok()?.into_inner();
         let rule = file.get("rules")?.get_ref().get(&*row.name)?;
         let rate = rule.get_ref().get("rate")?;

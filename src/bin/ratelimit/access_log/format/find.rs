@@ -3,7 +3,10 @@
 use smallvec::SmallVec;
 
 use super::super::{Rows, kind::Kind, words::skip};
-use super::{Column, Format, Lack, Line, Place, Shape, is_name, layout, member, text_of, value_of};
+use super::{
+    Column, ColumnPart, Lack, LogFormat, Shape, SplitLine, is_name, layout, member, text_of,
+    value_of,
+};
 
 /// The usual names of columns in logs, after the name that finds all of them.
 const USUAL: [(&str, &str); 6] = [
@@ -43,7 +46,7 @@ const USUAL: [(&str, &str); 6] = [
 /// The characters of the columns that an error lists.
 const LONGEST_LIST: usize = 300;
 
-impl Format {
+impl LogFormat {
     /// Finds the format by a line, which may be a header: an error says what is missing, and of
     /// which kind it is.
     pub(in super::super) fn of(line: &str, wanted: &Rows) -> Result<Self, Lack> {
@@ -69,8 +72,8 @@ impl Format {
         format.columns = columns.collect::<Result<_, _>>()?;
         let parts = format.columns.iter().flatten().flat_map(|it| &it.parts);
         let last = parts.map(|part| match part {
-            Place::Number(number) => *number,
-            Place::Name(_) => usize::MAX - 1,
+            ColumnPart::Number(number) => *number,
+            ColumnPart::Name(_) => usize::MAX - 1,
         });
         format.words = last.max().unwrap_or(0) + 1;
         Ok(format)
@@ -79,7 +82,7 @@ impl Format {
 
 /// Finds the columns of a format in the line that shows it.
 struct Finder<'a> {
-    line: Line<'a>,
+    line: SplitLine<'a>,
     text: &'a str,
     wanted: &'a Rows,
     /// The names of the columns, or their numbers.
@@ -90,17 +93,17 @@ struct Finder<'a> {
 }
 
 impl<'a> Finder<'a> {
-    fn new(format: &Format, line: Line<'a>, text: &'a str, wanted: &'a Rows) -> Self {
+    fn new(format: &LogFormat, line: SplitLine<'a>, text: &'a str, wanted: &'a Rows) -> Self {
         let mut has_values = false;
         let names = match (&format.shape.header, &line) {
             (Some(names), _) => names.clone(),
-            (None, Line::Json(value)) => {
+            (None, SplitLine::Json(value)) => {
                 let names = value.as_object().into_iter().flatten();
                 // One is enough in JSON.
                 let names = names.map(|(name, _)| name.clone());
                 names.chain([String::new()]).collect()
             }
-            (None, Line::Words(words)) => {
+            (None, SplitLine::Words(words)) => {
                 let named = |word: &&&str| word.split_once('=').is_some_and(|(it, _)| is_name(it));
                 has_values = words.iter().filter(named).count() >= 3;
                 let known = layout(words, text).unwrap_or(&[]);
@@ -171,32 +174,32 @@ impl<'a> Finder<'a> {
         Some(Column { parts, word, place })
     }
 
-    fn one(&self, name: &str) -> Option<Place> {
+    fn one(&self, name: &str) -> Option<ColumnPart> {
         match &self.line {
-            Line::Json(value) => {
+            SplitLine::Json(value) => {
                 let value = member(value, name)?;
                 let is_text = value.is_null() || text_of(value).is_some();
-                is_text.then(|| Place::Name(name.to_owned()))
+                is_text.then(|| ColumnPart::Name(name.to_owned()))
             }
-            Line::Words(words) => {
+            SplitLine::Words(words) => {
                 let number = || name.parse::<usize>().ok()?.checked_sub(1);
                 let number = self.names.iter().position(|it| it == name).or_else(number);
                 if let Some(number) = number.filter(|it| *it < self.names.len()) {
-                    return Some(Place::Number(number));
+                    return Some(ColumnPart::Number(number));
                 }
                 let mut words = words.iter();
                 let is_named = self.has_values && words.any(|it| value_of(it, name).is_some());
-                is_named.then(|| Place::Name(name.to_owned()))
+                is_named.then(|| ColumnPart::Name(name.to_owned()))
             }
         }
     }
 
     /// Returns the name of a part of a column, or its number.
-    fn name_of(&self, part: &Place) -> String {
+    fn name_of(&self, part: &ColumnPart) -> String {
         match part {
-            Place::Name(name) => name.clone(),
-            Place::Number(number) if self.has_header => self.names[*number].clone(),
-            Place::Number(number) => (number + 1).to_string(),
+            ColumnPart::Name(name) => name.clone(),
+            ColumnPart::Number(number) if self.has_header => self.names[*number].clone(),
+            ColumnPart::Number(number) => (number + 1).to_string(),
         }
     }
 
@@ -222,12 +225,12 @@ impl<'a> Finder<'a> {
     /// Returns the text of an error for a column that a log lacks.
     fn lacks(&self, missing: &str) -> String {
         let format = match &self.line {
-            Line::Json(_) => "JSON",
-            Line::Words(_) if self.has_header => "the header of a CSV file",
-            Line::Words(words) if layout(words, self.text).is_some() => {
+            SplitLine::Json(_) => "JSON",
+            SplitLine::Words(_) if self.has_header => "the header of a CSV file",
+            SplitLine::Words(words) if layout(words, self.text).is_some() => {
                 "the common or combined format"
             }
-            Line::Words(_) => "words without names",
+            SplitLine::Words(_) => "words without names",
         };
         // They are the log's, so they may hold anything.
         let has = self.names.iter().filter(|name| !name.is_empty());

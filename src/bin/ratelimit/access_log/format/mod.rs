@@ -34,11 +34,11 @@ pub(super) const FIELDS: &str = "#Fields:";
 pub(super) type Lack = (Kind, String);
 
 /// The texts of a line, by column.
-pub(super) type Fields<'a> = SmallVec<[Option<Cow<'a, str>>; 8]>;
+pub(super) type Cells<'a> = SmallVec<[Option<Cow<'a, str>>; 8]>;
 
 /// The place of one word or member of a line.
 #[derive(Clone, Debug)]
-enum Place {
+enum ColumnPart {
     Number(usize),
     /// In JSON, or before an equals sign.
     Name(String),
@@ -48,7 +48,7 @@ enum Place {
 #[derive(Clone, Debug)]
 pub(super) struct Column {
     /// More than one for a time whose parts stand in several.
-    parts: SmallVec<[Place; 1]>,
+    parts: SmallVec<[ColumnPart; 1]>,
     /// The word of a request line that it is: 0 is the method, 1 the path.
     pub(super) word: Option<usize>,
     /// Its name or its number, as an option takes it.
@@ -60,14 +60,14 @@ pub(super) struct Column {
     clippy::large_enum_variant,
     reason = "a line is read and dropped in place"
 )]
-enum Line<'a> {
+enum SplitLine<'a> {
     Json(Value),
     Words(SmallVec<[&'a str; 16]>),
 }
 
 /// The format of a log, with the columns in it.
 #[derive(Debug)]
-pub(super) struct Format {
+pub(super) struct LogFormat {
     shape: Shape,
     skip: usize,
     /// `None` for one that the log lacks.
@@ -76,7 +76,7 @@ pub(super) struct Format {
     words: usize,
 }
 
-impl Format {
+impl LogFormat {
     /// Returns whether the line that it was found by is no request.
     pub(super) fn has_header(&self) -> bool {
         self.shape.header.is_some()
@@ -88,9 +88,9 @@ impl Format {
     }
 
     /// Reads a line; `None` if it is not of this format.
-    pub(super) fn read<'a>(&self, line: &'a str) -> Option<Fields<'a>> {
+    pub(super) fn read<'a>(&self, line: &'a str) -> Option<Cells<'a>> {
         let line = self.shape.line(skip(line, self.skip), self.words).ok()?;
-        if let Line::Words(words) = &line
+        if let SplitLine::Words(words) = &line
             && words.len() < self.words
             && self.words < usize::MAX
         {
@@ -125,14 +125,16 @@ impl Shape {
     }
 
     /// Takes a line apart, up to so many words.
-    fn line<'a>(&self, line: &'a str, words: usize) -> serde_json::Result<Line<'a>> {
+    fn line<'a>(&self, line: &'a str, words: usize) -> serde_json::Result<SplitLine<'a>> {
         let between = match self.between {
-            None => return serde_json::from_str(line).map(Line::Json),
+            None => return serde_json::from_str(line).map(SplitLine::Json),
             // A header of the W3C may have blanks where the lines have tabs.
             Some(b' ') if self.header.is_some() && line.contains('\t') => b'\t',
             Some(between) => between,
         };
-        Ok(Line::Words(Words::of(line, between).take(words).collect()))
+        Ok(SplitLine::Words(
+            Words::of(line, between).take(words).collect(),
+        ))
     }
 }
 
@@ -194,7 +196,7 @@ impl Column {
     }
 
     /// Returns its text in a line.
-    fn text<'a>(&self, line: &Line<'a>) -> Option<Cow<'a, str>> {
+    fn text<'a>(&self, line: &SplitLine<'a>) -> Option<Cow<'a, str>> {
         let mut text = None;
         for part in &self.parts {
             let next = line.get(part)?;
@@ -211,18 +213,20 @@ impl Column {
     }
 }
 
-impl<'a> Line<'a> {
-    fn get(&self, place: &Place) -> Option<Cow<'a, str>> {
+impl<'a> SplitLine<'a> {
+    fn get(&self, place: &ColumnPart) -> Option<Cow<'a, str>> {
         match (self, place) {
-            (Self::Json(value), Place::Name(name)) => text_of(member(value, name)?).map(Cow::Owned),
-            (Self::Words(words), Place::Number(number)) => {
+            (Self::Json(value), ColumnPart::Name(name)) => {
+                text_of(member(value, name)?).map(Cow::Owned)
+            }
+            (Self::Words(words), ColumnPart::Number(number)) => {
                 words.get(*number).map(|word| Cow::Borrowed(*word))
             }
-            (Self::Words(words), Place::Name(name)) => {
+            (Self::Words(words), ColumnPart::Name(name)) => {
                 let mut values = words.iter().filter_map(|word| value_of(word, name));
                 values.next().map(Cow::Borrowed)
             }
-            (Self::Json(_), Place::Number(_)) => None,
+            (Self::Json(_), ColumnPart::Number(_)) => None,
         }
     }
 }

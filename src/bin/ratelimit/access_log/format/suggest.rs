@@ -7,10 +7,10 @@ use serde_json::Value;
 use super::super::{
     Rows,
     address::ip_of,
-    kind::{KINDS, Kind, Tally, says_nothing},
+    kind::{ColumnTally, KINDS, Kind, says_nothing},
     words::{Words, skip},
 };
-use super::{Format, Line, Shape, is_name, layout, text_of};
+use super::{LogFormat, Shape, SplitLine, is_name, layout, text_of};
 
 /// The words before a line that may be a prefix, at most.
 const LONGEST_PREFIX: usize = 12;
@@ -36,7 +36,7 @@ pub(in super::super) fn rival(sample: &[&str], wanted: &Rows) -> Option<String> 
     let columns = Columns::of_sample(sample, wanted);
     let format = sample
         .iter()
-        .find_map(|line| Format::of(line, wanted).ok())?;
+        .find_map(|line| LogFormat::of(line, wanted).ok())?;
     let at = wanted.columns.iter().position(|(it, _)| it == "ip")?;
     let place = &format.columns.get(at)?.as_ref()?.place;
     let count = |name: &str| {
@@ -78,12 +78,12 @@ fn is_whole(line: &str) -> bool {
 struct Columns {
     lines: u64,
     places: BTreeMap<String, usize>,
-    found: Vec<Found>,
+    found: Vec<FoundColumn>,
 }
 
-struct Found {
+struct FoundColumn {
     name: String,
-    held: [Tally; KINDS.len()],
+    held: [ColumnTally; KINDS.len()],
     different: HashSet<String>,
 }
 
@@ -105,8 +105,8 @@ impl Columns {
     fn add(&mut self, line: &str, shape: &Shape) {
         let mut cells = Vec::new();
         match shape.line(line, usize::MAX) {
-            Ok(Line::Json(value)) => members(&value, "", &mut cells),
-            Ok(Line::Words(all)) => words(&all, shape.header.as_deref(), &mut cells),
+            Ok(SplitLine::Json(value)) => members(&value, "", &mut cells),
+            Ok(SplitLine::Words(all)) => words(&all, shape.header.as_deref(), &mut cells),
             Err(_) => return,
         }
         self.lines += 1;
@@ -114,9 +114,9 @@ impl Columns {
             let next = self.found.len();
             let place = *self.places.entry(name.clone()).or_insert(next);
             if place == next {
-                self.found.push(Found {
+                self.found.push(FoundColumn {
                     name,
-                    held: KINDS.map(|(_, name, _)| Tally::of(name)),
+                    held: KINDS.map(|(_, name, _)| ColumnTally::of(name)),
                     different: HashSet::new(),
                 });
             }
@@ -131,7 +131,7 @@ impl Columns {
 
     /// Returns the columns that nearly always hold this kind, the best one first.
     fn of(&self, kind: Kind) -> Vec<&str> {
-        let is_good = |found: &&Found| {
+        let is_good = |found: &&FoundColumn| {
             let mut held = found.held.iter();
             // Proxies say nothing of clients that came by another way.
             held.any(|it| it.kind == kind && it.is_good() && it.said * 2 > self.lines)

@@ -14,11 +14,11 @@ fn columns(names: &[&str]) -> Rows {
 
 /// Reads the column of a line that shows its format.
 fn read(line: &str, by: &str) -> Option<String> {
-    let format = Format::of(line, &columns(&["time", by])).unwrap();
+    let format = LogFormat::of(line, &columns(&["time", by])).unwrap();
     text(&format.read(line)?)
 }
 
-fn text(fields: &Fields<'_>) -> Option<String> {
+fn text(fields: &Cells<'_>) -> Option<String> {
     fields[1].as_deref().map(str::to_owned)
 }
 
@@ -38,14 +38,14 @@ fn every_column_of_a_combined_line_can_be_counted_by() {
     ] {
         assert_eq!(read(COMBINED, by).as_deref(), Some(caller), "{by}");
     }
-    let format = Format::of(COMBINED, &columns(&["time", "10"])).unwrap();
+    let format = LogFormat::of(COMBINED, &columns(&["time", "10"])).unwrap();
     assert_eq!(
         format.read(&COMBINED[..60]),
         None,
         "its last column is cut off"
     );
     for missing in ["tenant", "11"] {
-        let error = Format::of(COMBINED, &columns(&["time", missing]))
+        let error = LogFormat::of(COMBINED, &columns(&["time", missing]))
             .unwrap_err()
             .1;
         assert!(error.contains(&format!("{missing:?}")), "{error}");
@@ -73,16 +73,16 @@ fn json_has_names_also_inside_of_others() {
         (r#"{"ts":1771211336,"user.id":"x"}"#, "user.id", "x"),
     ] {
         assert_eq!(read(line, by).as_deref(), Some(caller), "{line}");
-        let format = Format::of(line, &columns(&["time", by])).unwrap();
+        let format = LogFormat::of(line, &columns(&["time", by])).unwrap();
         let empty = format.read("{}").unwrap();
         assert!(empty.iter().all(Option::is_none), "{empty:?}");
         assert_eq!(format.read(r#"{"ts":"#), None);
     }
-    let error = Format::of(r#"{"level":"info"}"#, &columns(&["ip"]))
+    let error = LogFormat::of(r#"{"level":"info"}"#, &columns(&["ip"]))
         .unwrap_err()
         .1;
     assert!(error.contains("\"ip\": it has level"), "{error}");
-    let error = Format::of("{\"\\u001b[2J\":1}", &columns(&["ip"]))
+    let error = LogFormat::of("{\"\\u001b[2J\":1}", &columns(&["ip"]))
         .unwrap_err()
         .1;
     assert!(error.ends_with("it has \\u{1b}[2J"), "{error}");
@@ -104,18 +104,18 @@ fn a_request_line_has_a_method_and_a_path() {
         (caddy, [Some("GET"), Some("/"), Some("h"), None]),
         (absent, [Some("-"), None, None, Some("400")]),
     ] {
-        let fields = Format::of(line, &columns).unwrap().read(line).unwrap();
+        let fields = LogFormat::of(line, &columns).unwrap().read(line).unwrap();
         let fields: Vec<_> = fields.iter().map(Option::as_deref).collect();
         assert_eq!(fields, expected, "{line}");
     }
-    let short = Format::of("192.0.2.7 [1771211336.0] x", &columns).unwrap();
+    let short = LogFormat::of("192.0.2.7 [1771211336.0] x", &columns).unwrap();
     assert!(short.columns.iter().all(Option::is_none));
 }
 
 #[test]
 fn csv_has_named_columns() {
     let header = r#"status,time,"client_ip",path"#;
-    let format = Format::of(header, &columns(&["time", "ip"])).unwrap();
+    let format = LogFormat::of(header, &columns(&["time", "ip"])).unwrap();
     assert!(format.has_header());
     for (line, caller) in [
         ("200,1771211336,a,/", Some("a")),
@@ -129,7 +129,7 @@ fn csv_has_named_columns() {
     }
     for header in ["time,path", "what is this", ""] {
         assert!(
-            Format::of(header, &columns(&["time", "ip"])).is_err(),
+            LogFormat::of(header, &columns(&["time", "ip"])).is_err(),
             "{header}"
         );
     }

@@ -22,8 +22,8 @@ use tower_ratelimit::command::Meter;
 
 use self::{
     callers::Callers,
-    pass::{Pass, Run},
-    smallest::{Bounds, Smallest},
+    pass::{LogPass, Run},
+    smallest::{LimitBounds, Smallest},
 };
 pub(crate) use self::{
     pass::Way,
@@ -72,7 +72,7 @@ impl Replay {
             let (mut callers, mut pass) = (Callers::default(), None);
             let keep = |fields: &[Option<Cow<'_, str>>]| callers.number(caller(fields).as_deref());
             let decide = |resolution, time, caller| {
-                let begin = || Pass::new(&limits(resolution), verifies);
+                let begin = || LogPass::new(&limits(resolution), verifies);
                 if let Ok(pass) = pass.get_or_insert_with(begin) {
                     pass.request(time, caller);
                 }
@@ -122,10 +122,10 @@ impl Replay {
     }
 
     /// Returns the bounds of each limit where times are so far apart.
-    fn bounds(&self, resolution: Duration) -> impl Iterator<Item = Bounds> {
+    fn bounds(&self, resolution: Duration) -> impl Iterator<Item = LimitBounds> {
         let whole = !self.rows.has_durations();
         let limits = self.limits.iter();
-        limits.map(move |(by, limit)| Bounds::of(*by, limit.interval(), resolution, whole))
+        limits.map(move |(by, limit)| LimitBounds::of(*by, limit.interval(), resolution, whole))
     }
 
     /// Returns the limits that bound the figures of each limit.
@@ -138,7 +138,7 @@ impl Replay {
         &self,
         read: RowsRead,
         callers: &Callers,
-        pass: &Pass,
+        pass: &LogPass,
         smallest: Vec<SmallestLimit>,
     ) -> Report {
         let ends = self.ends(read.resolution);
@@ -180,7 +180,7 @@ impl Replay {
     }
 
     /// Returns the callers with the most requests in the interval of the first limit.
-    fn busiest(&self, read: &RowsRead, callers: &Callers, pass: &Pass) -> Vec<Busiest> {
+    fn busiest(&self, read: &RowsRead, callers: &Callers, pass: &LogPass) -> Vec<Busiest> {
         let ends = self.ends(read.resolution).next().unwrap_or_default();
         let [least, all] = ends.map(|it| it.map_or(&[][..], |(_, limit)| pass.peaks_of(&limit)));
         let mut most: Vec<_> = all.iter().zip(0u32..).collect();

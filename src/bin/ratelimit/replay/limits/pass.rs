@@ -43,7 +43,7 @@ struct Active {
 
 /// All runs of one pass over a log.
 #[derive(Default)]
-pub(super) struct Pass {
+pub(super) struct LogPass {
     pub(super) runs: Vec<Run>,
     /// The longest interval that requests are counted in; zero in a pass that verifies.
     longest: i64,
@@ -58,7 +58,7 @@ pub(super) struct Pass {
     pub(super) moments: Moments,
 }
 
-impl Pass {
+impl LogPass {
     /// As many runs as a caller has bits for them.
     pub(super) const MOST_RUNS: usize = 64;
 

@@ -1,11 +1,11 @@
-//! The smallest limits, between bounds where times are coarse: [`Bounds`], [`Smallest`].
+//! The smallest limits, between bounds where times are coarse: [`LimitBounds`], [`Smallest`].
 
 use std::time::Duration;
 
 use tower_ratelimit::{Algorithm, Limit};
 
 use super::{
-    pass::{Pass, Way},
+    pass::{LogPass, Way},
     search::Search,
 };
 
@@ -17,7 +17,7 @@ use super::{
 /// and one with an interval a step longer no less. The other algorithms grant at most twice their
 /// permits in an interval, and at least as many as a sliding log of their permits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Bounds {
+pub(super) struct LimitBounds {
     pub(super) algorithm: Algorithm,
     pub(super) interval: Duration,
     /// The resolution of the log, if that is coarse.
@@ -26,7 +26,7 @@ pub(super) struct Bounds {
     whole: bool,
 }
 
-impl Bounds {
+impl LimitBounds {
     pub(super) fn of(
         algorithm: Algorithm,
         interval: Duration,
@@ -74,7 +74,7 @@ fn millis(time: Duration, micros: u64) -> Duration {
 /// The search for one end of a smallest limit: that of the bound that refuses the least, or the
 /// most.
 pub(super) struct Smallest {
-    pub(super) bounds: Bounds,
+    pub(super) bounds: LimitBounds,
     end: usize,
     /// The peaks of all callers, sorted.
     pub(super) peaks: Vec<u32>,
@@ -83,7 +83,13 @@ pub(super) struct Smallest {
 
 impl Smallest {
     /// Begins with what was counted for a limit of so many permits.
-    pub(super) fn new(bounds: Bounds, end: usize, permits: u64, pass: &Pass, share: f64) -> Self {
+    pub(super) fn new(
+        bounds: LimitBounds,
+        end: usize,
+        permits: u64,
+        pass: &LogPass,
+        share: f64,
+    ) -> Self {
         let mut smallest = Self {
             bounds,
             end,
@@ -124,7 +130,7 @@ impl Smallest {
     }
 
     /// Takes what the runs of [`tried`](Self::tried) have found.
-    pub(super) fn found(&mut self, pass: &Pass) {
+    pub(super) fn found(&mut self, pass: &LogPass) {
         for (permits, limit) in self.tried().collect::<Vec<_>>() {
             // One that had no place has its turn in the next reading.
             if let Some(place) = pass.place(&limit) {
@@ -184,7 +190,7 @@ mod tests {
             (Gcra, 10_000, true, Some((10, 9001)), (5, 11_001)),
         ] {
             let second = Duration::from_secs(1);
-            let bounds = Bounds::of(algorithm, Duration::from_millis(interval), second, whole);
+            let bounds = LimitBounds::of(algorithm, Duration::from_millis(interval), second, whole);
             let by = if interval < 20_000 {
                 SlidingLog
             } else {
