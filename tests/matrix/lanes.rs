@@ -218,10 +218,12 @@ impl Limiter {
 
     /// Returns what counts the grants: a log, or the state of a calendar.
     pub fn log(&self) -> String {
-        match self.is_own() {
-            true if self.is_calendar() => calendar_key(&self.name),
-            true => state_key(&self.name),
-            false => companion(&self.name, "permits"),
+        if !self.is_own() {
+            companion(&self.name, "permits")
+        } else if self.is_calendar() {
+            calendar_key(&self.name)
+        } else {
+            state_key(&self.name)
         }
     }
 

@@ -174,10 +174,12 @@ impl Look<'_> {
             }
         }
         // What has no state may still have a ban.
-        let formats = match report.is_own {
-            true => &[true][..],
-            false if is_redissons => &[false],
-            false => &[false, true],
+        let formats: &[bool] = if report.is_own {
+            &[true]
+        } else if is_redissons {
+            &[false]
+        } else {
+            &[false, true]
         };
         let mut until = 0;
         for &is_own in formats {

@@ -128,10 +128,12 @@ impl Stage {
             }
             took.push(takes);
         }
-        match is_allowed {
-            true => assert!(may, "{demand:?} is granted"),
-            false if is_ahead => assert!(!must || !others_are_granted, "nothing is fetched"),
-            false => assert!(!must || said.is_vague, "{demand:?} is refused"),
+        if is_allowed {
+            assert!(may, "{demand:?} is granted");
+        } else if is_ahead {
+            assert!(!must || !others_are_granted, "nothing is fetched");
+        } else {
+            assert!(!must || said.is_vague, "{demand:?} is refused");
         }
         self.take(question, demand, answers, (said.now, &took));
         if self.has_one_limit() && !said.is_vague && (is_allowed || !is_ahead) {

@@ -114,12 +114,16 @@ impl Shape {
     /// Returns that of a line, which may be a header.
     fn of(line: &str) -> Self {
         let header = header(line);
-        let between = match line.starts_with('{') {
-            true => None,
-            false if line.starts_with(FIELDS) => Some(b' '),
-            false if line.contains('\t') => Some(b'\t'),
-            false if header.is_some() => Some(b','),
-            false => Some(b' '),
+        let between = if line.starts_with('{') {
+            None
+        } else if line.starts_with(FIELDS) {
+            Some(b' ')
+        } else if line.contains('\t') {
+            Some(b'\t')
+        } else if header.is_some() {
+            Some(b',')
+        } else {
+            Some(b' ')
         };
         Self { between, header }
     }
