@@ -28,11 +28,11 @@ const NAMED: usize = 8;
 pub(crate) struct Summary {
     every: Duration,
     rules: Mutex<Vec<(String, Arc<Tally>)>>,
-    calls: Mutex<Calls>,
+    calls: Mutex<CallStats>,
 }
 
 #[derive(Debug)]
-struct Calls {
+struct CallStats {
     since: Instant,
     durations: Durations,
     failed: u64,
@@ -43,7 +43,7 @@ impl Summary {
         Self {
             every,
             rules: Mutex::default(),
-            calls: Mutex::new(Calls::new(moment())),
+            calls: Mutex::new(CallStats::new(moment())),
         }
     }
 
@@ -55,7 +55,7 @@ impl Summary {
 
     /// Returns the line for what happened since the last one; `None` if nothing was refused and
     /// nothing failed.
-    fn line(&self, calls: &Calls, lasted: Duration) -> Option<String> {
+    fn line(&self, calls: &CallStats, lasted: Duration) -> Option<String> {
         let mut rules = lock(&self.rules);
         let mut sums: Vec<_> = rules
             .iter()
@@ -115,7 +115,7 @@ impl Observer for Summary {
         if lasted < self.every {
             return;
         }
-        let calls_before = mem::replace(&mut *calls, Calls::new(now));
+        let calls_before = mem::replace(&mut *calls, CallStats::new(now));
         drop(calls);
         if let Some(line) = self.line(&calls_before, lasted) {
             notice!("{line}");
@@ -123,7 +123,7 @@ impl Observer for Summary {
     }
 }
 
-impl Calls {
+impl CallStats {
     fn new(since: Instant) -> Self {
         Self {
             since,
@@ -181,7 +181,7 @@ mod tests {
         for (name, observed) in [("login", &login), ("api", &api), ("gone", &gone)] {
             observed.tally.get_or_init(|| summary.tally(name));
         }
-        let mut calls = Calls::new(moment());
+        let mut calls = CallStats::new(moment());
         let minute = Duration::from_secs(60);
         let tally = |observed: &ObservedRule| Arc::clone(observed.tally.get().unwrap());
         tally(&api).add(&rule(&api, RuleResult::Taken, 1));
@@ -205,7 +205,7 @@ mod tests {
         );
         // The next line counts from zero, and forgets rules that a reload has replaced.
         drop(gone);
-        assert_eq!(summary.line(&Calls::new(moment()), minute), None);
+        assert_eq!(summary.line(&CallStats::new(moment()), minute), None);
         assert_eq!(lock(&summary.rules).len(), 2);
     }
 

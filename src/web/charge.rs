@@ -92,7 +92,7 @@ pub(crate) struct Earlier<'a> {
 
 /// The layer that has let a request pass.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Pass {
+pub(crate) enum PassedBy {
     SameLayer,
     OtherLayer,
 }
@@ -110,13 +110,13 @@ impl<'a> Earlier<'a> {
         })
     }
 
-    fn open(self) -> impl Iterator<Item = (Pass, &'a Grant)> {
+    fn open(self) -> impl Iterator<Item = (PassedBy, &'a Grant)> {
         self.innermost.layers().filter_map(move |grant| {
             let (layer, store) = grant.given_by()?;
             let pass = if layer == self.layer {
-                Pass::SameLayer
+                PassedBy::SameLayer
             } else {
-                Pass::OtherLayer
+                PassedBy::OtherLayer
             };
             (store == self.store).then_some((pass, grant))
         })
@@ -124,7 +124,7 @@ impl<'a> Earlier<'a> {
 
     fn of_this_layer(&self) -> impl Iterator<Item = &'a Grant> {
         let open = self.open();
-        open.filter_map(|(pass, grant)| (pass == Pass::SameLayer).then_some(grant))
+        open.filter_map(|(pass, grant)| (pass == PassedBy::SameLayer).then_some(grant))
     }
 
     /// Returns whether the layer has let the request pass.
@@ -142,9 +142,9 @@ impl<'a> Earlier<'a> {
     }
 
     /// Returns which layer has made the same charge, if one has.
-    pub(crate) fn charged_by(&self, again: &Charge) -> Option<Pass> {
+    pub(crate) fn charged_by(&self, again: &Charge) -> Option<PassedBy> {
         let rule = again.of();
-        let has_charged = |pass: Pass, grant: &Grant| {
+        let has_charged = |pass: PassedBy, grant: &Grant| {
             // The cost must be the same here. That of another layer must not depend on the request.
             let is_same = |of: &CompiledLimit, permits: u32| {
                 let fixed = of.fixed_cost.and(rule.fixed_cost).is_some();
@@ -156,13 +156,13 @@ impl<'a> Earlier<'a> {
                 of.name == rule.name
                     && permits == again.permits
                     && match pass {
-                        Pass::SameLayer => stays,
-                        Pass::OtherLayer => fixed,
+                        PassedBy::SameLayer => stays,
+                        PassedBy::OtherLayer => fixed,
                     }
             };
             // A shadow rule without room has taken nothing.
             let is_tried = |it: &Charge| it.shadow && !it.took() && it.of().name == rule.name;
-            let same_layer = pass == Pass::SameLayer && again.shadow;
+            let same_layer = pass == PassedBy::SameLayer && again.shadow;
             grant.charges().iter().any(|it| {
                 if it.took() {
                     it.limiter.is_same(&again.limiter) && it.is_of(is_same)

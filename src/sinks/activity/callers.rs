@@ -15,10 +15,10 @@ const LONGEST_KEY: usize = 160;
 /// So a number is never too low, and too high by at most its error. That is at most a 64th of all
 /// refusals: a caller with a larger part of them is always among those that are followed.
 #[derive(Debug, Default)]
-pub(super) struct TopCallers(Vec<Caller>);
+pub(super) struct TopCallers(Vec<RefusedCaller>);
 
 #[derive(Clone, Debug, Serialize)]
-pub(super) struct Caller {
+pub(super) struct RefusedCaller {
     rule: Option<Arc<str>>,
     #[serde(skip)]
     key_hash: u64,
@@ -41,7 +41,7 @@ impl TopCallers {
         refusals: u64,
         now: u64,
     ) {
-        let is_it = |it: &&mut Caller| it.key_hash == key_hash && it.rule.as_ref() == rule;
+        let is_it = |it: &&mut RefusedCaller| it.key_hash == key_hash && it.rule.as_ref() == rule;
         if let Some(known) = self.0.iter_mut().find(is_it) {
             known.refused += refusals;
             known.last = now;
@@ -53,7 +53,7 @@ impl TopCallers {
             let fewest = (0..self.0.len()).min_by_key(|at| self.0.get(*at).map(|it| it.refused));
             self.0.swap_remove(fewest.unwrap_or_default()).refused
         };
-        self.0.push(Caller {
+        self.0.push(RefusedCaller {
             rule: rule.cloned(),
             key_hash,
             caller: format!("{key_hash:016x}"),
@@ -65,7 +65,7 @@ impl TopCallers {
     }
 
     /// Returns those with the most refusals.
-    pub(super) fn top(&self, most: usize) -> Vec<Caller> {
+    pub(super) fn top(&self, most: usize) -> Vec<RefusedCaller> {
         let mut all = self.0.clone();
         all.sort_by_key(|caller| std::cmp::Reverse(caller.refused));
         all.truncate(most);

@@ -19,13 +19,13 @@ const SECONDS: u64 = 10;
 #[derive(Debug, Default)]
 pub(super) struct RecentCalls {
     /// The oldest first. Empty until there was a call: without a server there is none.
-    seconds: VecDeque<Calls>,
+    seconds: VecDeque<CallSums>,
     /// The time since which no call was answered, in milliseconds since 1970.
     unanswered_since: Option<u64>,
 }
 
 #[derive(Debug, Default)]
-struct Calls {
+struct CallSums {
     second: u64,
     durations: Durations,
     calls: u64,
@@ -35,7 +35,7 @@ struct Calls {
     callers: u64,
 }
 
-impl Calls {
+impl CallSums {
     fn add(&mut self, other: &Self) {
         self.durations.add_all(&other.durations);
         self.calls += other.calls;
@@ -57,9 +57,9 @@ impl RecentCalls {
             _ => self.unanswered_since = None,
         }
         if self.seconds.back().is_none_or(|last| last.second < second) {
-            self.seconds.push_back(Calls {
+            self.seconds.push_back(CallSums {
                 second,
-                ..Calls::default()
+                ..CallSums::default()
             });
             self.seconds.retain(|it| it.second + SECONDS > second);
         }
@@ -80,8 +80,8 @@ impl RecentCalls {
         if self.seconds.is_empty() {
             return Value::Null;
         }
-        let mut sum = Calls::default();
-        let is_recent = |it: &&Calls| it.second + SECONDS > second;
+        let mut sum = CallSums::default();
+        let is_recent = |it: &&CallSums| it.second + SECONDS > second;
         let recent = self.seconds.iter().filter(is_recent);
         recent.for_each(|calls| sum.add(calls));
         let millis = |time: Option<Duration>| time.map(|it| it.as_secs_f64() * 1e3);

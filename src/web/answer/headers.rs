@@ -143,7 +143,7 @@ impl ShownLimit<'_> {
 }
 
 /// The parts of a decision that the fields report.
-struct Report<'a> {
+struct ReportedLimits<'a> {
     limits: &'a [Charge],
     /// The first that is shown.
     tightest: ShownLimit<'a>,
@@ -200,7 +200,7 @@ impl Fields {
         let Some(tightest) = first_shown(limits) else {
             return;
         };
-        let report = Report {
+        let report = ReportedLimits {
             limits,
             tightest,
             kind,
@@ -228,7 +228,7 @@ impl Fields {
     }
 }
 
-impl Report<'_> {
+impl ReportedLimits<'_> {
     /// Returns the seconds until all permits of `limit` are free or, if it refused, until it has
     /// room.
     fn reset(&self, limit: ShownLimit<'_>) -> Option<u64> {

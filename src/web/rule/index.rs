@@ -29,13 +29,13 @@ const ROOT: usize = 0;
 
 /// The entries of a request: the first that matches for each reading of its path, `None` where none
 /// does. Each is there once.
-pub(crate) struct Found {
+pub(crate) struct MatchedEntries {
     /// By the path as it was sent. Most requests have no other.
     pub(super) first: Option<usize>,
     pub(super) more: Vec<Option<usize>>,
 }
 
-impl Found {
+impl MatchedEntries {
     pub(super) fn iter(&self) -> impl Iterator<Item = Option<usize>> {
         iter::once(self.first).chain(self.more.iter().copied())
     }
@@ -50,7 +50,7 @@ impl Found {
 /// The patterns of a table in order, with a tree and a map to find them.
 pub(crate) struct Index {
     patterns: Vec<Pattern>,
-    nodes: Vec<Node>,
+    nodes: Vec<RouteNode>,
     /// By the text in [`PathPattern::Grpc`].
     grpc: HashMap<String, Entries>,
     /// Patterns without a path, which are tried one by one.
@@ -63,7 +63,7 @@ pub(crate) struct Index {
 
 /// The common beginning of routes, up to one of their slashes.
 #[derive(Default)]
-struct Node {
+struct RouteNode {
     texts: HashMap<String, usize>,
     one: Option<usize>,
     /// Entries whose routes end before this slash.
@@ -123,7 +123,7 @@ impl Index {
     fn empty() -> Self {
         Self {
             patterns: Vec::new(),
-            nodes: vec![Node::default()],
+            nodes: vec![RouteNode::default()],
             grpc: HashMap::new(),
             others: Vec::new(),
             longest: 0,
@@ -132,20 +132,20 @@ impl Index {
     }
 
     /// Returns the entries of a request.
-    pub(super) fn find(&self, parts: &Parts) -> Found {
+    pub(super) fn find(&self, parts: &Parts) -> MatchedEntries {
         let mut search = self.search(parts);
         let more = Vec::new();
         // Most tables of a few rules have no paths at all.
         if self.others.len() == self.patterns.len() {
             let first = search.or_other();
-            return Found { first, more };
+            return MatchedEntries { first, more };
         }
         let (template, path) = (template(&parts.extensions), full_path(parts));
         search.template(template, path);
         search.path(path);
         search.grpc(parts.uri.path());
         let first = search.or_other();
-        let mut found = Found { first, more };
+        let mut found = MatchedEntries { first, more };
         let has_end = self.has_slash || (path.len() > 1 && path.ends_with('/'));
         let is_plain = is_plain(path);
         if !is_plain || has_end || !self.grpc.is_empty() {
@@ -171,7 +171,7 @@ impl Index {
         parts: &Parts,
         template: Option<&str>,
         (path, is_plain): (&str, bool),
-        found: &mut Found,
+        found: &mut MatchedEntries,
     ) {
         // The route that serves the request is certain, and so is the entry that names it.
         if !is_plain && let Some(entry) = self.search(parts).template(template, path).hit() {
@@ -216,8 +216,8 @@ impl Index {
         }
     }
 
-    fn search<'a>(&'a self, parts: &'a Parts) -> Search<'a> {
-        Search {
+    fn search<'a>(&'a self, parts: &'a Parts) -> EntrySearch<'a> {
+        EntrySearch {
             index: self,
             parts,
             found: self.patterns.len(),
@@ -261,7 +261,7 @@ impl Index {
                 }
             };
             if at == new {
-                self.nodes.push(Node::default());
+                self.nodes.push(RouteNode::default());
             }
         }
         &mut self.nodes[at].ends
@@ -309,7 +309,7 @@ impl Index {
 }
 
 /// The search for one request.
-struct Search<'a> {
+struct EntrySearch<'a> {
     index: &'a Index,
     parts: &'a Parts,
     /// The first entry known to match; the number of entries if there is none.
@@ -321,7 +321,7 @@ struct Search<'a> {
     steps: usize,
 }
 
-impl<'a> Search<'a> {
+impl<'a> EntrySearch<'a> {
     /// Returns the entry that was found, or before it one without a path.
     fn hit(&mut self) -> Option<usize> {
         let is_hit = self.found < self.index.patterns.len();
@@ -439,7 +439,7 @@ impl<'a> Search<'a> {
         }
     }
 
-    fn node(&mut self, at: usize) -> &'a Node {
+    fn node(&mut self, at: usize) -> &'a RouteNode {
         self.step();
         &self.index.nodes[at]
     }

@@ -60,7 +60,7 @@ use crate::{
 #[derive(Clone, Default)]
 #[must_use = "rules do nothing until a layer has them"]
 pub struct Rules {
-    pub(crate) entries: Vec<Entry>,
+    pub(crate) entries: Vec<TableEntry>,
     pub(crate) otherwise: Vec<Rule>,
     /// The error if a call has replaced rules that were there before.
     pub(super) replaced: Option<ConfigError>,
@@ -71,7 +71,7 @@ pub struct Rules {
 
 /// An entry of the table: the rules of the requests that match a pattern.
 #[derive(Clone)]
-pub(crate) struct Entry {
+pub(crate) struct TableEntry {
     /// The pattern as it was written, or its place in a file.
     pub(super) text: String,
     pattern: Result<Pattern, ConfigError>,
@@ -130,7 +130,7 @@ impl Rules {
         rules: impl IntoRules,
     ) -> Self {
         let (text, rules) = (text.to_owned(), rules.into_rules());
-        self.entries.push(Entry {
+        self.entries.push(TableEntry {
             text,
             pattern,
             rules,

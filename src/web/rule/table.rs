@@ -10,7 +10,7 @@ use http::request::Parts;
 use super::{
     Plan, Rule,
     compiled::{CompiledRule, Defaults, FoundKey},
-    index::{Found, Index},
+    index::{Index, MatchedEntries},
     list::Lists,
     pattern::rewritten,
     rules::Rules,
@@ -31,7 +31,7 @@ use crate::{
     },
     web::{
         answer::Fields,
-        charge::{Earlier, Pass},
+        charge::{Earlier, PassedBy},
     },
 };
 
@@ -201,7 +201,7 @@ impl CompiledRules {
 
     /// Records which entries a request has matched. Warns of the entries without a match when that
     /// were enough requests.
-    fn record(&self, found: &Found) {
+    fn record(&self, found: &MatchedEntries) {
         for entry in found.iter().flatten().filter_map(|at| self.entries.get(at)) {
             entry.matched.store(true, Relaxed);
         }
@@ -247,7 +247,7 @@ impl CompiledRules {
 
     /// Returns the entries of a request by the path that was sent and, on one that was rewritten,
     /// by the present one.
-    fn entries_of(&self, parts: &Parts, rewritten: Option<&Parts>, again: bool) -> Found {
+    fn entries_of(&self, parts: &Parts, rewritten: Option<&Parts>, again: bool) -> MatchedEntries {
         let mut found = self.met_by(parts);
         if let Some(rewritten) = rewritten {
             // If the path that was sent has rules of its own, those of all others are for others.
@@ -262,7 +262,7 @@ impl CompiledRules {
     }
 
     /// Returns the entries of a request by one path, and records them.
-    fn met_by(&self, parts: &Parts) -> Found {
+    fn met_by(&self, parts: &Parts) -> MatchedEntries {
         let found = self.index.find(parts);
         // After enough of them, requests write nothing that other threads read.
         if self.requests.load(Relaxed) < ENOUGH {
@@ -317,7 +317,7 @@ impl CompiledRules {
     ) -> bool {
         let charge = rule.charge(limiter.clone(), permits);
         let charged_by = earlier.charged_by(&charge);
-        if charged_by == Some(Pass::OtherLayer) {
+        if charged_by == Some(PassedBy::OtherLayer) {
             self.warn_of_duplicate(&charge.of().name);
         }
         charged_by.is_some()

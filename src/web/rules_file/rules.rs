@@ -44,7 +44,7 @@ pub(super) struct RuleFields {
     shared: Option<Spanned<String>>,
     init: Option<Spanned<Limit>>,
     by: Option<Spanned<Texts>>,
-    cost: Option<Spanned<Cost>>,
+    cost: Option<Spanned<CostField>>,
     algorithm: Option<Spanned<String>>,
     slots: Option<u32>,
     lease: Option<Spanned<Time>>,
@@ -69,7 +69,7 @@ pub(super) struct RuleFields {
     expecting = "it is neither a number of permits, such as `10`, nor a name of the code's, nor \
                  numbers by method, as in `{ GET = 1, otherwise = 2 }`"
 )]
-enum Cost {
+enum CostField {
     Fixed(u32),
     Named(String),
     ByMethod(BTreeMap<String, u32>),
@@ -297,17 +297,21 @@ fn limit_of_rate(fields: &RuleFields, rate: &Spanned<Limit>) -> Result<Limit, Mi
     }
 }
 
-fn cost_of(registered: &RulesFile, rule: &Rule, cost: &Spanned<Cost>) -> Result<CostOf, Mistake> {
+fn cost_of(
+    registered: &RulesFile,
+    rule: &Rule,
+    cost: &Spanned<CostField>,
+) -> Result<CostOf, Mistake> {
     let methods = match cost.get_ref() {
-        Cost::Fixed(permits) => {
+        CostField::Fixed(permits) => {
             cost.at_this(rule.check_cost(*permits))?;
             return Ok(CostOf::Fixed(*permits));
         }
-        Cost::Named(name) => {
+        CostField::Named(name) => {
             let by_code = given(cost, "cost", name, &registered.costs)?;
             return Ok(CostOf::Parts(Arc::clone(by_code)));
         }
-        Cost::ByMethod(methods) => methods,
+        CostField::ByMethod(methods) => methods,
     };
     let mut by_method: Vec<(Method, u32)> = Vec::new();
     let mut otherwise = 1;
