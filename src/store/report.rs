@@ -40,7 +40,7 @@ impl Undecided {
     }
 
     /// Reports to the observers and the caller's span that it has ended.
-    fn ends(&self, seen: &Seen<'_>) {
+    fn ends(&self, seen: &ReportedDecision<'_>) {
         if self.demand.first().of().observers.is_empty() && self.span.is_none() {
             return;
         }
@@ -53,14 +53,14 @@ impl Undecided {
 
     pub(super) fn decided(&mut self, decision: &Result<Decision, Error>) {
         self.is_decided = true;
-        self.ends(&Seen::of(decision));
+        self.ends(&ReportedDecision::of(decision));
     }
 }
 
 impl Drop for Undecided {
     fn drop(&mut self) {
         if !self.is_decided {
-            self.ends(&Seen {
+            self.ends(&ReportedDecision {
                 result: RequestResult::Cancelled,
                 source: Source::None,
                 error: None,
@@ -89,7 +89,12 @@ pub(super) fn at_once(by: &SeenBy, demand: &Demand, decision: &Result<Decision, 
         Ok(decision) if demand.charges.is_empty() => decision.charges(),
         _ => &demand.charges[..],
     };
-    report(charges, &Seen::of(decision), None, by.0.as_ref());
+    report(
+        charges,
+        &ReportedDecision::of(decision),
+        None,
+        by.0.as_ref(),
+    );
 }
 
 fn report_wait(demand: &Demand, ended: Option<Duration>) {
@@ -99,14 +104,14 @@ fn report_wait(demand: &Demand, ended: Option<Duration>) {
 }
 
 /// The parts of a decision that are reported.
-struct Seen<'a> {
+struct ReportedDecision<'a> {
     result: RequestResult,
     source: Source,
     error: Option<ErrorKind>,
     charges: &'a [Charge],
 }
 
-impl<'a> Seen<'a> {
+impl<'a> ReportedDecision<'a> {
     fn of(decision: &'a Result<Decision, Error>) -> Self {
         let (result, error) = match decision {
             Ok(Decision::Allow(_)) => (RequestResult::Allow, None),
@@ -202,7 +207,7 @@ impl Refusal {
 #[inline]
 fn report(
     charges: &[Charge],
-    seen: &Seen<'_>,
+    seen: &ReportedDecision<'_>,
     waited: Option<Duration>,
     span: Option<&CallerSpan>,
 ) {

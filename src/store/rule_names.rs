@@ -35,7 +35,7 @@ struct Names {
 const FEW: usize = 16;
 
 struct Claim {
-    counts: Counts,
+    counts: AgreedTerms,
     /// `None` if code gives any key.
     by: Option<CountsBy>,
     /// Dropped with the layer's rules, or the limit without HTTP.
@@ -56,7 +56,7 @@ opaque!(Claim);
 
 /// How a rule counts, as far as rules of its name must agree: each setting in which they may not
 /// differ.
-type Counts = (LimitSource, Algorithm, Option<Ban>, Naming);
+type AgreedTerms = (LimitSource, Algorithm, Option<Ban>, Naming);
 
 /// What tells a rule's extractor from others.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -75,7 +75,7 @@ pub(crate) struct CountsBy {
 }
 
 impl Claim {
-    fn differs(&self, counts: &Counts, by: Option<CountsBy>) -> bool {
+    fn differs(&self, counts: &AgreedTerms, by: Option<CountsBy>) -> bool {
         let both = self.by.zip(by);
         self.counts != *counts || both.is_some_and(|(one, other)| one != other)
     }

@@ -16,12 +16,12 @@ use std::{fmt, sync::Arc};
 pub struct Error {
     kind: ErrorKind,
     /// Behind a pointer, because every decision has room for an error, and few have one.
-    about: Option<Arc<About>>,
+    about: Option<Arc<ErrorContext>>,
 }
 
 /// The content of an error beside its kind.
 #[derive(Clone, Default)]
-struct About {
+struct ErrorContext {
     detail: Option<Arc<str>>,
     /// The server's, without user and password
     address: Option<Arc<str>>,
@@ -117,7 +117,7 @@ impl Error {
         Self { kind, about: None }
     }
 
-    fn about(&mut self) -> &mut About {
+    fn about(&mut self) -> &mut ErrorContext {
         Arc::make_mut(self.about.get_or_insert_default())
     }
 

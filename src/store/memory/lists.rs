@@ -31,7 +31,7 @@ use crate::{
 };
 
 /// The shards of a list, with their numbers.
-type Locked<'a> = SmallVec<[(usize, MutexGuard<'a, Shard>); 4]>;
+type LockedShards<'a> = SmallVec<[(usize, MutexGuard<'a, Shard>); 4]>;
 
 /// A limiter that a list counts by, and whether the list has made it.
 struct Lent {
@@ -96,7 +96,7 @@ impl Shared {
 
     /// Locks the shards of a list: always in this order, so that no two lists wait for each other.
     /// The lock of the untracked names is last.
-    fn lock_all(&self, demand: &Demand) -> Locked<'_> {
+    fn lock_all(&self, demand: &Demand) -> LockedShards<'_> {
         let charges = demand.charges();
         let mut places: SmallVec<[_; 4]> = charges.map(|it| self.shard_of(it.name())).collect();
         places.sort_unstable();
@@ -112,7 +112,7 @@ impl Shared {
         &self,
         first: &Demand,
         run: &[Demand],
-        locked: &mut Locked<'_>,
+        locked: &mut LockedShards<'_>,
         now: Now,
     ) -> Result<List<Answer>, Error> {
         let (mut terms, mut records, mut limits) = (List::new(), List::new(), List::new());
@@ -148,7 +148,7 @@ impl Shared {
         decided
     }
 
-    fn shard_in<'s>(&self, locked: &'s mut Locked<'_>, name: &Name) -> &'s mut Shard {
+    fn shard_in<'s>(&self, locked: &'s mut LockedShards<'_>, name: &Name) -> &'s mut Shard {
         let place = self.shard_of(name);
         let at = locked.partition_point(|(other, _)| *other < place);
         &mut locked[at].1
@@ -158,7 +158,7 @@ impl Shared {
         &self,
         first: &Demand,
         run: &[Demand],
-        locked: &mut Locked<'_>,
+        locked: &mut LockedShards<'_>,
         now: Now,
     ) -> Result<List<Answer>, Error> {
         // Lent while they count, because a shard lends one reference at a time.

@@ -40,7 +40,7 @@ const MOST_KINDS: usize = 64;
 /// The untracked names of a store.
 #[derive(Default)]
 pub(super) struct Untracked {
-    known: Mutex<Known>,
+    known: Mutex<Sketches>,
     /// Set if there is a sketch: without one, newcomers need not take the lock.
     any: AtomicBool,
     /// The number of decisions made for untracked names, and the minute of the last warning about
@@ -50,7 +50,7 @@ pub(super) struct Untracked {
 }
 
 #[derive(Default)]
-struct Known {
+struct Sketches {
     sketches: Vec<Sketch>,
     /// The last limit of each kind of names, by the text before and after the part of a name that
     /// callers choose. An untracked name has no stored limit that verbs could use.
@@ -60,7 +60,7 @@ struct Known {
 /// The untracked names with their lock held, at an instant.
 pub(super) struct Locked<'a> {
     untracked: &'a Untracked,
-    known: MutexGuard<'a, Known>,
+    known: MutexGuard<'a, Sketches>,
     now: Now,
 }
 
@@ -224,7 +224,7 @@ impl Locked<'_> {
     }
 }
 
-impl Known {
+impl Sketches {
     fn of(&mut self, kind: (i64, Width)) -> Option<&mut Sketch> {
         let mut sketches = self.sketches.iter_mut();
         sketches.find(|sketch| (sketch.interval(), sketch.width()) == kind)

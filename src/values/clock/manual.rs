@@ -27,9 +27,9 @@ use crate::sync::lock;
 /// assert_eq!(clock.now() - before, Duration::from_secs(60));
 /// ```
 #[derive(Clone)]
-pub struct ManualClock(Arc<Mutex<Shown>>);
+pub struct ManualClock(Arc<Mutex<ShownTime>>);
 
-struct Shown {
+struct ShownTime {
     time: Duration,
     sleepers: Vec<Waker>,
 }
@@ -38,7 +38,7 @@ impl ManualClock {
     /// Returns a clock that shows the second of January 2024, UTC.
     #[must_use]
     pub fn new() -> Self {
-        Self(Arc::new(Mutex::new(Shown {
+        Self(Arc::new(Mutex::new(ShownTime {
             time: Duration::from_secs(1_704_153_600),
             sleepers: Vec::new(),
         })))
@@ -65,7 +65,7 @@ impl ManualClock {
         self.shown().sleepers.len()
     }
 
-    fn shown(&self) -> MutexGuard<'_, Shown> {
+    fn shown(&self) -> MutexGuard<'_, ShownTime> {
         lock(&self.0)
     }
 }

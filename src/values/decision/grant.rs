@@ -12,7 +12,7 @@ use std::{
 };
 
 use super::{
-    ledger::{CorrectedBy, Correction, Ledger},
+    ledger::{CorrectedBy, Ledger, LedgerEntry},
     limit_state::LimitState,
     source::Source,
 };
@@ -193,7 +193,7 @@ impl Grant {
 
     fn correct_by_handler(&self, charge: impl Fn(u32) -> u32) -> bool {
         let rule = self.rule.as_deref();
-        let correction = |it: &Charge, (by, permits): Correction| {
+        let correction = |it: &Charge, (by, permits): LedgerEntry| {
             // The handler adds to what was taken or set by itself, whatever others have set.
             let before = match by {
                 CorrectedBy::Handler => permits,
@@ -254,14 +254,14 @@ impl Grant {
     pub(crate) fn correct(
         &self,
         by: CorrectedBy,
-        permits: impl Fn(&Charge, Correction) -> Option<u32>,
+        permits: impl Fn(&Charge, LedgerEntry) -> Option<u32>,
     ) -> bool {
         let admitted = self.charges.admitted();
         admitted.is_some_and(|admitted| admitted.ledger.correct(&self.charges, by, permits))
     }
 
     /// Ends the corrections of its charge. See [`Ledger::close`].
-    pub(crate) fn close(&self) -> Option<Vec<Correction>> {
+    pub(crate) fn close(&self) -> Option<Vec<LedgerEntry>> {
         self.charges.admitted()?.ledger.close()
     }
 
@@ -292,10 +292,10 @@ impl Grant {
 ///
 /// Copies share them until one of them is changed.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Charges(Option<Arc<Held>>);
+pub(crate) struct Charges(Option<Arc<HeldCharges>>);
 
 #[derive(Clone, Debug, Default)]
-struct Held {
+struct HeldCharges {
     charges: List<Charge>,
     admitted: Option<Admitted>,
 }
@@ -304,7 +304,7 @@ impl Charges {
     pub(crate) fn one(charge: Charge) -> Self {
         let charges = List::from([charge]);
         let admitted = None;
-        Self(Some(Arc::new(Held { charges, admitted })))
+        Self(Some(Arc::new(HeldCharges { charges, admitted })))
     }
 
     pub(crate) fn push(&mut self, charge: Charge) {
@@ -354,6 +354,6 @@ impl FromIterator<Charge> for Charges {
     fn from_iter<I: IntoIterator<Item = Charge>>(charges: I) -> Self {
         let charges = List::from_iter(charges);
         let admitted = None;
-        Self((!charges.is_empty()).then(|| Arc::new(Held { charges, admitted })))
+        Self((!charges.is_empty()).then(|| Arc::new(HeldCharges { charges, admitted })))
     }
 }

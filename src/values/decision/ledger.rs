@@ -7,7 +7,7 @@ use crate::{sync::lock, values::charge::Charge};
 /// The permits that a grant's charges are corrected to, until the response to its request is over.
 /// It has no entries before the first correction, as most requests see none.
 #[derive(Debug)]
-pub(crate) struct Ledger(Mutex<Option<Vec<Correction>>>);
+pub(crate) struct Ledger(Mutex<Option<Vec<LedgerEntry>>>);
 
 impl Default for Ledger {
     fn default() -> Self {
@@ -16,7 +16,7 @@ impl Default for Ledger {
 }
 
 /// The permits to charge for one charge, and the party that decided it.
-pub(crate) type Correction = (CorrectedBy, u32);
+pub(crate) type LedgerEntry = (CorrectedBy, u32);
 
 /// The party that decides on a charge. A later one of these takes precedence over an earlier one,
 /// in whatever order they do it.
@@ -42,7 +42,7 @@ impl Clone for Ledger {
 impl Ledger {
     /// Closes it, and returns one entry per charge, or none if none was corrected; `None` if it is
     /// not open.
-    pub(crate) fn close(&self) -> Option<Vec<Correction>> {
+    pub(crate) fn close(&self) -> Option<Vec<LedgerEntry>> {
         lock(&self.0).take()
     }
 
@@ -56,7 +56,7 @@ impl Ledger {
         &self,
         charges: &[Charge],
         by: CorrectedBy,
-        permits: impl Fn(&Charge, Correction) -> Option<u32>,
+        permits: impl Fn(&Charge, LedgerEntry) -> Option<u32>,
     ) -> bool {
         let mut open = lock(&self.0);
         let Some(entries) = open.as_mut() else {

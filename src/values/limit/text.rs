@@ -160,9 +160,9 @@ impl serde::Serialize for Limit {
 #[cfg(feature = "serde")]
 impl<'de> serde::Deserialize<'de> for Limit {
     fn deserialize<D: serde::Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
-        struct Text;
+        struct LimitVisitor;
 
-        impl serde::de::Visitor<'_> for Text {
+        impl serde::de::Visitor<'_> for LimitVisitor {
             type Value = Limit;
 
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -174,7 +174,7 @@ impl<'de> serde::Deserialize<'de> for Limit {
             }
         }
 
-        from.deserialize_str(Text)
+        from.deserialize_str(LimitVisitor)
     }
 }
 

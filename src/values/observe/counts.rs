@@ -14,7 +14,7 @@ use super::{DecidedRule, RuleResult};
 use crate::values::{decision::source::Source, limit::MOST_LIMITS};
 
 /// Counts above zero: for each result, by source.
-pub(crate) type Shown = BTreeMap<&'static str, BTreeMap<&'static str, u64>>;
+pub(crate) type ShownCounts = BTreeMap<&'static str, BTreeMap<&'static str, u64>>;
 
 /// Counts by source, and by one of `R` results.
 #[derive(Debug)]
@@ -34,8 +34,8 @@ impl<const R: usize> Counts<R> {
     }
 
     /// Returns those above zero, by these results.
-    pub(crate) fn shown<T>(&self, results: [(T, &'static str); R]) -> Shown {
-        let mut shown = Shown::new();
+    pub(crate) fn shown<T>(&self, results: [(T, &'static str); R]) -> ShownCounts {
+        let mut shown = ShownCounts::new();
         for (by_source, (_, result)) in self.0.iter().zip(results) {
             for (count, (_, source)) in by_source.iter().zip(Source::ALL) {
                 let count = count.load(Relaxed);

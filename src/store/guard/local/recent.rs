@@ -27,7 +27,7 @@ const PARTS: usize = 8;
 /// The recent grants of the store.
 pub(crate) struct Recent {
     /// Made for the first rule that may need it, or leases.
-    grants: OnceLock<Cache<Text, Arc<Mutex<Granted>>>>,
+    grants: OnceLock<Cache<Text, Arc<Mutex<LimiterGrants>>>>,
     /// The clock of the limits.
     clock: Arc<dyn Clock>,
 }
@@ -35,7 +35,7 @@ pub(crate) struct Recent {
 /// The grants of one limiter, the last part of the interval first. There are two more parts than an
 /// interval has: the first and the last are cut, and a lease may lie a part ahead.
 #[derive(Debug, PartialEq)]
-struct Granted {
+struct LimiterGrants {
     permits: u64,
     interval: i64,
     /// The number of the first part, counted from 1970.
@@ -60,7 +60,7 @@ impl Recent {
         let interval = standing.interval.cast_signed().max(1);
         // In one step: two callers that come first together must not replace each other's record.
         let Ok(found) = grants.get_or_insert_with(name.text(), || {
-            let granted = Granted::new(standing.permits, interval, at);
+            let granted = LimiterGrants::new(standing.permits, interval, at);
             Ok::<_, Infallible>(Arc::new(Mutex::new(granted)))
         });
         let mut granted = lock(&found);
@@ -109,7 +109,7 @@ impl Recent {
         to(past)
     }
 
-    fn get(&self, name: &Name) -> Option<Arc<Mutex<Granted>>> {
+    fn get(&self, name: &Name) -> Option<Arc<Mutex<LimiterGrants>>> {
         self.grants.get()?.get(name.text())
     }
 
@@ -122,7 +122,7 @@ fn whole_millis(time: Duration) -> i64 {
     i64::try_from(time.as_millis()).unwrap_or(i64::MAX)
 }
 
-impl Granted {
+impl LimiterGrants {
     fn new(permits: u64, interval: i64, now: i64) -> Self {
         let newest = part_at(now, interval);
         Self {
@@ -231,7 +231,7 @@ mod tests {
             steps in prop::collection::vec((0..100_i64, 1..100_u32, any::<bool>()), 1..60),
         ) {
             let mut now = 1_700_000_000_000;
-            let mut granted = Granted::new(10, interval, now);
+            let mut granted = LimiterGrants::new(10, interval, now);
             let mut all = Vec::new();
             for (pause, permits, is_lease) in steps {
                 now += pause * interval / 200;
@@ -264,7 +264,7 @@ mod tests {
             taken in prop::collection::vec(1..50_u32, 1..20),
             back in 0..500_u32,
         ) {
-            let mut granted = Granted::new(10, 1000, 0);
+            let mut granted = LimiterGrants::new(10, 1000, 0);
             let mut now = 0;
             for permits in &taken {
                 granted.move_to(1000, now);
@@ -372,7 +372,7 @@ mod tests {
 
     #[test]
     fn another_interval_forgets_nothing() {
-        let mut granted = Granted::new(10, 1000, 5000);
+        let mut granted = LimiterGrants::new(10, 1000, 5000);
         granted.add(3);
         assert_eq!(granted.take(250, 5100), [(5100, 3)]);
     }
