@@ -18,14 +18,14 @@ use crate::values::{
 
 /// The permits used of one limiter, and under which label. The limit is not part of it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Calendar {
+pub(crate) struct CalendarCount {
     pub(crate) stored: Option<Used>,
     calendar: Option<limit::Calendar>,
     /// The window of the last call, and the one after it.
     pub(crate) windows: [Window; 2],
 }
 
-bytes!(Calendar { stored }..Self::default());
+bytes!(CalendarCount { stored }..Self::default());
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Used {
@@ -78,7 +78,7 @@ fn millis(now: Now) -> i64 {
     now.micros().div_euclid(1000)
 }
 
-impl Calendar {
+impl CalendarCount {
     /// Returns what is used in the window that counts now, and its length.
     fn used(&mut self, now: Now) -> (Used, i64) {
         let now = millis(now);
@@ -101,7 +101,7 @@ impl Calendar {
     }
 }
 
-impl Counter for Calendar {
+impl Counter for CalendarCount {
     fn kind(&self) -> limit::Algorithm {
         limit::Algorithm::Calendar
     }

@@ -18,7 +18,7 @@ pub(crate) mod sliding_log;
 use std::ops::{Deref, DerefMut};
 
 use self::{
-    answer::Answer, bytes::Bytes, calendar::Calendar, fixed_window::FixedWindow, gcra::Gcra,
+    answer::Answer, bytes::Bytes, calendar::CalendarCount, fixed_window::FixedWindow, gcra::Gcra,
     limiter::LimiterState, sliding_log::SlidingLog,
 };
 use crate::values::{charge::Charge, clock::Now, error::ErrorKind, limit::Algorithm};
@@ -30,7 +30,7 @@ pub(crate) enum Count {
     Window(LimiterState<FixedWindow>),
     Gcra(LimiterState<Gcra>),
     /// Rare, and larger than the others.
-    Calendar(Box<LimiterState<Calendar>>),
+    Calendar(Box<LimiterState<CalendarCount>>),
 }
 
 impl Count {

@@ -11,7 +11,7 @@ use crate::{
     },
 };
 
-type Limiter = LimiterState<Calendar>;
+type Limiter = LimiterState<CalendarCount>;
 
 const HOUR: i64 = 3_600_000;
 /// A day on which Berlin has 25 hours, at noon.

@@ -4,7 +4,7 @@ use proptest::prelude::*;
 
 use super::*;
 #[cfg(feature = "calendar")]
-use crate::algorithm::calendar::Calendar;
+use crate::algorithm::calendar::CalendarCount;
 use crate::{
     algorithm::{
         Count, fixed_window::FixedWindow, gcra::Gcra, limiter::Counter, sliding_log::SlidingLog,
@@ -106,7 +106,7 @@ fn only_a_log_knows_a_call_that_comes_again() {
     assert_eq!(twice::<FixedWindow>(), refused);
     assert_eq!(twice::<Gcra>(), refused);
     #[cfg(feature = "calendar")]
-    assert_eq!(twice::<Calendar>(), refused);
+    assert_eq!(twice::<CalendarCount>(), refused);
 }
 
 #[test]
@@ -176,6 +176,6 @@ proptest! {
         agree::<FixedWindow>(&steps, None)?;
         agree::<Gcra>(&steps, None)?;
         #[cfg(feature = "calendar")]
-        agree::<Calendar>(&steps, None)?;
+        agree::<CalendarCount>(&steps, None)?;
     }
 }

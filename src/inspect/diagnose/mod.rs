@@ -13,7 +13,7 @@ use redis::{Cmd, FromRedisValue, Value};
 pub use self::report::Diagnosis;
 use self::{
     releases::RELEASES,
-    report::{Keys, OtherClient},
+    report::{OtherClient, RedisKeys},
 };
 use super::{Look, exact, parsed};
 use crate::{
@@ -332,7 +332,7 @@ impl Diagnosis {
             *life = reply::time_to_live(&Value::Int(*left))?;
         }
         Ok(Self {
-            keys: Keys(keys),
+            keys: RedisKeys(keys),
             per_client: fields[2].as_deref() == Some(b"1"),
             fields: stored
                 .filter_map(|(field, stored)| Some((field, text(stored.as_ref()?))))

@@ -41,7 +41,7 @@ use crate::{
 /// - `redisson`, its releases whose acquire script the server has received.
 #[derive(Clone, Debug, Default)]
 pub struct Diagnosis {
-    pub(super) keys: Keys,
+    pub(super) keys: RedisKeys,
     pub(super) per_client: bool,
     /// The stored fields of the limit: `rate` (permits), `interval` (ms), `type` (0 overall, 1 per
     /// client) and `keepAliveTime` (ms, 0 none); missing ones are left out
@@ -104,9 +104,9 @@ pub struct Diagnosis {
 /// The five keys, in the order in which every script takes them; the first is the limiter's name.
 /// They contain an identity, which logs must not.
 #[derive(Clone, Default)]
-pub(super) struct Keys(pub(super) [String; 5]);
+pub(super) struct RedisKeys(pub(super) [String; 5]);
 
-opaque!(Keys);
+opaque!(RedisKeys);
 
 /// A client that has keys of its own in a limiter.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -131,7 +131,7 @@ impl OtherClient {
 impl Diagnosis {
     /// Returns the limiter's name in Redis.
     pub fn name(&self) -> &str {
-        let Keys([name, ..]) = &self.keys;
+        let RedisKeys([name, ..]) = &self.keys;
         name
     }
 

@@ -6,14 +6,14 @@ use tokio::runtime::Handle;
 
 use super::{
     Backend,
-    lanes::{Correction, Corrections, Lanes},
+    lanes::{Correction, Corrections, NameLanes},
     opened::{Opened, Unwritten},
 };
 use crate::{
     store::{
         Calls, Listeners,
         guard::{
-            deny_cache::bans::{BanCall, Bans, Found},
+            deny_cache::bans::{BanCall, BanState, Bans},
             outbox::Nodes,
         },
     },
@@ -37,13 +37,13 @@ const MOST_TRIES: u32 = 100;
 const SETTLES_WITHIN: Duration = Duration::from_secs(5);
 
 /// Why a call has failed.
-pub(super) struct Failed {
+pub(super) struct FailedCall {
     pub(super) error: Error,
     /// Set if nothing of it is written, or may be.
     pub(super) is_unwritten: bool,
 }
 
-impl Failed {
+impl FailedCall {
     pub(super) fn before(error: Error) -> Self {
         Self {
             error,
@@ -73,7 +73,7 @@ pub(super) struct Parts<B> {
     pub(super) nodes: Arc<Nodes>,
     pub(super) listeners: Listeners,
     pub(super) bans: Arc<Bans>,
-    pub(super) lanes: Lanes,
+    pub(super) lanes: NameLanes,
     pub(super) corrections: Corrections,
 }
 
@@ -89,13 +89,13 @@ impl<B: Backend> Parts<B> {
         names: &[Name],
         runs: &[&[Demand]],
         bans: Option<&BanCall>,
-    ) -> Result<Vec<Result<List<Decision>, Error>>, Failed> {
+    ) -> Result<Vec<Result<List<Decision>, Error>>, FailedCall> {
         let firsts = || runs.iter().filter_map(|run| run.first());
         // A limit in the code lives by its grants.
         let is_stored = |charge: &Charge| !matches!(charge.limit(), LimitSource::Code(_));
         let has_stored = firsts().flat_map(Demand::charges).any(is_stored);
         for _ in 0..MOST_TRIES {
-            let opened = self.open(names).await.map_err(Failed::before)?;
+            let opened = self.open(names).await.map_err(FailedCall::before)?;
             for (first, bans) in firsts().zip(bans) {
                 for (charge, carried) in first.charges().zip(&bans.carried) {
                     if let Some(ban) = &charge.of().ban {
@@ -118,7 +118,7 @@ impl<B: Backend> Parts<B> {
                 self.give_back(&decided, &unwritten).await;
                 match unwritten.error {
                     Some(error) => {
-                        return Err(Failed {
+                        return Err(FailedCall {
                             error,
                             is_unwritten: false,
                         });
@@ -140,7 +140,7 @@ impl<B: Backend> Parts<B> {
             }
             return Ok(decided);
         }
-        Err(Failed::contended())
+        Err(FailedCall::contended())
     }
 
     /// Reads values, and notes that the backend has answered.
@@ -191,10 +191,10 @@ impl<B: Backend> Parts<B> {
         &self,
         names: &[Name],
         change: impl Fn(&Opened) -> Result<(T, bool), Error>,
-    ) -> Result<T, Failed> {
+    ) -> Result<T, FailedCall> {
         for _ in 0..MOST_TRIES {
-            let opened = self.open(names).await.map_err(Failed::before)?;
-            let (outcome, writes) = change(&opened).map_err(Failed::before)?;
+            let opened = self.open(names).await.map_err(FailedCall::before)?;
+            let (outcome, writes) = change(&opened).map_err(FailedCall::before)?;
             if !writes {
                 return Ok(outcome);
             }
@@ -203,14 +203,16 @@ impl<B: Backend> Parts<B> {
             };
             let is_unwritten = unwritten.written.is_empty() && unwritten.unknown.is_empty();
             if unwritten.error.is_some() || !is_unwritten {
-                let error = unwritten.error.unwrap_or_else(|| Failed::contended().error);
-                return Err(Failed {
+                let error = unwritten
+                    .error
+                    .unwrap_or_else(|| FailedCall::contended().error);
+                return Err(FailedCall {
                     error,
                     is_unwritten,
                 });
             }
         }
-        Err(Failed::contended())
+        Err(FailedCall::contended())
     }
 
     /// Makes corrections, by one call.
@@ -218,7 +220,7 @@ impl<B: Backend> Parts<B> {
         &self,
         corrections: &[Correction],
         undone: bool,
-    ) -> Result<(), Failed> {
+    ) -> Result<(), FailedCall> {
         let names = names(corrections.iter().map(|it| it.receipt.name()));
         let settle = |opened: &Opened| {
             for correction in corrections {
@@ -290,12 +292,12 @@ pub(super) fn names<'n>(names: impl Iterator<Item = &'n Name>) -> List<Name> {
 
 impl Opened {
     /// Returns how the ban of a charge's caller stands.
-    fn found(&self, charge: &Charge) -> Found {
+    fn found(&self, charge: &Charge) -> BanState {
         let Some(ban) = &charge.of().ban else {
-            return Found::default();
+            return BanState::default();
         };
         let ([left, back], strikes) = self.store.ban_of(charge, ban);
-        Found {
+        BanState {
             left,
             back,
             strikes,

@@ -1,5 +1,5 @@
-//! What lets the calls of one process not come between each other: [`Lanes`], and [`Corrections`]
-//! that are made together.
+//! What lets the calls of one process not come between each other: [`NameLanes`], and
+//! [`Corrections`] that are made together.
 
 use std::{
     mem,
@@ -29,15 +29,15 @@ const MOST_WAITING: usize = 10_000;
 
 /// A place for one call at a time, by name.
 #[derive(Debug)]
-pub(super) struct Lanes(Box<[Arc<Lane<()>>]>);
+pub(super) struct NameLanes(Box<[Arc<Lane<()>>]>);
 
-impl Default for Lanes {
+impl Default for NameLanes {
     fn default() -> Self {
         Self((0..LANES).map(|_| Arc::default()).collect())
     }
 }
 
-impl Lanes {
+impl NameLanes {
     /// Waits for the lanes of these names, always in one order, so that no two wait for each other,
     /// and no longer than `longest`: those that are held by a call that hangs are passed by. They
     /// are left when what this returns is dropped.

@@ -4,8 +4,8 @@ use std::{sync::Arc, time::Duration};
 
 use super::{
     Backend,
-    call::{Failed, Parts, names},
-    lanes::{Correction, Corrections, Lanes},
+    call::{FailedCall, Parts, names},
+    lanes::{Correction, Corrections, NameLanes},
     opened::Opened,
 };
 use crate::{
@@ -95,7 +95,7 @@ impl BackendStore {
                 nodes,
                 listeners,
                 bans,
-                lanes: Lanes::default(),
+                lanes: NameLanes::default(),
                 corrections: Corrections::default(),
             }))
         };
@@ -118,7 +118,7 @@ impl<B: Backend> Unguarded<B> {
         &self,
         first: &Demand,
         runs: &[&[Demand]],
-    ) -> Result<Vec<Result<List<Decision>, Error>>, Failed> {
+    ) -> Result<Vec<Result<List<Decision>, Error>>, FailedCall> {
         let parts = &self.0;
         let firsts = runs.iter().filter_map(|run| run.first());
         let names = names(firsts.flat_map(Demand::charges).map(Charge::name));
@@ -128,7 +128,7 @@ impl<B: Backend> Unguarded<B> {
             .map(|asked| moment().saturating_duration_since(asked));
         let name = first.first().name();
         let pass = parts.nodes.enter(name, asked.unwrap_or_default());
-        let pass = pass.map_err(Failed::before)?;
+        let pass = pass.map_err(FailedCall::before)?;
         let has_ban = first.charges().any(|charge| charge.of().ban.is_some());
         let bans = has_ban.then(|| parts.bans.ask(first));
         let decided = parts.decide(&names, runs, bans.as_ref()).await;
@@ -140,14 +140,14 @@ impl<B: Backend> Unguarded<B> {
     }
 
     /// Decides for callers of the same limiters.
-    async fn decide_run(&self, run: &[Demand]) -> Result<List<Decision>, Failed> {
+    async fn decide_run(&self, run: &[Demand]) -> Result<List<Decision>, FailedCall> {
         let Some(first) = run.first() else {
             return Ok(List::new());
         };
         let decided = self.decide(first, &[run]).await?.into_iter().next();
         decided
             .unwrap_or_else(|| Ok(List::new()))
-            .map_err(Failed::before)
+            .map_err(FailedCall::before)
     }
 }
 

@@ -61,7 +61,7 @@ pub(crate) struct Refusals {
 }
 
 /// When something was asked.
-pub(crate) struct Asked {
+pub(crate) struct AskedAt {
     seen: Seen,
     at: StoreInstant,
 }
@@ -103,10 +103,10 @@ impl Refusals {
     }
 
     /// Records that a caller asks; `None` where the answer will not be repeated.
-    pub(crate) fn ask(&self, demand: &Demand) -> Option<Asked> {
+    pub(crate) fn ask(&self, demand: &Demand) -> Option<AskedAt> {
         self.kept.as_ref()?;
         let names = demand.charges().map(|charge| charge.name());
-        Some(Asked {
+        Some(AskedAt {
             seen: self.generations.see(names),
             at: self.clock_of(demand)?.now(),
         })
@@ -120,7 +120,7 @@ impl Refusals {
     }
 
     /// Learns from the decision of a call that was [asked](Self::ask) for.
-    pub(crate) fn decided(&self, demand: &Demand, asked: Option<Asked>, decision: &Decision) {
+    pub(crate) fn decided(&self, demand: &Demand, asked: Option<AskedAt>, decision: &Decision) {
         let mut asked = asked;
         // A lease's limit is that of when it was taken.
         if self.kept.is_some() && decision.source() != Source::Lease {
@@ -196,7 +196,7 @@ impl Refusals {
     }
 
     /// Keeps a refusal.
-    fn learn(&self, demand: &Demand, asked: Asked, refusal: &Refusal) {
+    fn learn(&self, demand: &Demand, asked: AskedAt, refusal: &Refusal) {
         let (Some(kept), Some(clock)) = (&self.kept, self.clock_of(demand)) else {
             return;
         };

@@ -120,7 +120,7 @@ impl<S: Calls> Leasing<S> {
         // Made before the call is sent: its caller may leave.
         let receipt = ahead.as_ref().map(|ahead| ahead.first().to_send());
         all.extend(ahead);
-        Begun::Leased(Box::new(Asking {
+        Begun::Leased(Box::new(LeaseCall {
             leasing: self,
             all,
             receipt,
@@ -158,7 +158,7 @@ impl<S: Calls> Leasing<S> {
 enum Begun<'a, S: Calls> {
     Unleased,
     Served(Served<'a, S>),
-    Leased(Box<Asking<'a, S>>),
+    Leased(Box<LeaseCall<'a, S>>),
 }
 
 /// A run that a lease has served. Dropped before its callers are answered, as those of the same
@@ -186,7 +186,7 @@ impl<S: Calls> Drop for Served<'_, S> {
 }
 
 /// A run that is asked for, with what it fetches ahead. Dropped unanswered, it gives that back.
-struct Asking<'a, S: Calls> {
+struct LeaseCall<'a, S: Calls> {
     leasing: &'a Leasing<S>,
     plan: LeasePlan,
     /// Behind the callers what is fetched ahead
@@ -196,7 +196,7 @@ struct Asking<'a, S: Calls> {
     sent: StoreInstant,
 }
 
-impl<S: Calls> Asking<'_, S> {
+impl<S: Calls> LeaseCall<'_, S> {
     /// Puts what was fetched ahead into a lease. Returns the decisions of the callers.
     fn end(&mut self, outcome: Result<List<Decision>, Error>) -> Result<List<Decision>, Error> {
         // If the call failed, the store has given back what it may have taken.
@@ -257,7 +257,7 @@ impl<S: Calls> Asking<'_, S> {
     }
 }
 
-impl<S: Calls> Drop for Asking<'_, S> {
+impl<S: Calls> Drop for LeaseCall<'_, S> {
     fn drop(&mut self) {
         if let Some(receipt) = self.receipt.take() {
             self.leasing.inner.settle(receipt, 0);

@@ -15,7 +15,7 @@ use crate::{
     algorithm::{answer::Answer, ban::Outcome},
     store::{
         Op, OpResult,
-        guard::deny_cache::bans::{Carried, Found},
+        guard::deny_cache::bans::{BanState, Carried},
         random_id,
     },
     values::{
@@ -37,14 +37,14 @@ struct Refused(List<(usize, i64)>);
 
 impl Refused {
     /// Returns the refusal that makes them too many, by a ban that stood so before, or the last.
-    fn banning(&self, ban: &Ban, before: &Found) -> Option<&(usize, i64)> {
+    fn banning(&self, ban: &Ban, before: &BanState) -> Option<&(usize, i64)> {
         let missing = ban.after.saturating_sub(before.strikes).saturating_sub(1);
         let missing = usize::try_from(missing).unwrap_or(usize::MAX);
         self.0.get(missing).or(self.0.last())
     }
 
     /// Returns them as they are reported.
-    fn strikes(&self, ban: Option<Ban>, before: &Found) -> (Carried, i64) {
+    fn strikes(&self, ban: Option<Ban>, before: &BanState) -> (Carried, i64) {
         let number = u32::try_from(self.0.len()).unwrap_or(u32::MAX);
         let last = ban.and_then(|ban| self.banning(&ban, before).copied());
         (
@@ -58,7 +58,7 @@ impl Refused {
 
     /// Returns the place of the first caller that is banned, by a ban that stood so `before` they
     /// were refused and stands so `now`. Others may have refused the caller meanwhile.
-    fn banned_from(&self, ban: &Ban, before: &Found, now: &Found) -> Option<usize> {
+    fn banned_from(&self, ban: &Ban, before: &BanState, now: &BanState) -> Option<usize> {
         if before.left > 0 {
             return Some(0);
         }
@@ -68,7 +68,7 @@ impl Refused {
 }
 
 /// Returns for each limiter the callers that strike it. `before` says how the bans stood.
-fn refused(run: &[Demand], answers: &[Answer], before: &[Found]) -> List<Refused> {
+fn refused(run: &[Demand], answers: &[Answer], before: &[BanState]) -> List<Refused> {
     let mut refused: List<_> = before.iter().map(|_| Refused::default()).collect();
     let callers = run.iter().zip(answers.chunks(before.len().max(1)));
     for (place, (caller, answers)) in callers.enumerate() {
@@ -88,7 +88,12 @@ fn refused(run: &[Demand], answers: &[Answer], before: &[Found]) -> List<Refused
 }
 
 /// Marks the answers to callers that are banned `now`.
-fn mark(run: &[Demand], answers: &mut [Answer], refused: &[Refused], [before, now]: [&[Found]; 2]) {
+fn mark(
+    run: &[Demand],
+    answers: &mut [Answer],
+    refused: &[Refused],
+    [before, now]: [&[BanState]; 2],
+) {
     let callers = run.iter().zip(answers.chunks_mut(now.len().max(1)));
     for (place, (caller, answers)) in callers.enumerate() {
         let is_granted = Outcome::of(caller, answers).is_granted;
@@ -128,7 +133,7 @@ impl Server {
             unacknowledged: again,
             ..failure
         })?;
-        let is_banned = |(charge, found): (&Charge, &Found)| !charge.shadow && found.left > 0;
+        let is_banned = |(charge, found): (&Charge, &BanState)| !charge.shadow && found.left > 0;
         if first.charges().zip(&before).any(is_banned) {
             if again {
                 self.give_back_all(run);
@@ -165,7 +170,7 @@ impl Server {
         first: &Demand,
         run: &[Demand],
         strikes: &[(Carried, i64)],
-    ) -> Result<List<Found>, Failure> {
+    ) -> Result<List<BanState>, Failure> {
         let stamp = self.stamp(random_id()?, &first.first().limiter);
         let call = verbs::report(first, strikes, stamp);
         let reply = self.exchange.send(call, run, false).await?;
@@ -173,7 +178,7 @@ impl Server {
     }
 
     /// Returns the answers to callers that a ban in force refuses, one for each limiter.
-    async fn banned(&self, first: &Demand, run: &[Demand], found: &[Found]) -> List<Answer> {
+    async fn banned(&self, first: &Demand, run: &[Demand], found: &[BanState]) -> List<Answer> {
         let mut answers: List<Answer> = List::new();
         for (charge, found) in first.charges().zip(found) {
             let limit = match charge.limit().given() {

@@ -25,7 +25,7 @@ use crate::{
     store::{
         Answered, Op, OpResult,
         guard::{
-            deny_cache::bans::{BanCall, Found},
+            deny_cache::bans::{BanCall, BanState},
             policy,
         },
         random_id,
@@ -252,7 +252,7 @@ impl Server {
         &self,
         first: &Demand,
         bans: &BanCall,
-        found: &[Found],
+        found: &[BanState],
         decisions: &[Decision],
     ) {
         if let Some(decision) = decisions.first() {

@@ -39,13 +39,13 @@ const KEPT_FOR: Duration = Duration::from_secs(60);
 pub(super) struct SettleQueue {
     connection: Arc<Connection>,
     listeners: Listeners,
-    pub(super) counts: Arc<Counts>,
+    pub(super) counts: Arc<SettleCounts>,
     /// The runtime of the last receipt, for those that are dropped outside of any.
     runtime: Mutex<Option<Handle>>,
 }
 
 #[derive(Default)]
-pub(super) struct Counts {
+pub(super) struct SettleCounts {
     /// The receipts that are not settled yet.
     on_their_way: watch::Sender<usize>,
     /// The receipts that were dropped: the queue was full, there was no runtime, or no Redis for
@@ -69,7 +69,7 @@ struct Settlement {
     /// The last instant at which a charge may be sent again. Later its entry may have existed and
     /// expired.
     charges_until: Option<Instant>,
-    counts: Arc<Counts>,
+    counts: Arc<SettleCounts>,
     arrived: bool,
 }
 
@@ -99,9 +99,9 @@ impl SettleQueue {
         Self {
             connection,
             listeners,
-            counts: Arc::new(Counts {
+            counts: Arc::new(SettleCounts {
                 observers,
-                ..Counts::default()
+                ..SettleCounts::default()
             }),
             runtime: Mutex::default(),
         }

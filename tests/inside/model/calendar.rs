@@ -11,7 +11,7 @@ use super::{
     *,
 };
 use crate::{
-    algorithm::calendar::{Calendar, Used},
+    algorithm::calendar::{CalendarCount, Used},
     store::redis::{
         packed::{
             self, Stamp, calendar, freed,
@@ -25,7 +25,7 @@ use crate::{
 };
 use kit::{label_and_used, unique};
 
-type Model = LimiterState<Calendar>;
+type Model = LimiterState<CalendarCount>;
 
 const LENGTH: i64 = 1_000_000;
 /// What a busy machine may lose between two commands, in ms.

@@ -16,7 +16,7 @@ use crate::{
         gcra::{Gcra, Pace, State},
     },
     store::{
-        guard::deny_cache::bans::{Carried, Found},
+        guard::deny_cache::bans::{BanState, Carried},
         redis::{
             packed::{
                 self, Stamp, gcra,
@@ -433,10 +433,10 @@ impl Stage {
         let now = self.instant();
         for (place, limiter) in which.iter().enumerate() {
             let pair = &self.pairs[*limiter];
-            let expected = pair.terms.map_or(Found::default(), |terms| {
+            let expected = pair.terms.map_or(BanState::default(), |terms| {
                 let [left, back] = pair.record.in_force(now).unwrap_or_default();
                 let strikes = pair.record.strikes(&terms, now);
-                Found {
+                BanState {
                     left,
                     back,
                     strikes,

@@ -93,7 +93,7 @@ pub(crate) struct Carried {
 
 /// The state of the ban of one limiter, as a call found it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Found {
+pub(crate) struct BanState {
     /// Milliseconds until the ban ends; 0 for none.
     pub(crate) left: i64,
     /// Milliseconds until a banned caller may come back.
@@ -189,7 +189,7 @@ impl Bans {
         &self,
         first: &Demand,
         asked: &BanCall,
-        found: &[Found],
+        found: &[BanState],
         charges: &[Charge],
     ) {
         let is_current = |seen: &Seen| self.generations.is_current(seen);

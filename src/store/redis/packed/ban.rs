@@ -1,8 +1,8 @@
 //! The ban of the caller of a limiter, one string: see `lua/packed/ban.lua`.
 
-use super::{Numbers, bytes::Bytes, number_at};
+use super::{Numbers, bytes::Buffer, number_at};
 use crate::{
-    store::guard::deny_cache::bans::Found,
+    store::guard::deny_cache::bans::BanState,
     values::{error::Error, limit::Ban},
 };
 
@@ -10,16 +10,16 @@ use crate::{
 const KIND: u8 = 4;
 
 /// Writes the terms of a ban, a row.
-pub(super) fn put(bytes: &mut Bytes, ban: &Ban) {
+pub(super) fn put(bytes: &mut Buffer, ban: &Ban) {
     bytes.put(&[KIND]);
     bytes.number(ban.after.into(), 4);
     ban.millis().iter().for_each(|time| bytes.number(*time, 6));
 }
 
 /// Reads how a ban stands.
-pub(super) fn read(numbers: &mut Numbers<'_>) -> Result<Found, Error> {
+pub(super) fn read(numbers: &mut Numbers<'_>) -> Result<BanState, Error> {
     let [left, back, strikes] = [numbers.next()?, numbers.next()?, numbers.next()?];
-    Ok(Found {
+    Ok(BanState {
         left,
         back,
         strikes: u32::try_from(strikes).unwrap_or(u32::MAX),

@@ -4,9 +4,9 @@ use super::{LATEST, MOST};
 use crate::values::clock::Millis;
 
 /// Bytes that grow. Those of most requests are allocated once.
-pub(super) struct Bytes(pub(super) Vec<u8>);
+pub(super) struct Buffer(pub(super) Vec<u8>);
 
-impl Bytes {
+impl Buffer {
     pub(super) fn new() -> Self {
         Self(Vec::with_capacity(64))
     }

@@ -7,7 +7,7 @@
 //! the server's time chooses. If neither holds that time, the call must be made once more, by that
 //! time.
 
-use super::{LATEST, MOST, Numbers, Standing, bytes::Bytes, left_and, number_at, suffixed};
+use super::{LATEST, MOST, Numbers, Standing, bytes::Buffer, left_and, number_at, suffixed};
 use crate::{
     algorithm::answer::{Answer, Changed},
     store::redis::reply,
@@ -60,7 +60,7 @@ impl Row {
     }
 
     /// Writes it.
-    pub(super) fn put(&self, bytes: &mut Bytes) {
+    pub(super) fn put(&self, bytes: &mut Buffer) {
         bytes.put(&[KIND]);
         bytes.number(self.rate, 7);
         for window in self.windows {

@@ -2,7 +2,7 @@
 
 use redis::Value;
 
-use super::{DECIDE, ban, bytes::Bytes, row::Row};
+use super::{DECIDE, ban, bytes::Buffer, row::Row};
 use crate::{
     store::{
         guard::deny_cache::bans::Carried,
@@ -33,7 +33,7 @@ pub(crate) struct Call {
     terms: List<Terms>,
     /// Of the callers, of those that a log knows each by its own
     ids: List<[u8; 8]>,
-    requests: Bytes,
+    requests: Buffer,
     /// Where the requests name a key, and behind it its terms
     places: List<usize>,
     /// How many requests there are.
@@ -49,7 +49,7 @@ impl Call {
             keys: List::new(),
             terms: List::new(),
             ids: List::new(),
-            requests: Bytes::new(),
+            requests: Buffer::new(),
             places: List::new(),
             count: 0,
             callers: 0,
@@ -140,7 +140,7 @@ impl Call {
             })
         });
         let row_of: List<u8> = each.map(|row| byte(row + 1)).collect();
-        let mut argument = Bytes::new();
+        let mut argument = Buffer::new();
         argument.0.reserve(80 + self.requests.0.len());
         let (first, others) = self.ids.split_first().unzip();
         argument.put(first.unwrap_or(&[0; 8]));

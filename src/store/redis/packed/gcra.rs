@@ -3,7 +3,7 @@
 
 use redis::Value;
 
-use super::{Group, MOST, Numbers, SUFFIX, Stamp, Standing, bytes::Bytes, number_at};
+use super::{Group, MOST, Numbers, SUFFIX, Stamp, Standing, bytes::Buffer, number_at};
 use crate::{
     algorithm::{
         answer::{Answer, Changed},
@@ -41,7 +41,7 @@ impl Row {
     pub(super) const ANY: Self = Self(Pace::ANY);
 
     /// Writes it.
-    pub(super) fn put(&self, bytes: &mut Bytes) {
+    pub(super) fn put(&self, bytes: &mut Buffer) {
         bytes.put(&[KIND]);
         bytes.number(self.0.interval, 6);
         bytes.number(self.0.rate, 7);

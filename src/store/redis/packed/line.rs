@@ -5,13 +5,13 @@ use std::iter;
 use super::{Standing, Stands, row::Row};
 use crate::{
     algorithm::answer::{Answer, Verdict},
-    store::guard::deny_cache::bans::Found,
+    store::guard::deny_cache::bans::BanState,
     values::{List, charge::Charge, clock::Now, demand::Demand},
 };
 
 /// What the reply says about one caller.
 #[derive(Clone, Default)]
-pub(super) struct Caller {
+pub(super) struct CallerReply {
     pub(super) is_granted: bool,
     /// Set if a ban refuses it, so nothing is counted.
     pub(super) is_banned: bool,
@@ -20,11 +20,11 @@ pub(super) struct Caller {
     /// Of each limiter: the ms until it has, if nothing else is taken.
     pub(super) waits: List<i64>,
     /// Of each limiter: its ban after the caller.
-    pub(super) found: List<Found>,
+    pub(super) found: List<BanState>,
 }
 
 /// What is answered to callers, one after the other.
-pub(super) struct Line<'a> {
+pub(super) struct RunAnswers<'a> {
     rows: &'a [Row],
     now: Now,
     /// What is answered to all callers of each limiter, and how it stands; `None` if it counted for
@@ -40,13 +40,13 @@ pub(super) struct Line<'a> {
     longest: List<i64>,
 }
 
-impl<'a> Line<'a> {
+impl<'a> RunAnswers<'a> {
     /// Begins with how the limiters stand after all of these callers.
     pub(super) fn new(
         rows: &'a [Row],
         micros: i64,
         standings: &[Option<Stands>],
-        said: &[Caller],
+        said: &[CallerReply],
     ) -> Self {
         let each = rows.iter().zip(standings);
         let is_taken = |place: usize| {
@@ -73,10 +73,10 @@ impl<'a> Line<'a> {
 
     /// Answers callers: the first by what the reply says of each. Those behind a refused one that
     /// waits, who wait as well, are refused like it.
-    pub(super) fn answer_all(mut self, run: &[Demand], said: &[Caller]) -> List<Answer> {
+    pub(super) fn answer_all(mut self, run: &[Demand], said: &[CallerReply]) -> List<Answer> {
         let mut answers = List::new();
         for (number, demand) in run.iter().enumerate() {
-            let behind = || Caller {
+            let behind = || CallerReply {
                 is_granted: false,
                 has_room: List::new(),
                 waits: List::new(),
@@ -94,7 +94,7 @@ impl<'a> Line<'a> {
     }
 
     /// Answers a caller, as `algorithm/call.rs` does.
-    fn answer(&mut self, demand: &Demand, caller: &Caller, answers: &mut List<Answer>) {
+    fn answer(&mut self, demand: &Demand, caller: &CallerReply, answers: &mut List<Answer>) {
         let waits = demand.max_wait.is_some();
         let is_above = |row: &Row, charge: &Charge| i64::from(charge.permits) > row.most();
         let mut enforced = demand.charges().zip(self.rows);

@@ -1,7 +1,7 @@
 //! A limit by a sliding log, one string, which has a record of each grant.
 
 use super::{
-    DECIDE, MOST, Numbers, SUFFIX, Stamp, Standing, Stands, bytes::Bytes, left_and, number_at,
+    DECIDE, MOST, Numbers, SUFFIX, Stamp, Standing, Stands, bytes::Buffer, left_and, number_at,
 };
 use crate::{
     algorithm::answer::{Answer, Changed, Each},
@@ -55,7 +55,7 @@ impl Row {
     }
 
     /// Writes it.
-    pub(super) fn put(&self, bytes: &mut Bytes) {
+    pub(super) fn put(&self, bytes: &mut Buffer) {
         let number = 1 + self.shorter.iter().count();
         bytes.put(&[KIND, number as u8]);
         for [rate, interval] in self.limits() {
@@ -84,7 +84,7 @@ impl Row {
 
     /// Makes the call for a caller alone.
     pub(super) fn lone(&self, stamp: Stamp, charge: &Charge) -> ScriptCall {
-        let mut argument = Bytes::new();
+        let mut argument = Buffer::new();
         argument.put(&stamp.id.short());
         argument.time(stamp.now);
         argument.put(&[0]);

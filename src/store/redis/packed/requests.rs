@@ -11,13 +11,13 @@ use super::{
     DECIDE, FETCHES, Group, HAS_BAN, Numbers, SHADOW, Stamp, Stands, WAITS, ban,
     call::Call,
     gcra,
-    line::{Caller, Line},
+    line::{CallerReply, RunAnswers},
     row::Row,
 };
 use crate::{
     algorithm::answer::{Answer, Verdict},
     store::{
-        guard::deny_cache::bans::{Carried, Found},
+        guard::deny_cache::bans::{BanState, Carried},
         redis::{
             reply,
             script::{Script, ScriptCall},
@@ -48,7 +48,7 @@ pub(crate) struct Reply {
     /// Of the first callers, one for each limiter; `None` if no window holds that time.
     pub(crate) answers: Option<List<Answer>>,
     /// The state of the ban of each limiter.
-    pub(crate) found: List<Found>,
+    pub(crate) found: List<BanState>,
 }
 
 /// What a call carries for callers that ask once, or `again` after a lost connection: then a log
@@ -237,7 +237,7 @@ impl Asked<'_> {
             return Ok(Some(Reply {
                 now,
                 answers: Some(List::from([answer])),
-                found: List::from([Found::default()]),
+                found: List::from([BanState::default()]),
             }));
         }
         let mut counted = Said::new(self.rows);
@@ -270,7 +270,7 @@ impl Asked<'_> {
     }
 
     fn answered(&self, run: &[Demand], now: i64, counted: Said) -> Reply {
-        let line = Line::new(self.rows, now, &counted.standings, &counted.callers);
+        let line = RunAnswers::new(self.rows, now, &counted.standings, &counted.callers);
         let mut answers = line.answer_all(run, &counted.callers);
         if self.again {
             // Others may have taken since it was asked first, and what they took lies behind: of
@@ -293,15 +293,15 @@ impl Asked<'_> {
 struct Said {
     /// Of each limiter: how it stands, with each of several limits, if it has counted for any.
     standings: List<Option<Stands>>,
-    found: List<Found>,
-    callers: List<Caller>,
+    found: List<BanState>,
+    callers: List<CallerReply>,
 }
 
 impl Said {
     fn new(rows: &[Row]) -> Self {
         Self {
             standings: rows.iter().map(|_| None).collect(),
-            found: rows.iter().map(|_| Found::default()).collect(),
+            found: rows.iter().map(|_| BanState::default()).collect(),
             callers: List::new(),
         }
     }
@@ -330,10 +330,10 @@ impl Said {
         }
         self.add(run, &groups);
         if let Some(fetched @ 0..=1) = has_fetched {
-            self.callers.push(Caller {
+            self.callers.push(CallerReply {
                 is_granted: fetched == 1,
                 has_room: List::from([fetched == 1]),
-                ..Caller::default()
+                ..CallerReply::default()
             });
         }
         Ok(true)
@@ -359,7 +359,7 @@ impl Said {
             let has_room: List<_> = has_room.collect();
             let mut enforced = demand.charges().zip(&has_room);
             let is_granted = enforced.all(|(charge, has_room)| charge.shadow || *has_room);
-            self.callers.push(Caller {
+            self.callers.push(CallerReply {
                 is_granted: is_granted && !is_banned,
                 is_banned,
                 has_room,

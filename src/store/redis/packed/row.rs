@@ -2,7 +2,9 @@
 
 use redis::Value;
 
-use super::{Group, MOST, NO_WINDOW, Numbers, Standing, bytes::Bytes, calendar, gcra, log, window};
+use super::{
+    Group, MOST, NO_WINDOW, Numbers, Standing, bytes::Buffer, calendar, gcra, log, window,
+};
 use crate::{
     algorithm::answer::{Answer, Each, Verdict},
     store::redis::reply,
@@ -75,7 +77,7 @@ impl Row {
     }
 
     /// Writes it.
-    pub(super) fn put(&self, bytes: &mut Bytes) {
+    pub(super) fn put(&self, bytes: &mut Buffer) {
         match self {
             Self::Log(row) => row.put(bytes),
             Self::Gcra(row) => row.put(bytes),

@@ -3,12 +3,12 @@
 use redis::Value;
 
 use super::{
-    ASKS, BANS, DECIDE, HAS_BAN, Numbers, RELEASES, REPORTS, SETTLES, Stamp, ban, bytes::Bytes,
+    ASKS, BANS, DECIDE, HAS_BAN, Numbers, RELEASES, REPORTS, SETTLES, Stamp, ban, bytes::Buffer,
     call::Call, row::Row,
 };
 use crate::{
     store::{
-        guard::deny_cache::bans::{Carried, Found},
+        guard::deny_cache::bans::{BanState, Carried},
         redis::script::ScriptCall,
     },
     values::{
@@ -46,7 +46,7 @@ fn settling(
     [took, keep]: [u32; 2],
     mark: [i64; 2],
 ) -> ScriptCall {
-    let mut argument = Bytes::new();
+    let mut argument = Buffer::new();
     argument.put(&id.short());
     argument.time(now);
     argument.put(&[SETTLES]);
@@ -126,10 +126,10 @@ pub(crate) fn report(caller: &Demand, strikes: &[(Carried, i64)], stamp: Stamp) 
 }
 
 /// Reads the reply to it: how the ban of each limiter stands.
-pub(crate) fn read_report(reply: &Value, caller: &Demand) -> Result<List<Found>, Error> {
+pub(crate) fn read_report(reply: &Value, caller: &Demand) -> Result<List<BanState>, Error> {
     let (mut numbers, _) = Numbers::of(reply)?;
     let each = caller.charges().map(|charge| match charge.of().ban {
-        None => Ok(Found::default()),
+        None => Ok(BanState::default()),
         Some(_) => {
             Row::any(Algorithm::Gcra).group(&mut numbers, 1, None)?;
             ban::read(&mut numbers)

@@ -1,6 +1,6 @@
 //! A limit by a fixed window, one string, which has the permits used since its first grant.
 
-use super::{MOST, Numbers, Standing, bytes::Bytes, left_and, number_at};
+use super::{MOST, Numbers, Standing, bytes::Buffer, left_and, number_at};
 use crate::{
     algorithm::answer::{Answer, Changed},
     values::{
@@ -29,7 +29,7 @@ impl Row {
     };
 
     /// Writes it.
-    pub(super) fn put(&self, bytes: &mut Bytes) {
+    pub(super) fn put(&self, bytes: &mut Buffer) {
         bytes.put(&[KIND]);
         bytes.number(self.interval, 6);
         bytes.number(self.rate, 7);

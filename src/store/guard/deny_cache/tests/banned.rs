@@ -1,6 +1,6 @@
 //! Tests what is remembered of callers that limits ban.
 
-use super::{super::bans::Found, *};
+use super::{super::bans::BanState, *};
 use crate::values::limit::Ban;
 
 const WITHIN: Duration = Duration::from_secs(1);
@@ -36,7 +36,7 @@ fn a_ban_is_told_as_one_whatever_its_call_told_first() {
     granted.standing.remaining = Some(1);
     granted.standing.refused = false;
     granted.standing.wait = None;
-    let found = Found {
+    let found = BanState {
         left: 500,
         back: 700,
         strikes: 3,
