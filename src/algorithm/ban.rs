@@ -204,7 +204,7 @@ pub(crate) fn judge(
         .map(|(ban, record)| ban.and_then(|_| Some(record.in_force(now)?[1])))
         .collect();
     for (caller, answers) in run.iter().zip(answers.chunks_mut(terms.len())) {
-        let outcome = Outcome::of(caller, answers);
+        let outcome = JoinedAnswer::of(caller, answers);
         let each = caller.charges().zip(answers).zip(records.iter_mut());
         for (((charge, answer), record), (ban, wait)) in each.zip(terms.iter().zip(&mut waits)) {
             let Some(ban) = ban else {
@@ -228,14 +228,14 @@ pub(crate) fn judge(
 }
 
 /// The answers of all enforced limits to one caller, joined.
-pub(crate) struct Outcome {
+pub(crate) struct JoinedAnswer {
     pub(crate) is_granted: bool,
     is_above_rate: bool,
     /// The longest wait, in ticks.
     pub(crate) wait: i64,
 }
 
-impl Outcome {
+impl JoinedAnswer {
     pub(crate) fn of(caller: &Demand, answers: &[Answer]) -> Self {
         let enforced = || {
             let each = caller.charges().zip(answers);

@@ -21,19 +21,19 @@ const SLACK: i64 = 10;
 
 /// The window of one limiter: the value, and its end.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct FixedWindow(pub(crate) Option<Window>);
+pub(crate) struct FixedWindow(pub(crate) Option<StoredWindow>);
 
 bytes!(FixedWindow { 0 });
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Window {
+pub(crate) struct StoredWindow {
     /// Permits left; below zero after a lowered rate.
     pub(crate) value: i64,
     /// The last tick; none if it was lost, or if a sliding log was counted here.
     pub(crate) end: Option<i64>,
 }
 
-bytes!(Window { value, end });
+bytes!(StoredWindow { value, end });
 
 /// Returns the last tick of a window of so many milliseconds that begins now, and lasts one more in
 /// Redisson's format.
@@ -73,7 +73,7 @@ impl Counter for FixedWindow {
         let end = open.unwrap_or_else(|| call.last_tick());
         // A call that takes nothing opens no window.
         if open.is_some() || value < rate {
-            self.0 = Some(Window {
+            self.0 = Some(StoredWindow {
                 value,
                 end: Some(end),
             });
@@ -115,7 +115,7 @@ impl Counter for FixedWindow {
     }
 
     fn charge(&mut self, call: &CallContext, permits: u32) -> i64 {
-        let new = Window {
+        let new = StoredWindow {
             value: call.limit.rate,
             end: Some(call.last_tick()),
         };
@@ -154,7 +154,7 @@ impl Counter for FixedWindow {
 
     fn resume(&mut self, limit: &StoredLimit, value: i64, now: Now) {
         let end = Some(last_tick(now, limit.interval));
-        self.0 = Some(Window { value, end });
+        self.0 = Some(StoredWindow { value, end });
     }
 
     fn full_at(&self, limit: &StoredLimit) -> Option<i64> {
@@ -176,7 +176,7 @@ impl FixedWindow {
 
     /// Returns the open window. It ends no later than one interval from now, and has no more than
     /// the rate: what says otherwise was a sliding log, or lost its end, or was changed by hand.
-    fn open(&mut self, limit: &StoredLimit, now: Now) -> Option<&mut Window> {
+    fn open(&mut self, limit: &StoredLimit, now: Now) -> Option<&mut StoredWindow> {
         if self.0?.end.is_some_and(|end| end < now.tick) {
             self.0 = None;
         }
@@ -188,7 +188,7 @@ impl FixedWindow {
     }
 }
 
-impl Window {
+impl StoredWindow {
     /// Gives back the permits that there is room for. Returns how many.
     fn credit(&mut self, permits: i64, rate: i64) -> i64 {
         let before = self.value;
@@ -241,7 +241,7 @@ mod tests {
     /// Creates a limiter with an open window, and this many permits left.
     fn with_window(rate: u64, millis: u64, value: i64, end: Option<i64>) -> Limiter {
         Limiter {
-            state: FixedWindow(Some(Window { value, end })),
+            state: FixedWindow(Some(StoredWindow { value, end })),
             ..fresh(rate, millis)
         }
     }

@@ -12,7 +12,8 @@ use super::{
 use crate::{
     algorithm::gcra::Pace,
     store::redis::packed::{
-        Stamp, calendar, call::Joined, gcra, log, requests::Asked, row::Row, window,
+        Stamp, calendar::CalendarRow, call::Joined, gcra::GcraRow, log::LogRow, requests::Asked,
+        row::Row, window::WindowRow,
     },
     values::{
         charge::{Charge, PermitId},
@@ -264,16 +265,16 @@ proptest! {
             Value::Array(numbers.into_iter().map(Value::Int).collect())
         });
         let window = |label| Window { label, start: 0, end: 9000 * label };
-        let by_calendar = calendar::Row { rate: 5, windows: [window(1), window(2)] };
+        let by_calendar = CalendarRow { rate: 5, windows: [window(1), window(2)] };
         let pace = Pace::of(5, 60_000).unwrap();
         let (rate, interval) = (5, 60_000);
         let several = Limit::per_minute(5).and(Limit::per_second(2));
         for row in [
-            Row::Gcra(gcra::Row(pace)),
+            Row::Gcra(GcraRow(pace)),
             Row::Calendar(by_calendar),
-            Row::Log(log::Row::of(&Limit::per_minute(5))),
-            Row::Log(log::Row::of(&several)),
-            Row::Window(window::Row { rate, interval }),
+            Row::Log(LogRow::of(&Limit::per_minute(5))),
+            Row::Log(LogRow::of(&several)),
+            Row::Window(WindowRow { rate, interval }),
         ] {
             let stamp = Stamp { id: PermitId::NONE, now: None };
             let asked = Asked { stamp, rows: &[row], carried: &[], again };
@@ -312,7 +313,7 @@ proptest! {
     ) {
         let limit = LimitSource::Code(Limit::per_minute(5));
         let demand = acquire(Algorithm::SlidingLog, None, 1);
-        let row = Row::Log(log::Row::of(&Limit::per_minute(5)));
+        let row = Row::Log(LogRow::of(&Limit::per_minute(5)));
         let stamp = Stamp { id: PermitId::NONE, now: None };
         let asked = Asked { stamp, rows: &[row], carried: &[], again: false };
         let mut joined = Joined::default();

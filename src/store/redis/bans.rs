@@ -12,7 +12,7 @@ use super::{
     server::Server,
 };
 use crate::{
-    algorithm::{answer::Answer, ban::Outcome},
+    algorithm::{answer::Answer, ban::JoinedAnswer},
     store::{
         Op, OpResult,
         guard::deny_cache::bans::{BanState, Carried},
@@ -33,9 +33,9 @@ use crate::{
 /// The callers that a limiter has refused in a way that counts towards its ban, each with its place
 /// among the callers and the ms until the limit has room for it.
 #[derive(Default)]
-struct Refused(List<(usize, i64)>);
+struct RefusedCallers(List<(usize, i64)>);
 
-impl Refused {
+impl RefusedCallers {
     /// Returns the refusal that makes them too many, by a ban that stood so before, or the last.
     fn banning(&self, ban: &Ban, before: &BanState) -> Option<&(usize, i64)> {
         let missing = ban.after.saturating_sub(before.strikes).saturating_sub(1);
@@ -68,11 +68,11 @@ impl Refused {
 }
 
 /// Returns for each limiter the callers that strike it. `before` says how the bans stood.
-fn refused(run: &[Demand], answers: &[Answer], before: &[BanState]) -> List<Refused> {
-    let mut refused: List<_> = before.iter().map(|_| Refused::default()).collect();
+fn refused(run: &[Demand], answers: &[Answer], before: &[BanState]) -> List<RefusedCallers> {
+    let mut refused: List<_> = before.iter().map(|_| RefusedCallers::default()).collect();
     let callers = run.iter().zip(answers.chunks(before.len().max(1)));
     for (place, (caller, answers)) in callers.enumerate() {
-        let outcome = Outcome::of(caller, answers);
+        let outcome = JoinedAnswer::of(caller, answers);
         let each = caller
             .charges()
             .zip(answers)
@@ -91,12 +91,12 @@ fn refused(run: &[Demand], answers: &[Answer], before: &[BanState]) -> List<Refu
 fn mark(
     run: &[Demand],
     answers: &mut [Answer],
-    refused: &[Refused],
+    refused: &[RefusedCallers],
     [before, now]: [&[BanState]; 2],
 ) {
     let callers = run.iter().zip(answers.chunks_mut(now.len().max(1)));
     for (place, (caller, answers)) in callers.enumerate() {
-        let is_granted = Outcome::of(caller, answers).is_granted;
+        let is_granted = JoinedAnswer::of(caller, answers).is_granted;
         let each = caller.charges().zip(answers).zip(refused);
         for (((charge, answer), refused), (before, now)) in each.zip(before.iter().zip(now)) {
             let ban = charge.of().ban;

@@ -7,7 +7,7 @@ use redis::{ClientTlsConfig, TlsCertificates};
 
 use super::{
     header::Header,
-    store::{RedisStore, Settings},
+    store::{RedisSettings, RedisStore},
     transport::source::ConnectionSource,
 };
 use crate::{
@@ -55,14 +55,14 @@ const LONGEST_DENY_CACHE: Duration = Duration::from_secs(60);
 #[must_use = "a builder does nothing until `build` is called"]
 pub struct RedisStoreBuilder {
     source: Result<ConnectionSource, ConfigError>,
-    settings: Settings,
+    settings: RedisSettings,
 }
 
 impl RedisStoreBuilder {
     pub(super) fn new(source: Result<ConnectionSource, ConfigError>) -> Self {
         Self {
             source,
-            settings: Settings {
+            settings: RedisSettings {
                 prefix: DEFAULT_PREFIX.into(),
                 in_redisson: false,
                 client_id: None,

@@ -9,12 +9,15 @@ use super::{
     exchange::{Failure, asked_at},
     keys,
     packed::{
-        self, Stamp, calendar,
+        self, Stamp,
+        calendar::{self, CalendarRow},
         call::Joined,
-        gcra, log,
-        requests::{Asked, KNOWN, Reply, has_ban, may_ask_again, together},
+        gcra::GcraRow,
+        log::LogRow,
+        requests::{Asked, KNOWN, RunReply, has_ban, may_ask_again, together},
         row::Row,
-        verbs, window,
+        verbs,
+        window::WindowRow,
     },
     reply,
     script::ScriptCall,
@@ -237,7 +240,7 @@ impl Server {
     fn decided(
         &self,
         run: &[Demand],
-        reply: &Reply,
+        reply: &RunReply,
         bans: Option<&BanCall>,
     ) -> Option<List<Decision>> {
         let decisions = self.decisions(run, reply.answers.as_ref()?);
@@ -347,12 +350,12 @@ impl Server {
         let stored = limit.stored();
         let (rate, interval) = (stored.rate, stored.interval);
         match counting.algorithm {
-            Algorithm::SlidingLog => return Ok(Row::Log(log::Row::of(limit))),
-            Algorithm::FixedWindow => return Ok(Row::Window(window::Row { rate, interval })),
+            Algorithm::SlidingLog => return Ok(Row::Log(LogRow::of(limit))),
+            Algorithm::FixedWindow => return Ok(Row::Window(WindowRow { rate, interval })),
             Algorithm::Gcra => {
                 let pace = Pace::of(rate, interval);
                 let pace = pace.ok_or(Error::new(ErrorKind::Limit))?;
-                return Ok(Row::Gcra(gcra::Row(pace)));
+                return Ok(Row::Gcra(GcraRow(pace)));
             }
             Algorithm::Calendar => {}
         }
@@ -361,7 +364,7 @@ impl Server {
             let now = millis(self.clock.as_deref().unwrap_or(&SystemClock));
             i64::try_from(now).unwrap_or(i64::MAX)
         });
-        Ok(Row::Calendar(calendar::Row {
+        Ok(Row::Calendar(CalendarRow {
             rate,
             windows: calendar.windows(now),
         }))

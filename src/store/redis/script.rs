@@ -18,7 +18,7 @@ use crate::{
 };
 
 /// A script whose hash is computed when it is first needed.
-pub(crate) type Loaded = LazyLock<Script>;
+pub(crate) type LazyScript = LazyLock<Script>;
 
 /// Makes a script of a name and the parts of its text: files in `lua/`, and `[SCRIPT]` for the text
 /// of another script. The `--- @include` lines of its last file name the same parts, which a test
@@ -27,7 +27,7 @@ macro_rules! lua {
     (@ [$script:expr]) => { $script.text() };
     (@ $file:literal) => { include_str!(concat!("../../../../lua/", $file)) };
     ($name:literal: $($part:tt),+) => {
-        Loaded::new(|| Script::new($name, [$(lua!(@ $part)),+].concat()))
+        LazyScript::new(|| Script::new($name, [$(lua!(@ $part)),+].concat()))
     };
 }
 pub(crate) use lua;

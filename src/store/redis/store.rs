@@ -88,13 +88,13 @@ const RETURNED_AT_ONCE: usize = settle_queue::PLACES / 2;
 /// ```
 #[derive(Clone)]
 pub struct RedisStore {
-    pub(crate) settings: Settings,
+    pub(crate) settings: RedisSettings,
     pub(crate) shared: Arc<Remote<Server>>,
 }
 
 /// The settings of a store, which never change.
 #[derive(Clone)]
-pub(crate) struct Settings {
+pub(crate) struct RedisSettings {
     pub(crate) prefix: Arc<str>,
     /// Set if the limiters of rules are in Redisson's format.
     pub(super) in_redisson: bool,
@@ -112,7 +112,7 @@ pub(crate) struct Settings {
     pub(crate) certificates: Option<redis::TlsCertificates>,
 }
 
-impl Settings {
+impl RedisSettings {
     /// Returns the longest time that connecting and a reply may take.
     pub(crate) fn longest(&self) -> Duration {
         self.connect_timeout.saturating_add(self.response_timeout)
@@ -163,7 +163,7 @@ impl RedisStore {
 
     pub(super) fn assemble(
         source: ConnectionSource,
-        settings: Settings,
+        settings: RedisSettings,
         header: Option<Arc<Header>>,
     ) -> Self {
         let observers = settings.observers.clone();

@@ -14,7 +14,9 @@ use crate::{
     algorithm::calendar::{CalendarCount, Used},
     store::redis::{
         packed::{
-            self, Stamp, calendar, freed,
+            self, Stamp,
+            calendar::{self, CalendarRow},
+            freed,
             requests::{Asked as AskedFor, KNOWN, may_ask_again, together},
             row::Row,
             verbs::release,
@@ -344,7 +346,7 @@ impl Pair {
     fn ask_left(&mut self) {
         let now = self.now();
         let windows = self.windows(now, 0, 0);
-        let row = Row::Calendar(calendar::Row { rate: 7, windows });
+        let row = Row::Calendar(CalendarRow { rate: 7, windows });
         let reply = self.call(&packed::verbs::ask_left(&row, &self.name, self.stamp()));
         let read = packed::verbs::read_left(&row, &reply);
         if self.spoilt {
@@ -378,7 +380,7 @@ impl Pair {
 fn ask_all(pairs: &mut [Pair; LIMITERS], asked: &Asked) {
     let which = &asked.which;
     let now = pairs[0].now();
-    let row = |limiter: &usize| calendar::Row {
+    let row = |limiter: &usize| CalendarRow {
         rate: asked.rates[*limiter].cast_signed(),
         windows: pairs[*limiter].windows(now, asked.off[*limiter], asked.later[*limiter]),
     };

@@ -9,7 +9,7 @@ use super::{
     *,
 };
 use crate::{
-    algorithm::fixed_window::{FixedWindow, Window},
+    algorithm::fixed_window::{FixedWindow, StoredWindow},
     store::redis::redisson::fixed_window::{ACQUIRE, SCRIPTS},
 };
 
@@ -49,7 +49,7 @@ impl Kind for Limiter {
         let before = self.state.0;
         let left = self.verb(|limiter| limiter.available(now, id));
         // Only an acquire writes what is left.
-        self.state.0 = before.map(|window| Window {
+        self.state.0 = before.map(|window| StoredWindow {
             end: self.state.0.and_then(|mended| mended.end),
             ..window
         });
@@ -67,11 +67,11 @@ impl Kind for Limiter {
     fn compare(pair: &mut Pair<Self>) {
         assert_eq!(pair.stored_limit(), pair.model.limit);
         let (stored, now) = (pair.stored_window(), pair.now());
-        let is_open = |window: &Window| window.end.is_none_or(|end| end >= now);
+        let is_open = |window: &StoredWindow| window.end.is_none_or(|end| end >= now);
         let modelled = pair.model.state.0.filter(is_open);
-        let value = |window: Option<Window>| window.map(|window| window.value);
+        let value = |window: Option<StoredWindow>| window.map(|window| window.value);
         assert_eq!(value(stored), value(modelled));
-        let end = |window: Option<Window>| window.and_then(|window| window.end);
+        let end = |window: Option<StoredWindow>| window.and_then(|window| window.end);
         match (end(stored), end(modelled)) {
             (Some(stored), Some(modelled)) => assert_near(stored, modelled, TOLERANCE),
             (stored, modelled) => assert_eq!(stored, modelled),
@@ -176,12 +176,12 @@ impl Kind for Limiter {
 }
 
 impl Pair<Limiter> {
-    fn stored_window(&mut self) -> Option<Window> {
+    fn stored_window(&mut self) -> Option<StoredWindow> {
         let key = self.value_key();
         let value = self.ask::<Option<i64>>(&["GET", &key])?;
         let left: i64 = self.ask(&["PTTL", &key]);
         let now = self.now();
-        Some(Window {
+        Some(StoredWindow {
             value,
             end: (left >= 0).then_some(now + left),
         })

@@ -19,7 +19,8 @@ use crate::{
         guard::deny_cache::bans::{BanState, Carried},
         redis::{
             packed::{
-                self, Stamp, gcra,
+                self, Stamp,
+                gcra::{self, GcraRow},
                 requests::{Asked, KNOWN, may_ask_again, together},
                 row::Row,
                 verbs::release,
@@ -292,7 +293,7 @@ impl Stage {
         let run = self.demands(question);
         let rows: Vec<_> = which
             .iter()
-            .map(|limiter| Row::Gcra(gcra::Row(pace(LIMITS[question.limits[*limiter]]))))
+            .map(|limiter| Row::Gcra(GcraRow(pace(LIMITS[question.limits[*limiter]]))))
             .collect();
         let carried: Vec<_> = which
             .iter()
@@ -551,7 +552,7 @@ impl Stage {
                 assert_eq!(Ok(freed), expected);
             }
             One::Left(limit) => {
-                let row = Row::Gcra(gcra::Row(pace(LIMITS[*limit])));
+                let row = Row::Gcra(GcraRow(pace(LIMITS[*limit])));
                 let reply = self.call(&packed::verbs::ask_left(&row, &name, stamp));
                 let read = packed::verbs::read_left(&row, &reply);
                 if is_spoilt {
@@ -673,7 +674,7 @@ proptest! {
 fn by_the_servers_clock_it_counts_in_microseconds() {
     let mut stage = Stage::new([None; LIMITERS]);
     let pace = pace((40, 8));
-    let row = Row::Gcra(gcra::Row(pace));
+    let row = Row::Gcra(GcraRow(pace));
     let (mut granted, mut refused, mut within_ms) = (0, 0, false);
     while granted < 200 || refused < 200 {
         let permits = 1 + u32::try_from((granted + refused) % 9).unwrap();

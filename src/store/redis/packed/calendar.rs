@@ -7,7 +7,7 @@
 //! the server's time chooses. If neither holds that time, the call must be made once more, by that
 //! time.
 
-use super::{LATEST, MOST, Numbers, Standing, bytes::Buffer, left_and, number_at, suffixed};
+use super::{LATEST, MOST, Numbers, PackedStanding, bytes::Buffer, left_and, number_at, suffixed};
 use crate::{
     algorithm::answer::{Answer, Changed},
     store::redis::reply,
@@ -31,7 +31,7 @@ pub(crate) fn key(name: &Name) -> String {
 /// What a charge counts by. A limiter stands as the permits left, and the ms until the window ends:
 /// 0 if all ask for more than the rate, which says no end.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) struct Row {
+pub(crate) struct CalendarRow {
     pub(crate) rate: i64,
     pub(crate) windows: [Window; 2],
 }
@@ -45,7 +45,7 @@ struct Counted {
     length: i64,
 }
 
-impl Row {
+impl CalendarRow {
     /// Returns that of a call that releases what was taken in any window.
     pub(super) const ANY: Self = Self::until(LATEST, 0, MOST);
 
@@ -75,7 +75,7 @@ impl Row {
         &self,
         number: i64,
         numbers: &mut Numbers<'_>,
-    ) -> Result<Standing, Error> {
+    ) -> Result<PackedStanding, Error> {
         let [left, ends] = left_and(number, numbers, self.rate, self.span())?;
         match ends {
             1.. => Ok([left, ends, 0]),
@@ -87,8 +87,8 @@ impl Row {
     pub(super) fn without_room(
         wait: i64,
         numbers: &mut Numbers<'_>,
-        before: Option<Standing>,
-    ) -> Result<Standing, Error> {
+        before: Option<PackedStanding>,
+    ) -> Result<PackedStanding, Error> {
         let ends_before = before.map_or(0, |[_, ends, _]| ends);
         let left = numbers.next()?;
         Ok([left, if wait > -MOST { -wait } else { ends_before }, 0])
@@ -128,7 +128,7 @@ impl Row {
     }
 
     /// Returns what is answered to all callers.
-    pub(super) fn answer(&self, now: i64, [left, ends, _]: Standing) -> Answer {
+    pub(super) fn answer(&self, now: i64, [left, ends, _]: PackedStanding) -> Answer {
         let window = self.counted(now, ends);
         let limit = StoredLimit {
             interval: window.length,
@@ -151,7 +151,7 @@ impl Row {
 
     /// Returns the ms until so many permits are free: later windows are assumed to be as long as
     /// this one.
-    pub(super) fn wait(&self, answer: &Answer, [_, ends, _]: Standing, needs: i64) -> i64 {
+    pub(super) fn wait(&self, answer: &Answer, [_, ends, _]: PackedStanding, needs: i64) -> i64 {
         let now = answer.now.tick;
         let turn = self.counted(now, ends).end - now;
         let rounds = (needs - 1).div_euclid(self.rate.max(1));
@@ -161,12 +161,12 @@ impl Row {
 
 /// Returns what a receipt is settled by, and the two numbers by which its grant is found; `None` if
 /// it lacks what that needs.
-pub(super) fn settled(receipt: &Charge) -> Option<(Row, [i64; 2])> {
+pub(super) fn settled(receipt: &Charge) -> Option<(CalendarRow, [i64; 2])> {
     let Some(Taken::Date { label, end }) = receipt.claim_mark() else {
         return None;
     };
     let rate = receipt.limit().given()?.stored().rate;
-    Some((Row::until(end, label, rate), [label, 0]))
+    Some((CalendarRow::until(end, label, rate), [label, 0]))
 }
 
 /// What a state says.

@@ -3,7 +3,7 @@
 
 use redis::Value;
 
-use super::{Group, MOST, Numbers, SUFFIX, Stamp, Standing, bytes::Buffer, number_at};
+use super::{Group, MOST, Numbers, PackedStanding, SUFFIX, Stamp, bytes::Buffer, number_at};
 use crate::{
     algorithm::{
         answer::{Answer, Changed},
@@ -12,7 +12,7 @@ use crate::{
     store::redis::{
         keys::add_suffixed,
         reply,
-        script::{Loaded, Script, ScriptCall},
+        script::{LazyScript, Script, ScriptCall},
     },
     values::{
         charge::{Charge, Taken, Tat},
@@ -23,7 +23,7 @@ use crate::{
 };
 
 /// The script for one caller of one limiter in the usual case.
-pub(crate) static LONE: Loaded = Loaded::new(|| {
+pub(crate) static LONE: LazyScript = LazyScript::new(|| {
     let text = include_str!("../../../../lua/packed/gcra_lone.lua");
     Script::new("packed/gcra_lone", text.to_owned())
 });
@@ -34,9 +34,9 @@ const KIND: u8 = 2;
 /// What a charge counts by. A limiter stands as how far TAT lies ahead of now, and how far
 /// settlements have moved it back so far, both in us.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) struct Row(pub(crate) Pace);
+pub(crate) struct GcraRow(pub(crate) Pace);
 
-impl Row {
+impl GcraRow {
     /// Returns that of a call that reads or settles what a state has by its own limit.
     pub(super) const ANY: Self = Self(Pace::ANY);
 
@@ -97,12 +97,15 @@ impl Row {
     }
 
     /// Reads how it stands.
-    pub(super) fn with_room(backlog: i64, numbers: &mut Numbers<'_>) -> Result<Standing, Error> {
+    pub(super) fn with_room(
+        backlog: i64,
+        numbers: &mut Numbers<'_>,
+    ) -> Result<PackedStanding, Error> {
         Ok([backlog, numbers.next()?, 0])
     }
 
     /// Reads the same where there is no room.
-    pub(super) fn without_room(numbers: &mut Numbers<'_>) -> Result<Standing, Error> {
+    pub(super) fn without_room(numbers: &mut Numbers<'_>) -> Result<PackedStanding, Error> {
         let backlog = numbers.next()?;
         Self::with_room(backlog, numbers)
     }
@@ -116,7 +119,7 @@ impl Row {
     }
 
     /// Returns what is answered to all callers.
-    pub(super) fn answer(&self, micros: i64, [backlog, given, _]: Standing) -> Answer {
+    pub(super) fn answer(&self, micros: i64, [backlog, given, _]: PackedStanding) -> Answer {
         let now = Now::millis(micros / 1000);
         let [next, reset] =
             [self.0.next(backlog), backlog].map(|micros| now.ticks_of_micros(micros));
@@ -131,20 +134,20 @@ impl Row {
     }
 
     /// Returns the ms until so many permits are free.
-    pub(super) fn wait(&self, now: Now, [backlog, ..]: Standing, needs: i64) -> i64 {
+    pub(super) fn wait(&self, now: Now, [backlog, ..]: PackedStanding, needs: i64) -> i64 {
         now.ticks_of_micros(self.0.wait(backlog, needs))
     }
 }
 
 /// Returns what a receipt is settled by, and the two numbers by which its grant is found; `None` if
 /// it lacks what that needs.
-pub(super) fn settled(receipt: &Charge) -> Option<(Row, [i64; 2])> {
+pub(super) fn settled(receipt: &Charge) -> Option<(GcraRow, [i64; 2])> {
     let Some(Taken::Tat(tat)) = receipt.claim_mark() else {
         return None;
     };
     let limit = receipt.limit().given()?.stored();
     Some((
-        Row(Pace::of(limit.rate, limit.interval)?),
+        GcraRow(Pace::of(limit.rate, limit.interval)?),
         [tat.at, tat.given],
     ))
 }

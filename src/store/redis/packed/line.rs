@@ -2,7 +2,7 @@
 
 use std::iter;
 
-use super::{Standing, Stands, row::Row};
+use super::{PackedStanding, Stands, row::Row};
 use crate::{
     algorithm::answer::{Answer, Verdict},
     store::guard::deny_cache::bans::BanState,
@@ -29,7 +29,7 @@ pub(super) struct RunAnswers<'a> {
     now: Now,
     /// What is answered to all callers of each limiter, and how it stands; `None` if it counted for
     /// none of them.
-    answers: List<Option<(Answer, Standing)>>,
+    answers: List<Option<(Answer, PackedStanding)>>,
     /// Of each limiter: whether the call has taken from it.
     is_taken: List<bool>,
     /// Permits of the callers that wait and are refused, of each limiter.

@@ -1,7 +1,8 @@
 //! A limit by a sliding log, one string, which has a record of each grant.
 
 use super::{
-    DECIDE, MOST, Numbers, SUFFIX, Stamp, Standing, Stands, bytes::Buffer, left_and, number_at,
+    DECIDE, MOST, Numbers, PackedStanding, SUFFIX, Stamp, Stands, bytes::Buffer, left_and,
+    number_at,
 };
 use crate::{
     algorithm::answer::{Answer, Changed, Each},
@@ -20,13 +21,13 @@ const KIND: u8 = 1;
 /// What a charge counts by. A limiter stands as the permits left, the ms until there is one more,
 /// and those until all are free: 0 for what is not known.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) struct Row {
+pub(crate) struct LogRow {
     pub(crate) rate: i64,
     pub(crate) interval: i64,
     pub(crate) shorter: Shorter,
 }
 
-impl Row {
+impl LogRow {
     /// Returns that of a limit.
     pub(crate) fn of(limit: &Limit) -> Self {
         let StoredLimit { rate, interval, .. } = limit.stored();
@@ -118,8 +119,8 @@ impl Row {
     /// Reads the same where there is no room, which may have stood so `before`.
     pub(super) fn without_room(
         numbers: &mut Numbers<'_>,
-        before: Option<Standing>,
-    ) -> Result<Standing, Error> {
+        before: Option<PackedStanding>,
+    ) -> Result<PackedStanding, Error> {
         let [left, reset] = [numbers.next()?, numbers.next()?];
         Ok([left, before.map_or(0, |[_, next, _]| next), reset])
     }
@@ -133,7 +134,7 @@ impl Row {
     }
 
     /// Returns what is answered to all callers.
-    pub(super) fn answer(&self, now: i64, [left, next, reset]: Standing) -> Answer {
+    pub(super) fn answer(&self, now: i64, [left, next, reset]: PackedStanding) -> Answer {
         Answer {
             remaining: left,
             next: if left < self.most() { next } else { 0 },
@@ -144,7 +145,7 @@ impl Row {
 
     /// Returns the ms until so many permits are free, at the earliest: the reply says it for the
     /// first caller that has no room.
-    pub(super) fn wait(&self, [_, next, _]: Standing, needs: i64) -> i64 {
+    pub(super) fn wait(&self, [_, next, _]: PackedStanding, needs: i64) -> i64 {
         let rounds = self.limits().map(|[rate, interval]| {
             let rounds = (needs - 1).div_euclid(rate.max(1));
             rounds.saturating_mul(interval)
@@ -155,8 +156,8 @@ impl Row {
 
 /// Returns what a receipt is settled by, and the two numbers by which its grant is found; `None` if
 /// it lacks what that needs.
-pub(super) fn settled(receipt: &Charge) -> Option<(Row, [i64; 2])> {
-    Some((Row::of(receipt.limit().given()?), [0, 0]))
+pub(super) fn settled(receipt: &Charge) -> Option<(LogRow, [i64; 2])> {
+    Some((LogRow::of(receipt.limit().given()?), [0, 0]))
 }
 
 /// What a state says.

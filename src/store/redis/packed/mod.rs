@@ -22,7 +22,7 @@ use redis::Value;
 use super::{
     keys::suffixed,
     reply::unreadable,
-    script::{Loaded, Script},
+    script::{LazyScript, Script},
 };
 use crate::algorithm::answer::Each;
 use crate::values::{
@@ -33,8 +33,8 @@ use crate::values::{
 };
 
 /// The script that decides all, and settles.
-pub(crate) static DECIDE: Loaded =
-    Loaded::new(|| Script::new("packed/decide", joined("decide.lua", "")));
+pub(crate) static DECIDE: LazyScript =
+    LazyScript::new(|| Script::new("packed/decide", joined("decide.lua", "")));
 
 /// The files of the script.
 macro_rules! fragments {
@@ -83,10 +83,10 @@ const MOST: i64 = (1 << 53) - 1;
 const LATEST: i64 = (1 << 48) - 1;
 
 /// How a limiter stands, in the numbers that its kind has for it.
-type Standing = [i64; 3];
+type PackedStanding = [i64; 3];
 
 /// How a limiter stands, and each of several limits.
-type Stands = (Standing, Option<Box<Each>>);
+type Stands = (PackedStanding, Option<Box<Each>>);
 
 /// What the reply says about callers that ask for the same of one limiter.
 struct Group {
@@ -94,7 +94,7 @@ struct Group {
     /// The ms until the first of the others has room, if nothing else is taken.
     wait: i64,
     /// `None` if a ban refuses them.
-    standing: Option<Standing>,
+    standing: Option<PackedStanding>,
     /// How each of several limits stands
     each: Option<Box<Each>>,
 }

@@ -10,7 +10,7 @@ use redis::Value;
 use super::{
     DECIDE, FETCHES, Group, HAS_BAN, Numbers, SHADOW, Stamp, Stands, WAITS, ban,
     call::Call,
-    gcra,
+    gcra::{self, GcraRow},
     line::{CallerReply, RunAnswers},
     row::Row,
 };
@@ -42,7 +42,7 @@ pub(crate) fn scripts() -> [&'static Script; 2] {
 }
 
 /// The reply to callers of the same limiters.
-pub(crate) struct Reply {
+pub(crate) struct RunReply {
     /// The time by which it counted, in us
     pub(crate) now: i64,
     /// Of the first callers, one for each limiter; `None` if no window holds that time.
@@ -211,12 +211,16 @@ impl Asked<'_> {
     }
 
     /// Reads the reply to it; `None` if [`call`](Self::call) must decide.
-    pub(crate) fn read_lone(&self, reply: &Value, run: &[Demand]) -> Result<Option<Reply>, Error> {
+    pub(crate) fn read_lone(
+        &self,
+        reply: &Value,
+        run: &[Demand],
+    ) -> Result<Option<RunReply>, Error> {
         let ([row], [first, ..]) = (self.rows, run) else {
             return Err(reply::unreadable());
         };
         let (now, group) = match row {
-            Row::Gcra(_) => match gcra::Row::read_lone(reply)? {
+            Row::Gcra(_) => match GcraRow::read_lone(reply)? {
                 None => return Ok(None),
                 Some(read) => read,
             },
@@ -234,7 +238,7 @@ impl Asked<'_> {
         };
         let answer = answer.filter(is_ours).ok_or_else(reply::unreadable)?;
         if run.len() == 1 {
-            return Ok(Some(Reply {
+            return Ok(Some(RunReply {
                 now,
                 answers: Some(List::from([answer])),
                 found: List::from([BanState::default()]),
@@ -247,7 +251,7 @@ impl Asked<'_> {
 
     /// Reads the reply to [`call`](Self::call). Where one that waits is refused, so are those
     /// behind it that wait.
-    pub(crate) fn read(&self, reply: &Value, run: &[Demand]) -> Result<Reply, Error> {
+    pub(crate) fn read(&self, reply: &Value, run: &[Demand]) -> Result<RunReply, Error> {
         let (mut numbers, now) = Numbers::of(reply)?;
         let mut counted = Said::new(self.rows);
         let (callers, ahead) = with_ahead(together(run));
@@ -257,7 +261,7 @@ impl Asked<'_> {
                 let is_last = group.as_ptr_range().end == callers.as_ptr_range().end;
                 let ahead = ahead.filter(|_| is_last && !self.again);
                 if !counted.read(self.rows, &mut numbers, group, ahead)? {
-                    return Ok(Reply {
+                    return Ok(RunReply {
                         now,
                         answers: None,
                         found: List::new(),
@@ -269,7 +273,7 @@ impl Asked<'_> {
         Ok(self.answered(run, now, counted))
     }
 
-    fn answered(&self, run: &[Demand], now: i64, counted: Said) -> Reply {
+    fn answered(&self, run: &[Demand], now: i64, counted: Said) -> RunReply {
         let line = RunAnswers::new(self.rows, now, &counted.standings, &counted.callers);
         let mut answers = line.answer_all(run, &counted.callers);
         if self.again {
@@ -281,7 +285,7 @@ impl Asked<'_> {
                 }
             }
         }
-        Reply {
+        RunReply {
             now,
             answers: Some(answers),
             found: counted.found,
@@ -373,7 +377,7 @@ impl Said {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::store::redis::packed::calendar;
+    use crate::store::redis::packed::calendar::CalendarRow;
     use crate::values::{
         charge::{Charge, PermitId, Taken},
         compiled_limit::CompiledLimit,
@@ -383,7 +387,7 @@ mod tests {
     };
 
     const NOW: i64 = 5000;
-    const ROW: Row = Row::Calendar(calendar::Row {
+    const ROW: Row = Row::Calendar(CalendarRow {
         rate: 100,
         windows: [window(1, 0, 9000), window(2, 9000, 30_000)],
     });
@@ -406,7 +410,7 @@ mod tests {
         })
     }
 
-    fn read(reply: &Value, run: &[Demand]) -> Result<Reply, Error> {
+    fn read(reply: &Value, run: &[Demand]) -> Result<RunReply, Error> {
         let asked = Asked {
             stamp: STAMP,
             rows: &[ROW],

@@ -3,7 +3,12 @@
 use redis::Value;
 
 use super::{
-    Group, MOST, NO_WINDOW, Numbers, Standing, bytes::Buffer, calendar, gcra, log, window,
+    Group, MOST, NO_WINDOW, Numbers, PackedStanding,
+    bytes::Buffer,
+    calendar::{self, CalendarRow},
+    gcra::{self, GcraRow},
+    log::{self, LogRow},
+    window::{self, WindowRow},
 };
 use crate::{
     algorithm::answer::{Answer, Each, Verdict},
@@ -22,10 +27,10 @@ const BANNED: i64 = 1 - MOST;
 /// What a charge counts by.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Row {
-    Log(log::Row),
-    Gcra(gcra::Row),
-    Window(window::Row),
-    Calendar(calendar::Row),
+    Log(LogRow),
+    Gcra(GcraRow),
+    Window(WindowRow),
+    Calendar(CalendarRow),
 }
 
 impl Row {
@@ -33,10 +38,10 @@ impl Row {
     /// limit.
     pub(super) fn any(algorithm: Algorithm) -> Self {
         match algorithm {
-            Algorithm::SlidingLog => Self::Log(log::Row::any()),
-            Algorithm::FixedWindow => Self::Window(window::Row::ANY),
-            Algorithm::Gcra => Self::Gcra(gcra::Row::ANY),
-            Algorithm::Calendar => Self::Calendar(calendar::Row::ANY),
+            Algorithm::SlidingLog => Self::Log(LogRow::any()),
+            Algorithm::FixedWindow => Self::Window(WindowRow::ANY),
+            Algorithm::Gcra => Self::Gcra(GcraRow::ANY),
+            Algorithm::Calendar => Self::Calendar(CalendarRow::ANY),
         }
     }
 
@@ -91,7 +96,7 @@ impl Row {
         &self,
         numbers: &mut Numbers<'_>,
         callers: usize,
-        before: Option<Standing>,
+        before: Option<PackedStanding>,
     ) -> Result<Option<Group>, Error> {
         let mut number = numbers.next()?;
         if number == NO_WINDOW {
@@ -112,7 +117,7 @@ impl Row {
                     each = of_each;
                     standing
                 }
-                Self::Gcra(_) => gcra::Row::with_room(number, numbers)?,
+                Self::Gcra(_) => GcraRow::with_room(number, numbers)?,
                 Self::Window(row) => row.with_room(number, numbers)?,
                 Self::Calendar(row) => row.with_room(number, numbers)?,
             });
@@ -132,10 +137,10 @@ impl Row {
         if number != BANNED {
             let before = standing.or(before);
             standing = Some(match self {
-                Self::Log(_) => log::Row::without_room(numbers, standing)?,
-                Self::Gcra(_) => gcra::Row::without_room(numbers)?,
-                Self::Window(_) => window::Row::without_room(number, numbers, before)?,
-                Self::Calendar(_) => calendar::Row::without_room(number, numbers, before)?,
+                Self::Log(_) => LogRow::without_room(numbers, standing)?,
+                Self::Gcra(_) => GcraRow::without_room(numbers)?,
+                Self::Window(_) => WindowRow::without_room(number, numbers, before)?,
+                Self::Calendar(_) => CalendarRow::without_room(number, numbers, before)?,
             });
             let has_next = each.take();
             each = self.each(numbers)?;
@@ -188,7 +193,7 @@ impl Row {
     }
 
     /// Returns what is answered to all callers.
-    pub(super) fn answer(&self, micros: i64, standing: Standing) -> Answer {
+    pub(super) fn answer(&self, micros: i64, standing: PackedStanding) -> Answer {
         match self {
             Self::Log(row) => row.answer(micros / 1000, standing),
             Self::Gcra(row) => row.answer(micros, standing),
@@ -215,7 +220,7 @@ impl Row {
     }
 
     /// Returns the ms until a caller that needs so many permits has room.
-    pub(super) fn wait(&self, answer: &Answer, standing: Standing, needs: i64) -> i64 {
+    pub(super) fn wait(&self, answer: &Answer, standing: PackedStanding, needs: i64) -> i64 {
         match self {
             Self::Log(row) => row.wait(standing, needs),
             Self::Gcra(row) => row.wait(answer.now, standing, needs),

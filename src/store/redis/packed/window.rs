@@ -1,6 +1,6 @@
 //! A limit by a fixed window, one string, which has the permits used since its first grant.
 
-use super::{MOST, Numbers, Standing, bytes::Buffer, left_and, number_at};
+use super::{MOST, Numbers, PackedStanding, bytes::Buffer, left_and, number_at};
 use crate::{
     algorithm::answer::{Answer, Changed},
     values::{
@@ -16,12 +16,12 @@ const KIND: u8 = 3;
 
 /// What a charge counts by. A limiter stands as the permits left, and the ms until the window ends.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) struct Row {
+pub(crate) struct WindowRow {
     pub(crate) rate: i64,
     pub(crate) interval: i64,
 }
 
-impl Row {
+impl WindowRow {
     /// Returns that of a call that releases what was taken by any limit.
     pub(super) const ANY: Self = Self {
         rate: MOST,
@@ -40,7 +40,7 @@ impl Row {
         &self,
         number: i64,
         numbers: &mut Numbers<'_>,
-    ) -> Result<Standing, Error> {
+    ) -> Result<PackedStanding, Error> {
         let [left, ends] = left_and(number, numbers, self.rate, self.interval)?;
         Ok([left, ends, 0])
     }
@@ -49,8 +49,8 @@ impl Row {
     pub(super) fn without_room(
         wait: i64,
         numbers: &mut Numbers<'_>,
-        before: Option<Standing>,
-    ) -> Result<Standing, Error> {
+        before: Option<PackedStanding>,
+    ) -> Result<PackedStanding, Error> {
         let ends_before = before.map_or(0, |[_, ends, _]| ends);
         let left = numbers.next()?;
         Ok([left, if wait > -MOST { -wait } else { ends_before }, 0])
@@ -65,7 +65,7 @@ impl Row {
     }
 
     /// Returns what is answered to all callers.
-    pub(super) fn answer(&self, now: i64, [left, ends, _]: Standing) -> Answer {
+    pub(super) fn answer(&self, now: i64, [left, ends, _]: PackedStanding) -> Answer {
         let reset = if left < self.rate { ends } else { 0 };
         Answer {
             remaining: left,
@@ -80,7 +80,7 @@ impl Row {
     }
 
     /// Returns the ms until so many permits are free: later windows begin at once.
-    pub(super) fn wait(&self, [_, ends, _]: Standing, needs: i64) -> i64 {
+    pub(super) fn wait(&self, [_, ends, _]: PackedStanding, needs: i64) -> i64 {
         let rounds = (needs - 1).div_euclid(self.rate.max(1));
         ends.saturating_add(rounds.saturating_mul(self.interval))
     }
@@ -88,12 +88,12 @@ impl Row {
 
 /// Returns what a receipt is settled by, and the two numbers by which its grant is found; `None` if
 /// it lacks what that needs.
-pub(super) fn settled(receipt: &Charge) -> Option<(Row, [i64; 2])> {
+pub(super) fn settled(receipt: &Charge) -> Option<(WindowRow, [i64; 2])> {
     let Some(Taken::Date { label, .. }) = receipt.claim_mark() else {
         return None;
     };
     let StoredLimit { rate, interval, .. } = receipt.limit().given()?.stored();
-    Some((Row { rate, interval }, [label, 0]))
+    Some((WindowRow { rate, interval }, [label, 0]))
 }
 
 /// What a state says: when the window ends, in ms, the permits used in it, and the limit.

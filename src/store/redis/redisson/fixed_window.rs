@@ -6,18 +6,18 @@ use super::{
     verbs,
 };
 use crate::{
-    store::redis::script::{Loaded, Script, ScriptCall, lua},
+    store::redis::script::{LazyScript, Script, ScriptCall, lua},
     values::charge::{Charge, Taken},
 };
 
-pub(crate) static ACQUIRE: Loaded = lua!(
+pub(crate) static ACQUIRE: LazyScript = lua!(
     "fixed_window/acquire":
     "lib/state.lua",
     "lib/callers.lua",
     "fixed_window/state.lua",
     "fixed_window/acquire.lua"
 );
-pub(crate) static VERBS: Loaded = lua!(
+pub(crate) static VERBS: LazyScript = lua!(
     "fixed_window/verbs":
     "lib/state.lua",
     "fixed_window/state.lua",

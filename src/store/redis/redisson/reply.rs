@@ -107,15 +107,13 @@ pub(crate) fn flag(reply: &Value) -> Result<bool, Error> {
 
 /// Reads the reply of HMGET rate interval type keepAliveTime.
 pub(crate) fn stored_limit(reply: &Value) -> Result<Option<StoredLimit>, Error> {
-    type Fields = (Option<i64>, Option<i64>, Option<String>, Option<i64>);
     let is_text = |field: &Value| matches!(field, Value::BulkString(_) | Value::Nil);
     if !matches!(reply, Value::Array(fields) if fields.len() == 4 && fields.iter().all(is_text)) {
         return Err(unreadable());
     }
-    let fields = redis::from_redis_value_ref::<Fields>(reply);
-    let (Some(rate), Some(interval), Some(rate_type), keep_alive) =
-        fields.map_err(|_| ErrorKind::ForeignState)?
-    else {
+    let fields: (Option<i64>, Option<i64>, Option<String>, Option<i64>) =
+        redis::from_redis_value_ref(reply).map_err(|_| ErrorKind::ForeignState)?;
+    let (Some(rate), Some(interval), Some(rate_type), keep_alive) = fields else {
         return Ok(None);
     };
     Ok(Some(StoredLimit {
@@ -130,7 +128,7 @@ pub(crate) fn stored_limit(reply: &Value) -> Result<Option<StoredLimit>, Error> 
 }
 
 /// Returns the numbers, or the error that a negative first number stands for.
-pub(crate) fn numbers(reply: &Value) -> Result<Numbers, Error> {
+pub(crate) fn numbers(reply: &Value) -> Result<ReplyNumbers, Error> {
     let numbers = match reply {
         Value::Array(items) => items
             .iter()
@@ -144,7 +142,7 @@ pub(crate) fn numbers(reply: &Value) -> Result<Numbers, Error> {
             .and_then(|text| text.split(' ').map(|number| number.parse().ok()).collect()),
         _ => None,
     };
-    let numbers: Numbers = numbers.ok_or_else(unreadable)?;
+    let numbers: ReplyNumbers = numbers.ok_or_else(unreadable)?;
     match numbers.first().copied().and_then(script_error) {
         Some(error) => Err(error),
         None => Ok(numbers),
@@ -153,7 +151,7 @@ pub(crate) fn numbers(reply: &Value) -> Result<Numbers, Error> {
 
 /// The numbers of a reply. Those of a lone caller need no allocation: an acquire's begin with two,
 /// then come seven of the limiter and two of the caller.
-pub(crate) type Numbers = SmallVec<[i64; 2 + 7 + 2]>;
+pub(crate) type ReplyNumbers = SmallVec<[i64; 2 + 7 + 2]>;
 
 /// Returns the error that a script's first number stands for.
 fn script_error(code: i64) -> Option<Error> {

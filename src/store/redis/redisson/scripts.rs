@@ -4,16 +4,16 @@ use redis::Value;
 
 use crate::{
     algorithm::answer::Answer,
-    store::redis::script::{Loaded, ScriptCall},
+    store::redis::script::{LazyScript, ScriptCall},
     values::{List, charge::Charge, clock::Millis, demand::Demand, error::Error},
 };
 
 /// The scripts of one algorithm, with the functions that make their calls and read their replies.
 pub(crate) struct Scripts {
     /// Decides for any callers. [`acquire_command`](super::acquire_command) writes its arguments.
-    pub(crate) acquire: &'static Loaded,
+    pub(crate) acquire: &'static LazyScript,
     /// Carries out the verbs: see `lua/lib/verbs.lua`.
-    pub(crate) verbs: &'static Loaded,
+    pub(crate) verbs: &'static LazyScript,
     /// Makes the call of a cheaper script for these callers, if there is one that can decide.
     pub(crate) brief: MakeBrief,
     /// Makes the call that settles a receipt at a number of permits: fewer than it took are given

@@ -6,7 +6,7 @@ use redis::{Cmd, RedisWrite, Value};
 
 use super::{
     format::{add_keys, fields, given, member, optional, source_argument},
-    reply::{Numbers, answer_by, numbers, read_answers},
+    reply::{ReplyNumbers, answer_by, numbers, read_answers},
     scripts::{CallSettings, ReadBrief, Scripts},
     verbs,
 };
@@ -14,22 +14,22 @@ use crate::{
     algorithm::answer::{Answer, Verdict},
     store::redis::{
         reply::unreadable,
-        script::{Loaded, Script, ScriptCall, lua},
+        script::{LazyScript, Script, ScriptCall, lua},
     },
     values::{List, charge::Charge, clock::Now, demand::Demand, error::Error, limit::LimitSource},
 };
 
 /// Decides the usual case with few commands, for callers with equal demands, and contains
 /// `ACQUIRE_LIST` for all other cases.
-pub(crate) static ACQUIRE: Loaded =
+pub(crate) static ACQUIRE: LazyScript =
     lua!("sliding_log/acquire": "sliding_log/acquire.lua", [ACQUIRE_LIST]);
-pub(crate) static ACQUIRE_LIST: Loaded = lua!(
+pub(crate) static ACQUIRE_LIST: LazyScript = lua!(
     "sliding_log/acquire_list":
     "lib/state.lua",
     "sliding_log/entries.lua",
     "sliding_log/acquire_list.lua"
 );
-pub(crate) static VERBS: Loaded = lua!(
+pub(crate) static VERBS: LazyScript = lua!(
     "sliding_log/verbs":
     "lib/state.lua",
     "sliding_log/entries.lua",
@@ -139,10 +139,10 @@ pub(crate) fn brief_answers(
 }
 
 /// Returns the numbers of a brief reply, which is one text; none for another one.
-fn brief_numbers(reply: &Value) -> Result<Numbers, Error> {
+fn brief_numbers(reply: &Value) -> Result<ReplyNumbers, Error> {
     match reply {
         Value::BulkString(_) => numbers(reply),
-        _ => Ok(Numbers::new()),
+        _ => Ok(ReplyNumbers::new()),
     }
 }
 

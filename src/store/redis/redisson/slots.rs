@@ -6,11 +6,11 @@ use super::{
     sliding_log,
 };
 use crate::{
-    store::redis::script::{Loaded, Script, ScriptCall, lua},
+    store::redis::script::{LazyScript, Script, ScriptCall, lua},
     values::charge::{Charge, Taken},
 };
 
-pub(crate) static ACQUIRE_LIST: Loaded = lua!(
+pub(crate) static ACQUIRE_LIST: LazyScript = lua!(
     "slots/acquire_list":
     "lib/state.lua",
     "sliding_log/entries.lua",
@@ -18,7 +18,7 @@ pub(crate) static ACQUIRE_LIST: Loaded = lua!(
     "sliding_log/acquire_list.lua"
 );
 /// For `settle` alone: the other verbs write no grants.
-pub(crate) static VERBS: Loaded = lua!(
+pub(crate) static VERBS: LazyScript = lua!(
     "slots/verbs":
     "lib/state.lua",
     "sliding_log/entries.lua",

@@ -242,7 +242,7 @@ async fn driven<S: AsyncRead + AsyncWrite + Unpin + Send + 'static>(
     config: &AsyncConnectionConfig,
 ) -> RedisResult<(MultiplexedConnection, Driver)> {
     let (keep, mut first_line) = oneshot::channel();
-    let seen = Seen {
+    let seen = WatchedStream {
         stream,
         _has_unread: nodes.watch(has_unread),
         nodes: Arc::clone(&nodes),
@@ -270,7 +270,7 @@ async fn driven<S: AsyncRead + AsyncWrite + Unpin + Send + 'static>(
 const LONGEST_LINE: usize = 4096;
 
 /// A stream that records when bytes come in and go out, and the first line that comes in.
-struct Seen<S> {
+struct WatchedStream<S> {
     stream: S,
     nodes: Arc<Nodes>,
     /// It is watched for as long as this lasts.
@@ -279,7 +279,7 @@ struct Seen<S> {
     first_line: Option<(Vec<u8>, oneshot::Sender<Vec<u8>>)>,
 }
 
-impl<S> Seen<S> {
+impl<S> WatchedStream<S> {
     fn read_first_line(&mut self, bytes: &[u8]) {
         let Some((line, _)) = &mut self.first_line else {
             return;
@@ -295,7 +295,7 @@ impl<S> Seen<S> {
     }
 }
 
-impl<S: AsyncRead + Unpin> AsyncRead for Seen<S> {
+impl<S: AsyncRead + Unpin> AsyncRead for WatchedStream<S> {
     fn poll_read(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -314,7 +314,7 @@ impl<S: AsyncRead + Unpin> AsyncRead for Seen<S> {
     }
 }
 
-impl<S: AsyncWrite + Unpin> AsyncWrite for Seen<S> {
+impl<S: AsyncWrite + Unpin> AsyncWrite for WatchedStream<S> {
     fn poll_write(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,

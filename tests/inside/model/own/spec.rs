@@ -1,7 +1,7 @@
 //! What a limiter in our own format must count, the plain way: each grant is kept for ever.
 
 use super::super::*;
-use crate::store::redis::packed::{Stamp, log, row::Row, window};
+use crate::store::redis::packed::{Stamp, gcra::GcraRow, log::LogRow, row::Row, window::WindowRow};
 
 /// A rate and an interval.
 pub(super) type Terms = (u64, u64);
@@ -11,12 +11,12 @@ pub(super) fn row(algorithm: Algorithm, (rate, interval): Terms) -> Row {
     let limit = Limit::new(rate, Duration::from_millis(interval));
     let (rate, interval) = (rate.cast_signed(), interval.cast_signed());
     match algorithm {
-        Algorithm::FixedWindow => Row::Window(window::Row { rate, interval }),
+        Algorithm::FixedWindow => Row::Window(WindowRow { rate, interval }),
         Algorithm::Gcra => {
             let pace = crate::algorithm::gcra::Pace::of(rate, interval).unwrap();
-            Row::Gcra(crate::store::redis::packed::gcra::Row(pace))
+            Row::Gcra(GcraRow(pace))
         }
-        _ => Row::Log(log::Row::of(&limit)),
+        _ => Row::Log(LogRow::of(&limit)),
     }
 }
 
