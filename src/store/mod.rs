@@ -11,10 +11,10 @@
 //! called. None is held while a caller is woken. Few are held at the same time, and then in this
 //! order:
 //!
-//! - The outbox: what a process knows of a node (`Node`) > what its breakers have logged (`Log`).
-//!   The queues of those that wait for permits (`Waits`) are locked alone.
-//! - Leases: the shard of the table > what is known of one limiter (`Entry`) > the balance of one
-//!   lease (`Balance`).
+//! - The outbox: what a process knows of a node (`Node`) > what its breakers have logged
+//!   (`BreakerLog`). The queues of those that wait for permits (`Waits`) are locked alone.
+//! - Leases: the shard of the table > what is known of one limiter (`LeaseEntry`) > the balance of
+//!   one lease (`Balance`).
 //! - The share of a limit in an outage: the grants of one limiter (`Recent`) > the store in memory.
 //! - The store in memory: one `Shard`, or those of a list in the order of their numbers > the names
 //!   without a place (`Untracked`).

@@ -10,7 +10,7 @@ use http::{Response, request::Parts};
 
 use super::{
     answer::{Fields, HeaderStyle},
-    layer::{LayerState, RateLimitLayer, Replaceable, Settings},
+    layer::{LayerSettings, LayerState, RateLimitLayer, Replaceable},
     rule::{CompiledRules, Defaults, IntoRules, Rule, Rules},
 };
 use crate::{
@@ -58,7 +58,7 @@ impl RateLimitLayer {
         RateLimitLayerBuilder {
             store: store.handle().0,
             rules: Rules::new(),
-            settings: Settings::default(),
+            settings: LayerSettings::default(),
             headers: vec![HeaderStyle::Draft11],
             defaults: Defaults {
                 remaining: true,
@@ -74,7 +74,7 @@ impl RateLimitLayer {
 pub struct RateLimitLayerBuilder {
     store: Arc<dyn AnyStore>,
     rules: Rules,
-    settings: Settings,
+    settings: LayerSettings,
     headers: Vec<HeaderStyle>,
     defaults: Defaults,
 }

@@ -62,14 +62,14 @@ pub(crate) struct LayerState {
     pub(crate) id: LayerId,
     pub(crate) store: Arc<dyn AnyStore>,
     pub(crate) rules: Replaceable,
-    pub(super) settings: Settings,
+    pub(super) settings: LayerSettings,
     /// Lets one reload run at a time.
     pub(super) replacing: Mutex<()>,
 }
 
 /// What is set for a layer, and no reload changes.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Settings {
+pub(super) struct LayerSettings {
     pub(super) answers: Answers,
     pub(super) is_disabled: bool,
     pub(super) decide_first: bool,

@@ -223,7 +223,7 @@ impl Look<'_> {
         Ok(())
     }
 
-    async fn page(&self, keys: &[String; 5], first: u64) -> Result<Page, Error> {
+    async fn page(&self, keys: &[String; 5], first: u64) -> Result<LogPage, Error> {
         let mut command = DIAGNOSE.start(keys.len(), 2);
         command.arg(keys).arg((first, PAGE));
         let call = ScriptCall {
@@ -311,7 +311,7 @@ fn escaped(text: &str) -> String {
 
 /// A reply of `diagnose.lua`: the server's clock, the stored fields of the limit, the times to live
 /// of the keys, the value, the number of entries, and a page of them with their scores.
-type Page = (
+type LogPage = (
     i64,
     [Option<Vec<u8>>; 4],
     [i64; 5],
@@ -322,7 +322,7 @@ type Page = (
 
 impl Diagnosis {
     /// Begins the report with everything of a page but its entries.
-    fn begin(keys: [String; 5], page: &Page) -> Result<Self, Error> {
+    fn begin(keys: [String; 5], page: &LogPage) -> Result<Self, Error> {
         let (_, fields, lives, value, entries, _) = page;
         let text = |bytes: &Vec<u8>| String::from_utf8_lossy(bytes).into_owned();
         let names = ["rate", "interval", "type", "keepAliveTime"].into_iter();

@@ -145,9 +145,6 @@ impl Master {
     }
 }
 
-/// A reply, or a refusal that is not an error of the check.
-type Reply = Result<Value, RedisError>;
-
 impl Look<'_> {
     async fn server(
         &self,
@@ -391,7 +388,11 @@ impl Look<'_> {
     }
 
     /// Sends a command, whose refusal to this user is no error.
-    async fn attempt(&self, to: Option<u16>, command: &Cmd) -> Result<Reply, Error> {
+    async fn attempt(
+        &self,
+        to: Option<u16>,
+        command: &Cmd,
+    ) -> Result<Result<Value, RedisError>, Error> {
         match self.ask(to, command).await? {
             Ok(reply) => Ok(Ok(reply)),
             Err(error) => match Class::of(&error) {

@@ -1,4 +1,4 @@
-//! The calls of a store of one's own: what reads values, decides, and swaps them: [`Parts`].
+//! The calls of a store of one's own: what reads values, decides, and swaps them: [`BackendCalls`].
 
 use std::{sync::Arc, time::Duration};
 
@@ -67,7 +67,7 @@ impl FailedCall {
 }
 
 /// A backend, and what its calls share in this process.
-pub(super) struct Parts<B> {
+pub(super) struct BackendCalls<B> {
     pub(super) backend: B,
     pub(super) clock: Arc<dyn Clock>,
     pub(super) nodes: Arc<Nodes>,
@@ -77,7 +77,7 @@ pub(super) struct Parts<B> {
     pub(super) corrections: Corrections,
 }
 
-impl<B: Backend> Parts<B> {
+impl<B: Backend> BackendCalls<B> {
     /// Decides for runs of callers, each of the same limiters, by the values of these, and swaps
     /// them for the next: again and again while another process has done so meanwhile.
     ///

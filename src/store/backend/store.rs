@@ -4,7 +4,7 @@ use std::{sync::Arc, time::Duration};
 
 use super::{
     Backend,
-    call::{FailedCall, Parts, names},
+    call::{BackendCalls, FailedCall, names},
     lanes::{Correction, Corrections, NameLanes},
     opened::Opened,
 };
@@ -89,7 +89,7 @@ impl BackendStore {
             ..About::default()
         };
         let store = |listeners, bans| {
-            Unguarded(Arc::new(Parts {
+            Unguarded(Arc::new(BackendCalls {
                 backend,
                 clock,
                 nodes,
@@ -110,7 +110,7 @@ impl Sealed for BackendStore {
 }
 
 /// A backend as the guards know a store.
-struct Unguarded<B>(Arc<Parts<B>>);
+struct Unguarded<B>(Arc<BackendCalls<B>>);
 
 impl<B: Backend> Unguarded<B> {
     /// Decides for runs of callers by one call.

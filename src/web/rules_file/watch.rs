@@ -22,7 +22,7 @@ const EVERY: Duration = Duration::from_secs(5);
 /// The time for which a new text must stay the same, because a program may still be writing it.
 const SETTLED: Duration = Duration::from_millis(100);
 
-type Report = dyn FnMut(Result<(), &ConfigError>) + Send;
+type OnReload = dyn FnMut(Result<(), &ConfigError>) + Send;
 
 /// Reloads a layer's rules whenever their file changes. Made by
 /// [`RateLimitLayer::watch`](crate::RateLimitLayer::watch); it does nothing until
@@ -63,7 +63,7 @@ pub struct Watch {
     file: Arc<RulesFile>,
     path: PathBuf,
     every: Duration,
-    report: Option<Box<Report>>,
+    report: Option<Box<OnReload>>,
 }
 
 impl RateLimitLayer {

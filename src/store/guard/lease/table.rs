@@ -30,12 +30,12 @@ use crate::{
 pub(super) const MOST_LIMITERS: usize = 1 << 16;
 
 pub(crate) struct LeaseTable {
-    entries: Cache<Text, Arc<Entry>>,
+    entries: Cache<Text, Arc<LeaseEntry>>,
     pub(crate) clock: StoreClock,
 }
 
 /// One limiter.
-pub(crate) struct Entry(Mutex<State>);
+pub(crate) struct LeaseEntry(Mutex<State>);
 
 struct State {
     lease: Option<Lease>,
@@ -71,7 +71,7 @@ pub(crate) struct LeasePlan {
     pub(crate) lead: Duration,
     /// The changes of its limiter before it was sent.
     pub(crate) changes: u64,
-    pub(crate) entry: Arc<Entry>,
+    pub(crate) entry: Arc<LeaseEntry>,
 }
 
 impl LeaseTable {
@@ -104,7 +104,7 @@ impl LeaseTable {
         let known = self.entries.get(name);
         let is_known = known.is_some();
         let entry = known.unwrap_or_else(|| {
-            let entry = Arc::new(Entry::new(self.clock.now()));
+            let entry = Arc::new(LeaseEntry::new(self.clock.now()));
             self.entries.insert(name.clone(), Arc::clone(&entry));
             entry
         });
@@ -134,13 +134,13 @@ impl LeaseTable {
 
     /// Returns how many leases are out.
     pub(crate) fn count(&self) -> usize {
-        let has_lease = |(_, entry): &(Text, Arc<Entry>)| lock(&entry.0).lease.is_some();
+        let has_lease = |(_, entry): &(Text, Arc<LeaseEntry>)| lock(&entry.0).lease.is_some();
         self.entries.iter().filter(has_lease).count()
     }
 
     /// Ends this many leases, and so gives back the permits that no grant has.
     pub(crate) fn end_first(&self, most: usize) {
-        let ended = |(_, entry): (Text, Arc<Entry>)| lock(&entry.0).lease.take();
+        let ended = |(_, entry): (Text, Arc<LeaseEntry>)| lock(&entry.0).lease.take();
         let ended = self.entries.iter().filter_map(ended);
         ended.take(most).for_each(drop);
     }
@@ -162,7 +162,7 @@ pub(crate) fn longest(interval: Duration) -> Duration {
     Duration::from_millis(millis / 10)
 }
 
-impl Entry {
+impl LeaseEntry {
     fn new(since: StoreInstant) -> Self {
         Self(Mutex::new(State {
             lease: None,

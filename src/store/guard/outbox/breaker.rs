@@ -40,7 +40,7 @@ pub(super) struct Breakers {
     pub(super) failures: u32,
     /// The number of nodes that are open, or failed lately. No breaker is looked at without one.
     pub(super) troubled: AtomicUsize,
-    log: Mutex<Log>,
+    log: Mutex<BreakerLog>,
     jitter: RandomState,
     /// Made once, as it is returned often.
     pub(super) open: Error,
@@ -48,7 +48,7 @@ pub(super) struct Breakers {
 }
 
 #[derive(Default)]
-struct Log {
+struct BreakerLog {
     /// The number of nodes that are open.
     open: usize,
     /// When the last warning was logged.
@@ -62,7 +62,7 @@ impl Default for Breakers {
         Self {
             failures: 0,
             troubled: AtomicUsize::new(0),
-            log: Mutex::new(Log::default()),
+            log: Mutex::new(BreakerLog::default()),
             jitter: RandomState::new(),
             open: Error::new(ErrorKind::Unavailable).detail("its breaker is open"),
             turned: Box::new(|_, _| ()),
