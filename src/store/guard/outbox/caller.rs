@@ -15,9 +15,9 @@ use crate::values::{
 
 /// The limiters of callers, each with whether it is a shadow, and whether its rule bans. Callers
 /// that differ in any of these stand in different lines.
-pub(super) type Key = List<(Limiter, [bool; 2])>;
+pub(super) type LineKey = List<(Limiter, [bool; 2])>;
 
-pub(super) fn key(demand: &Demand) -> Key {
+pub(super) fn key(demand: &Demand) -> LineKey {
     let key_of = |charge: &Charge| {
         let bans = charge.of().ban.is_some();
         (charge.limiter.clone(), [charge.shadow, bans])

@@ -19,8 +19,8 @@ use tokio::{
 
 use super::{
     Outbox,
-    caller::{Caller, Key, Reply, key},
-    flights::{Entered, Flights, Taken},
+    caller::{Caller, LineKey, Reply, key},
+    flights::{Entered, Flights, TakenLine},
 };
 use crate::{
     store::{Answered, Calls, guard::late::Late},
@@ -75,7 +75,7 @@ pub(super) async fn acquire<S: Calls>(
 struct LinePlace<'a, S: Calls> {
     outbox: &'a Arc<Outbox<S>>,
     node: usize,
-    key: &'a Key,
+    key: &'a LineKey,
     demand: &'a Demand,
     number: u64,
     reply: oneshot::Receiver<Reply>,
@@ -105,7 +105,7 @@ pub(super) struct InFlight<S: Calls> {
     pub(super) outbox: Arc<Outbox<S>>,
     pub(super) node: usize,
     pub(super) number: u64,
-    pub(super) keys: List<Key>,
+    pub(super) keys: List<LineKey>,
     /// Whether the store has decided.
     pub(super) is_answered: bool,
 }
@@ -129,7 +129,7 @@ pub(super) struct Command<S: Calls> {
     /// is sent.
     demands: Vec<Demand>,
     callers: Vec<Caller>,
-    line: Option<Key>,
+    line: Option<LineKey>,
     runtime: Id,
     has_begun: bool,
     in_flight: InFlight<S>,
@@ -139,7 +139,7 @@ impl<S: Calls> Command<S> {
     pub(super) fn new(
         outbox: &Arc<Outbox<S>>,
         (node, number): (usize, u64),
-        line: Option<Key>,
+        line: Option<LineKey>,
         runtime: Id,
     ) -> Self {
         Self {
@@ -204,7 +204,7 @@ impl<S: Calls> Command<S> {
         in_flight.number = number;
         in_flight.keys.clear();
         let mut counts = List::new();
-        for Taken {
+        for TakenLine {
             key,
             members,
             again,

@@ -60,10 +60,10 @@ pub(super) struct Commands {
     /// The number of the last command or caller.
     last: u64,
     /// In the order of their numbers
-    pub(super) sent: VecDeque<Command>,
+    pub(super) sent: VecDeque<SentCommand>,
 }
 
-pub(super) struct Command {
+pub(super) struct SentCommand {
     number: u64,
     since: Duration,
     /// Set if it could be shared: the runtime that sends it.
@@ -111,7 +111,7 @@ impl Commands {
         let number = self.next();
         let is_first = self.in_flight == 0;
         self.in_flight += 1;
-        self.sent.push_back(Command {
+        self.sent.push_back(SentCommand {
             number,
             since: now,
             joint,
@@ -218,7 +218,7 @@ impl Commands {
         }
     }
 
-    fn remove(&mut self, number: u64) -> Option<Command> {
+    fn remove(&mut self, number: u64) -> Option<SentCommand> {
         let removed = self.sent.remove(self.place(number)?)?;
         self.in_flight -= removed.callers;
         Some(removed)

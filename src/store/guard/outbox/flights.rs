@@ -24,7 +24,7 @@ use tokio::{
 
 use self::lanes::{Lane, Lanes};
 use super::{
-    caller::{Caller, Key, Member, Reply},
+    caller::{Caller, LineKey, Member, Reply},
     commands::{Bounds, Commands},
 };
 use crate::{
@@ -38,9 +38,9 @@ const MOST_TERMS: usize = 254;
 
 pub(super) struct Flights {
     pub(super) commands: Commands,
-    lines: HashMap<Key, Line, BuildSpread>,
+    lines: HashMap<LineKey, Line, BuildSpread>,
     /// What goes alone, each since when it waits.
-    alone: VecDeque<(Duration, Turn)>,
+    alone: VecDeque<(Duration, LoneTurn)>,
     /// The limiters that go with others.
     lanes: Lanes,
     /// The ids of the callers of shared commands in flight. True if the caller has given back
@@ -82,10 +82,10 @@ impl Line {
 }
 
 /// What waits to be sent alone.
-enum Turn {
+enum LoneTurn {
     /// A call of one caller, or for those that wait for permits: it gets the command's number.
     Place(oneshot::Sender<u64>),
-    Line(Key),
+    Line(LineKey),
 }
 
 /// What is to be done now.
@@ -94,7 +94,7 @@ pub(super) enum Start {
     /// Nothing for this caller, whose turn came too late.
     Late(Caller),
     /// A command for the callers of one limiter, or of several, by a task of this runtime.
-    Task(Handle, u64, Option<Key>),
+    Task(Handle, u64, Option<LineKey>),
 }
 
 /// What becomes of a caller that comes.
@@ -107,8 +107,8 @@ pub(super) enum Entered {
 }
 
 /// The callers of one limiter that a command takes.
-pub(super) struct Taken {
-    pub(super) key: Key,
+pub(super) struct TakenLine {
+    pub(super) key: LineKey,
     pub(super) members: Vec<Member>,
     /// Set if they were sent before.
     pub(super) again: bool,
@@ -129,7 +129,7 @@ impl Flights {
     /// Adds a caller of these limiters.
     pub(super) fn enter(
         &mut self,
-        key: &Key,
+        key: &LineKey,
         joins: Option<Joins>,
         demand: &Demand,
         runtime: &Handle,
@@ -190,12 +190,12 @@ impl Flights {
             return None;
         }
         let (sender, receiver) = oneshot::channel();
-        self.alone.push_back((now, Turn::Place(sender)));
+        self.alone.push_back((now, LoneTurn::Place(sender)));
         Some(Err(receiver))
     }
 
     /// Takes a caller out of its line. Returns whether no command was ever sent for it.
-    pub(super) fn leave(&mut self, key: &Key, number: u64) -> Option<(Member, bool)> {
+    pub(super) fn leave(&mut self, key: &LineKey, number: u64) -> Option<(Member, bool)> {
         let line = self.lines.get_mut(key)?;
         let at = line
             .behind
@@ -208,7 +208,8 @@ impl Flights {
         if line.behind.is_empty() && line.command.is_none() {
             self.lines.remove(key);
             self.lanes.remove(key);
-            let is_its = |turn: &Turn| matches!(turn, Turn::Line(waiting) if waiting == key);
+            let is_its =
+                |turn: &LoneTurn| matches!(turn, LoneTurn::Line(waiting) if waiting == key);
             self.alone.retain(|(_, turn)| !is_its(turn));
         }
         Some((left, !(is_apart && is_sent)))
@@ -220,9 +221,9 @@ impl Flights {
     pub(super) fn take(
         &mut self,
         number: u64,
-        key: Option<Key>,
+        key: Option<LineKey>,
         now: Duration,
-    ) -> Option<(u64, Vec<Taken>)> {
+    ) -> Option<(u64, Vec<TakenLine>)> {
         let lane = self.lanes.gathered(number);
         let renewed = self.commands.renew(number, now)?;
         let mut taken = Vec::new();
@@ -261,11 +262,11 @@ impl Flights {
     /// would be late.
     fn take_line(
         &mut self,
-        key: Key,
+        key: LineKey,
         of: Option<u64>,
         command: (u64, Duration),
         most: usize,
-    ) -> Option<Taken> {
+    ) -> Option<TakenLine> {
         let line = self.lines.get_mut(&key)?;
         if line.command.map(|(number, _)| number) != of {
             return None;
@@ -291,7 +292,7 @@ impl Flights {
         let ids = members.iter().map(|(demand, _)| demand.first().id);
         // Before they can give back.
         self.unanswered.extend(ids.map(|id| (id, false)));
-        Some(Taken {
+        Some(TakenLine {
             key,
             members,
             again,
@@ -303,7 +304,7 @@ impl Flights {
     /// line, or have left.
     pub(super) fn put_back(
         &mut self,
-        key: &Key,
+        key: &LineKey,
         command: u64,
         members: Vec<Member>,
         apart: Option<bool>,
@@ -326,7 +327,7 @@ impl Flights {
     }
 
     /// Ends a command: those that wait for it follow.
-    pub(super) fn end(&mut self, number: u64, is_answered: bool, keys: List<Key>, now: Duration) {
+    pub(super) fn end(&mut self, number: u64, is_answered: bool, keys: List<LineKey>, now: Duration) {
         self.lanes.gathered(number);
         self.commands.end(number, is_answered, now);
         for key in keys {
@@ -346,7 +347,7 @@ impl Flights {
 
     /// Takes the callers that wait to be sent in a runtime that is gone, those of this limiter or
     /// of all that go with others.
-    pub(super) fn abandon(&mut self, runtime: Id, key: Option<&Key>) -> Vec<Member> {
+    pub(super) fn abandon(&mut self, runtime: Id, key: Option<&LineKey>) -> Vec<Member> {
         let mut gone = Vec::new();
         let waiting = match key {
             Some(_) => VecDeque::new(),
@@ -390,7 +391,7 @@ impl Flights {
     /// Forgets old commands, and those that wait no longer.
     pub(super) fn forget(&mut self, now: Duration) {
         self.commands.forget(now);
-        while let Some((_, Turn::Place(first))) = self.alone.front()
+        while let Some((_, LoneTurn::Place(first))) = self.alone.front()
             && first.is_closed()
         {
             self.alone.pop_front();
@@ -411,11 +412,11 @@ impl Flights {
                 continue;
             }
             match self.alone.pop_front() {
-                Some((_, Turn::Place(first))) if first.is_closed() => {}
-                Some((_, Turn::Place(first))) => {
+                Some((_, LoneTurn::Place(first))) if first.is_closed() => {}
+                Some((_, LoneTurn::Place(first))) => {
                     started.push(Start::Place(first, self.commands.send(now, None)));
                 }
-                Some((_, Turn::Line(key))) => {
+                Some((_, LoneTurn::Line(key))) => {
                     let Some(runtime) = self.last_of(&key) else {
                         continue;
                     };
@@ -433,19 +434,19 @@ impl Flights {
 
     /// Returns the runtime of the last caller of a line: it was polled most recently, so it is the
     /// likeliest to run.
-    fn last_of(&self, key: &Key) -> Option<Handle> {
+    fn last_of(&self, key: &LineKey) -> Option<Handle> {
         let (_, last) = self.lines.get(key)?.behind.back()?;
         Some(last.runtime.clone())
     }
 
     /// Lets a line wait for its turn.
-    fn waits(&mut self, key: Key, now: Duration) {
+    fn waits(&mut self, key: LineKey, now: Duration) {
         let Some(line) = self.lines.get(&key) else {
             return;
         };
         let last = line.behind.back().map(|(_, last)| &last.runtime);
         let Some(runtime) = last.filter(|_| line.joins.is_some() && line.apart == 0) else {
-            return self.alone.push_back((now, Turn::Line(key)));
+            return self.alone.push_back((now, LoneTurn::Line(key)));
         };
         self.lanes.push(runtime, now, key);
     }

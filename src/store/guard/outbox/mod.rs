@@ -51,7 +51,7 @@ pub(crate) use self::nodes::Nodes;
 #[cfg(feature = "_guards")]
 pub(crate) use self::traffic::HasUnread;
 use self::{
-    caller::{Key, Reply, key},
+    caller::{LineKey, Reply, key},
     command::{Command, InFlight},
     flights::{Flights, Start},
     wait_queue::WaitQueue,
@@ -75,7 +75,7 @@ use crate::{
 #[derive(Default)]
 pub(crate) struct Waits {
     /// Names bring their own hash, by a secret of this process.
-    queues: Mutex<HashMap<Key, WaitQueue, BuildSpread>>,
+    queues: Mutex<HashMap<LineKey, WaitQueue, BuildSpread>>,
     /// The number of callers that wait, in all queues.
     waiting: AtomicUsize,
     /// The number of the next call or caller.
@@ -104,7 +104,7 @@ impl Listener for Arc<Waits> {
         if self.waiting.load(Ordering::SeqCst) == 0 {
             return;
         }
-        let waited_for = |key: &Key| key.iter().any(|(limiter, ..)| limiter.name == *name);
+        let waited_for = |key: &LineKey| key.iter().any(|(limiter, ..)| limiter.name == *name);
         let mut wakers = Vec::new();
         for (key, queue) in lock(&self.queues).iter_mut() {
             if waited_for(key) && !(undone && queue.in_parts) {
@@ -179,7 +179,7 @@ impl<S: Calls> Outbox<S> {
         acted
     }
 
-    fn in_flight(self: &Arc<Self>, node: usize, number: u64, keys: List<Key>) -> InFlight<S> {
+    fn in_flight(self: &Arc<Self>, node: usize, number: u64, keys: List<LineKey>) -> InFlight<S> {
         InFlight {
             outbox: Arc::clone(self),
             node,

@@ -17,7 +17,7 @@ use std::{
 use tokio::runtime::Handle;
 
 use super::{
-    Key, Outbox, key,
+    LineKey, Outbox, key,
     wait_queue::{Times, Turn, Until, WaitQueue},
 };
 use crate::{
@@ -63,7 +63,7 @@ pub(super) async fn acquire<S: Calls>(
 
 impl<S: Calls> Outbox<S> {
     /// Acts on the queue of a key. Wakers are called when it is not locked any more.
-    fn with_waits<T>(&self, key: &Key, act: impl FnOnce(&mut WaitQueue) -> T) -> T {
+    fn with_waits<T>(&self, key: &LineKey, act: impl FnOnce(&mut WaitQueue) -> T) -> T {
         let (acted, wakers) = {
             let mut queues = lock(&self.waits.queues);
             let mut there = match queues.entry(key.clone()) {
@@ -85,7 +85,7 @@ impl<S: Calls> Outbox<S> {
 /// A waiter's place in its outbox.
 struct WaitPlace<'a, S: Calls> {
     outbox: &'a Arc<Outbox<S>>,
-    key: Key,
+    key: LineKey,
     number: u64,
     timer: Option<(Until, Sleep)>,
     /// The call that it sends where there is no runtime for a task.
@@ -174,7 +174,7 @@ impl<S: Calls> Drop for WaitPlace<'_, S> {
 /// A call for those that wait. Dropped unanswered, it gives back what it may have taken.
 struct Asking<S: Calls> {
     outbox: Arc<Outbox<S>>,
-    key: Key,
+    key: LineKey,
     call: u64,
     callers: Vec<Demand>,
     is_answered: bool,

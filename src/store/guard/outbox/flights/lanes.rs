@@ -4,7 +4,7 @@ use std::{collections::VecDeque, mem, time::Duration};
 
 use tokio::runtime::{Handle, Id};
 
-use super::super::{caller::Key, commands::Commands};
+use super::super::{caller::LineKey, commands::Commands};
 
 /// The lanes that are kept beside those that are in use, as most processes have a runtime or two.
 const MOST_LANES: usize = 16;
@@ -21,7 +21,7 @@ pub(super) struct Lanes {
 pub(in super::super) struct Lane {
     runtime: Handle,
     /// Each since when it waits
-    pub(super) waiting: VecDeque<(Duration, Key)>,
+    pub(super) waiting: VecDeque<(Duration, LineKey)>,
     /// The command that is about to take them, also where it counts no longer as its runtime is not
     /// driven: then there is no other.
     pub(super) gathers: Option<u64>,
@@ -29,7 +29,7 @@ pub(in super::super) struct Lane {
 
 impl Lanes {
     /// Lets a limiter wait that is asked for by callers of this runtime.
-    pub(super) fn push(&mut self, runtime: &Handle, since: Duration, key: Key) {
+    pub(super) fn push(&mut self, runtime: &Handle, since: Duration, key: LineKey) {
         let at = self.at(runtime.id()).unwrap_or_else(|| {
             if self.all.len() >= MOST_LANES {
                 let is_idle = |lane: &Lane| lane.waiting.is_empty() && lane.gathers.is_none();
@@ -47,7 +47,7 @@ impl Lanes {
     }
 
     /// Takes out a limiter that has no callers any more.
-    pub(super) fn remove(&mut self, key: &Key) {
+    pub(super) fn remove(&mut self, key: &LineKey) {
         for lane in &mut self.all {
             lane.waiting.retain(|(_, waiting)| waiting != key);
         }
@@ -56,9 +56,9 @@ impl Lanes {
     /// Takes a limiter out of a lane whose runtime was not driven for a deadline.
     pub(super) fn take_stalled(
         &mut self,
-        key: &Key,
+        key: &LineKey,
         commands: &Commands,
-    ) -> Option<(Duration, Key)> {
+    ) -> Option<(Duration, LineKey)> {
         let is_stalled = |lane: &&mut Lane| lane.gathers.is_some_and(|it| !commands.has(it));
         self.all.iter_mut().filter(is_stalled).find_map(|lane| {
             let at = lane.waiting.iter().position(|(_, waiting)| waiting == key);
@@ -67,7 +67,7 @@ impl Lanes {
     }
 
     /// Takes all that waits in a runtime that is gone.
-    pub(super) fn take_all(&mut self, runtime: Id) -> VecDeque<(Duration, Key)> {
+    pub(super) fn take_all(&mut self, runtime: Id) -> VecDeque<(Duration, LineKey)> {
         let at = self.at(runtime);
         at.map_or_else(VecDeque::new, |at| mem::take(&mut self.all[at].waiting))
     }
@@ -82,7 +82,7 @@ impl Lanes {
     }
 
     /// Returns what waits in a lane.
-    pub(super) fn waiting(&mut self, at: usize) -> Option<&mut VecDeque<(Duration, Key)>> {
+    pub(super) fn waiting(&mut self, at: usize) -> Option<&mut VecDeque<(Duration, LineKey)>> {
         Some(&mut self.all.get_mut(at)?.waiting)
     }
 

@@ -8,8 +8,8 @@ impl Flights {
     /// Asserts that what waits to be sent stands in one place, once.
     pub(in crate::store::guard::outbox) fn check(&self) {
         let alone = self.alone.iter().filter_map(|(_, turn)| match turn {
-            Turn::Line(key) => Some(key),
-            Turn::Place(_) => None,
+            LoneTurn::Line(key) => Some(key),
+            LoneTurn::Place(_) => None,
         });
         let joint = self.lanes.all.iter().flat_map(|lane| &lane.waiting);
         let waiting: Vec<_> = alone.chain(joint.map(|(_, key)| key)).collect();
