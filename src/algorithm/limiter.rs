@@ -21,7 +21,6 @@ use crate::values::{
 /// scripts in `lua/` do the same in Redis, and tests compare the two. So a state can lack each of
 /// its parts, as the keys in Redis can. A verb that fails changes nothing.
 pub(crate) trait Counter: Debug + Send {
-    /// Returns which algorithm it is.
     fn kind(&self) -> limit::Algorithm;
 
     /// Checks that it can count by the limit of a call, and finds the call's `emission`. All other

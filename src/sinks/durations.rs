@@ -49,7 +49,6 @@ impl Durations {
     }
 }
 
-/// Returns the longest duration of a bucket.
 fn longest_of(bucket: usize) -> Duration {
     SHORTEST.mul_f64(STEP.powf(bucket as f64))
 }

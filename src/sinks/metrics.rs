@@ -53,7 +53,6 @@ const MOST_NODES: usize = 32;
 /// ```
 #[derive(Default)]
 pub struct Metrics {
-    /// By result and source.
     requests: [[OnceLock<Counter>; Source::ALL.len()]; RequestResult::ALL.len()],
     /// By operation and error.
     calls: Mutex<HashMap<(&'static str, Option<ErrorKind>), Histogram>>,

@@ -411,7 +411,6 @@ pub(crate) enum Op {
     TrySetRate(StoredLimit),
     /// Stores a limit whatever was stored
     SetRate {
-        /// The limit.
         limit: StoredLimit,
         /// Set if permits in use go on counting.
         keep: bool,
@@ -519,7 +518,6 @@ pub enum TimeToLive {
 pub(crate) enum OpResult {
     /// True if it has changed something
     Changed(bool),
-    /// The stored limit
     Limit(Option<StoredLimit>),
     /// A number of permits, or of milliseconds since the epoch
     Number(i64),

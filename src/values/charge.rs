@@ -133,7 +133,6 @@ impl Charge {
         &self.limiter.name
     }
 
-    /// Returns the source of the limit.
     pub(crate) fn limit(&self) -> &LimitSource {
         &self.limiter.of.limit
     }

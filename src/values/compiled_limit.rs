@@ -36,7 +36,6 @@ pub(crate) struct CompiledLimit {
     pub(crate) fixed_cost: Option<u32>,
     /// The hash of what responses show of it: the name, and whether it is hidden.
     pub(crate) answer_hash: u64,
-    /// The source of the limit.
     pub(crate) limit: LimitSource,
     /// The way to count grants.
     pub(crate) counting: Counting,

@@ -35,7 +35,6 @@ pub(crate) struct Effect {
     pub(crate) last: Option<RequestResult>,
 }
 
-/// The effect of one rule.
 #[derive(Debug, Default)]
 pub(crate) struct RuleEffect {
     pub(crate) name: String,

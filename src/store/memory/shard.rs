@@ -398,7 +398,6 @@ impl Shard {
         self.ends.insert((end, text.clone()));
     }
 
-    /// Returns the record of a name.
     pub(super) fn record(&mut self, name: &Name, now: Now) -> Option<&Record> {
         let (record, _) = self.records.get_mut(name.text())?;
         record.set_back(now);

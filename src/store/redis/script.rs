@@ -32,7 +32,6 @@ macro_rules! lua {
 }
 pub(crate) use lua;
 
-/// A call of a script.
 #[derive(Debug)]
 pub(crate) struct ScriptCall {
     pub(crate) script: &'static Script,

@@ -42,7 +42,6 @@ impl OfLease {
 /// The origin of permits, by the names of [`Source`](crate::Source).
 #[derive(Clone)]
 pub(crate) enum TakenFrom {
-    /// The store
     Store,
     /// A lease of this process. The grant has no entry of its own
     Lease(OfLease),

@@ -28,7 +28,6 @@ pub(crate) enum CorrectedBy {
     Rule,
     /// The response, for all charges
     Cost,
-    /// The handler
     Handler,
 }
 

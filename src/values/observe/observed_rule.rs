@@ -53,7 +53,6 @@ impl ObservedRule {
 #[cfg(feature = "metrics")]
 #[derive(Debug, Default)]
 pub(crate) struct Counters {
-    /// By result.
     pub(crate) results: [OnceLock<Counter>; super::RuleResult::ALL.len()],
     pub(crate) taken: OnceLock<Counter>,
 }

@@ -348,7 +348,6 @@ pub(super) fn shown(limits: &[Charge]) -> impl Iterator<Item = ShownLimit<'_>> {
     })
 }
 
-/// Returns the first of these.
 fn first_shown(limits: &[Charge]) -> Option<ShownLimit<'_>> {
     let mut charges = limits.iter().enumerate();
     let (place, charge) = charges.find(|(_, charge)| !charge.is_hidden())?;

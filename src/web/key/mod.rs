@@ -377,7 +377,6 @@ impl<F> fmt::Debug for FromParts<F> {
     }
 }
 
-/// Returns the fingerprint of these settings.
 fn fingerprint_of(settings: impl Hash) -> Option<u64> {
     Some(BuildHasherDefault::<DefaultHasher>::default().hash_one(settings))
 }

@@ -71,7 +71,6 @@ pub(crate) struct RowsRead {
     pub(crate) late: u64,
     /// The lines that hold no valid request of HTTP, such as `"-" 408`, and were left out
     pub(crate) invalid: u64,
-    /// The requests
     pub(crate) requests: u64,
     /// The time of the first request since the epoch; `None` if there are none
     pub(crate) first_ms: Option<i64>,

@@ -21,7 +21,6 @@ const RIGHT: f64 = 700.0;
 const TOP: f64 = 20.0;
 const BOTTOM: f64 = 200.0;
 
-/// Returns the page.
 pub(crate) fn page(report: &Report) -> String {
     let mut page = String::new();
     // Writing into a string cannot fail.

@@ -28,7 +28,6 @@ pub(crate) struct LogRow {
 }
 
 impl LogRow {
-    /// Returns that of a limit.
     pub(crate) fn of(limit: &Limit) -> Self {
         let StoredLimit { rate, interval, .. } = limit.stored();
         let shorter = limit.shorter();

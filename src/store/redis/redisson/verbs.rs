@@ -74,7 +74,6 @@ pub(crate) fn call(
     Ok(Some(call))
 }
 
-/// Returns the option of PEXPIRE.
 fn pexpire_option(when: ExpireWhen) -> &'static str {
     match when {
         ExpireWhen::Always => "",

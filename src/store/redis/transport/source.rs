@@ -73,7 +73,6 @@ impl Dial {
     }
 }
 
-/// Makes connections.
 #[derive(Clone)]
 pub(crate) struct ConnectionSource {
     pub(super) connect: Arc<dyn Fn(Dial) -> RedisFuture<'static, Link> + Send + Sync>,

@@ -199,7 +199,6 @@ impl Column {
         }
     }
 
-    /// Returns its text in a line.
     fn text<'a>(&self, line: &SplitLine<'a>) -> Option<Cow<'a, str>> {
         let mut text = None;
         for part in &self.parts {

@@ -40,7 +40,6 @@ pub(crate) struct Report {
 /// The effect that one limit would have had.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub(crate) struct Candidate {
-    /// The limit
     #[serde(serialize_with = "as_text")]
     pub(crate) limit: Limit,
     /// The algorithm that counted
@@ -55,10 +54,8 @@ pub(crate) struct Candidate {
 /// The smallest limit that touches fewer callers than the given share.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub(crate) struct SmallestLimit {
-    /// The algorithm
     #[serde(serialize_with = "as_text")]
     pub(crate) algorithm: Algorithm,
-    /// The interval
     #[serde(rename = "interval_ms", serialize_with = "in_millis")]
     pub(crate) interval: Duration,
     /// Its permits; `None` if there was no request, or if it would take a second reading to
