@@ -1,4 +1,5 @@
-//! Holds the boundaries between modules, the public API and the sizes of the crate.
+//! Holds the boundaries between modules, the names of types, the public API and the sizes of the
+//! crate.
 
 #![allow(
     clippy::panic,
@@ -8,6 +9,7 @@
 )]
 
 mod api;
+mod names;
 mod size;
 mod source;
 mod walls;

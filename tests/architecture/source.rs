@@ -21,6 +21,8 @@ pub(crate) struct File {
     pub(crate) path: PathBuf,
     /// What `use` gives a name here, for re-exports: the name, and what it stands for.
     pub(crate) imports: BTreeMap<String, Names>,
+    /// The types, traits and aliases that stand here, also inside of functions.
+    pub(crate) types: BTreeSet<String>,
     /// Every path that begins in this crate.
     pub(crate) used: BTreeSet<Names>,
     /// Every path that begins in another.
@@ -55,6 +57,7 @@ impl Source {
             file: File {
                 path: path.to_owned(),
                 imports: BTreeMap::new(),
+                types: BTreeSet::new(),
                 used: BTreeSet::new(),
                 outside: BTreeSet::new(),
                 reads_clock: false,
@@ -126,18 +129,21 @@ fn child(item: &Item) -> Option<String> {
 
 /// Whether an item is compiled for tests or documents alone.
 pub(crate) fn is_aside(attributes: &[Attribute]) -> bool {
-    let conditions = attributes
+    conditions(attributes).any(|condition| {
+        let aside = ["test", "fleet", "interleavings", "all(test", "any(doc"];
+        aside.iter().any(|start| condition.starts_with(start))
+    })
+}
+
+/// The conditions of an item, without blanks.
+fn conditions(attributes: &[Attribute]) -> impl Iterator<Item = String> {
+    let cfgs = attributes
         .iter()
         .filter_map(|attribute| match &attribute.meta {
             syn::Meta::List(list) if list.path.is_ident("cfg") => Some(list.tokens.to_string()),
             _ => None,
         });
-    conditions
-        .map(|condition| condition.replace(' ', ""))
-        .any(|condition| {
-            let aside = ["test", "fleet", "interleavings", "all(test", "any(doc"];
-            aside.iter().any(|start| condition.starts_with(start))
-        })
+    cfgs.map(|condition| condition.replace(' ', ""))
 }
 
 /// The attributes of an item of a kind that may be aside.
@@ -147,7 +153,33 @@ pub(crate) fn attributes(item: &Item) -> &[Attribute] {
         Item::Mod(item) => &item.attrs,
         Item::Fn(item) => &item.attrs,
         Item::Impl(item) => &item.attrs,
+        Item::Struct(item) => &item.attrs,
+        Item::Enum(item) => &item.attrs,
+        Item::Trait(item) => &item.attrs,
+        Item::Type(item) => &item.attrs,
         _ => &[],
+    }
+}
+
+/// The name of a type, trait or alias; of those in a macro such as `pin_project!` the names behind
+/// their keywords. One that is compiled without a feature stands in for that with it.
+fn type_names(item: &Item) -> Vec<String> {
+    if conditions(attributes(item)).any(|condition| condition.starts_with("not(feature")) {
+        return Vec::new();
+    }
+    match item {
+        Item::Struct(item) => vec![item.ident.to_string()],
+        Item::Enum(item) => vec![item.ident.to_string()],
+        Item::Trait(item) => vec![item.ident.to_string()],
+        Item::Type(item) => vec![item.ident.to_string()],
+        Item::Macro(item) if item.ident.is_none() => {
+            let body = item.mac.tokens.to_string();
+            let words: Vec<_> = body.split_whitespace().collect();
+            let is_type = |pair: &&[&str]| ["struct", "enum"].contains(&pair[0]);
+            let pairs = words.windows(2).filter(is_type);
+            pairs.map(|pair| pair[1].to_owned()).collect()
+        }
+        _ => Vec::new(),
     }
 }
 
@@ -224,6 +256,7 @@ impl Reader {
 impl<'ast> Visit<'ast> for Reader {
     fn visit_item(&mut self, item: &'ast Item) {
         if !is_aside(attributes(item)) {
+            self.file.types.extend(type_names(item));
             syn::visit::visit_item(self, item);
         }
     }
