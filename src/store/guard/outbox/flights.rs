@@ -327,7 +327,13 @@ impl Flights {
     }
 
     /// Ends a command: those that wait for it follow.
-    pub(super) fn end(&mut self, number: u64, is_answered: bool, keys: List<LineKey>, now: Duration) {
+    pub(super) fn end(
+        &mut self,
+        number: u64,
+        is_answered: bool,
+        keys: List<LineKey>,
+        now: Duration,
+    ) {
         self.lanes.gathered(number);
         self.commands.end(number, is_answered, now);
         for key in keys {
