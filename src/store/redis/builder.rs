@@ -147,10 +147,10 @@ impl RedisStoreBuilder {
     /// that the call may have taken are released. If
     /// [`FailurePolicy::Local`](crate::FailurePolicy::Local) admits the request, they stay charged.
     ///
-    /// Choose at least three times the round trip to Redis. A server that takes longer than half of
-    /// what the way to it leaves of the deadline counts as overloaded, and
+    /// Choose at least three times the round trip to Redis. A server whose answers take longer than
+    /// the way to it and half of what that leaves of the deadline counts as overloaded, and
     /// [few requests](crate::docs::tuning#concurrent-requests-share-a-call) are sent to it at once.
-    /// So does any that takes longer than three quarters of the deadline.
+    /// So does one whose answers take three quarters of the deadline, way and all.
     pub fn deadline(mut self, deadline: Duration) -> Self {
         self.settings.deadline = deadline;
         self

@@ -10,7 +10,7 @@ use crate::values::{
     compiled_limit::Limiter,
     decision::{Decision, Source},
     demand::Demand,
-    error::Error,
+    error::{Error, ErrorKind},
 };
 
 /// The limiters of callers, each with whether it is a shadow, and whether its rule bans. Callers
@@ -23,6 +23,20 @@ pub(super) fn key(demand: &Demand) -> LineKey {
         (charge.limiter.clone(), [charge.shadow, bans])
     };
     demand.charges().map(key_of).collect()
+}
+
+/// Returns whether a server has answered, and not a lease alone, or an error on the way to it.
+pub(super) fn is_answer(decided: Result<&[Decision], &Error>) -> bool {
+    match decided {
+        Ok(decisions) => decisions.iter().any(|it| it.source() != Source::Lease),
+        Err(error) => matches!(
+            error.kind(),
+            ErrorKind::NotInitialized
+                | ErrorKind::RateTypeDiffers
+                | ErrorKind::ForeignState
+                | ErrorKind::Rejected
+        ),
+    }
 }
 
 /// What a caller in a line asks, and where it waits for the reply.
@@ -54,6 +68,30 @@ impl Reply {
                 grant.charges().to_vec()
             }
             _ => Vec::new(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::values::decision::{Charges, Grant};
+
+    #[test]
+    fn only_what_a_server_says_is_an_answer() {
+        let by = |source| Decision::Allow(Grant::new(Charges::default(), source));
+        let [lease, store] = [Source::Lease, Source::Store];
+        assert!(!is_answer(Ok(&[by(lease), by(lease)])));
+        assert!(is_answer(Ok(&[by(lease), by(store)])));
+        for (kind, is_its) in [
+            (ErrorKind::NotInitialized, true),
+            (ErrorKind::ForeignState, true),
+            (ErrorKind::Rejected, true),
+            (ErrorKind::Timeout, false),
+            (ErrorKind::Unavailable, false),
+            (ErrorKind::Limit, false),
+        ] {
+            assert_eq!(is_answer(Err(&kind.into())), is_its, "{kind:?}");
         }
     }
 }

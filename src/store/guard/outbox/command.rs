@@ -10,7 +10,7 @@
 //! gets the error; those behind them are in the next one. Callers whose task is gone send for
 //! themselves.
 
-use std::{future::poll_fn, mem, pin::pin, sync::Arc, task::Poll};
+use std::{future::poll_fn, mem, pin::pin, slice, sync::Arc, task::Poll};
 
 use tokio::{
     runtime::{Handle, Id},
@@ -19,7 +19,7 @@ use tokio::{
 
 use super::{
     Outbox,
-    caller::{Caller, LineKey, Reply, key},
+    caller::{Caller, LineKey, Reply, is_answer, key},
     flights::{Entered, Flights, TakenLine},
 };
 use crate::{
@@ -49,7 +49,7 @@ pub(super) async fn acquire<S: Calls>(
         Entered::Alone(number) => {
             let mut in_flight = outbox.in_flight(node, number, List::from([key]));
             let decided = outbox.inner.acquire(demand).await;
-            in_flight.is_answered = decided.is_ok();
+            in_flight.is_answered = is_answer(decided.as_ref().map(slice::from_ref));
             decided
         }
         Entered::Behind(number, reply) => {
@@ -106,7 +106,7 @@ pub(super) struct InFlight<S: Calls> {
     pub(super) node: usize,
     pub(super) number: u64,
     pub(super) keys: List<LineKey>,
-    /// Whether the store has decided.
+    /// Whether the server has answered.
     pub(super) is_answered: bool,
 }
 
@@ -184,8 +184,11 @@ impl<S: Calls> Command<S> {
             while_wanted(call, &mut self.callers).await
         };
         if let Some(answers) = answers {
-            let is_decided = |answered: &Answered| matches!(answered, Answered::Decided(Ok(_)));
-            self.in_flight.is_answered = answers.iter().any(is_decided);
+            let has_answer = |answered: &Answered| match answered {
+                Answered::Decided(decided) => is_answer(decided.as_deref()),
+                Answered::Apart { .. } => false,
+            };
+            self.in_flight.is_answered = answers.iter().any(has_answer);
             self.answer(counts.iter().map(|(count, _)| *count), answers);
         }
     }

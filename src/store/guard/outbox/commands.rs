@@ -2,16 +2,18 @@
 //!
 //! A server that is asked for more than it answers in time would work for callers who have left,
 //! and then for what these give back. So the callers of the commands in flight are bounded, and the
-//! bound adapts. A command that takes longer than half of the deadline behind the way halves it, at
-//! most once in a deadline. It grows by one after as many callers as the bound were answered in
-//! time while it was reached. A command older than a deadline counts no longer.
+//! bound adapts. A command that takes longer than the way and half of what that leaves of a
+//! deadline halves it, at most once in a deadline. It grows by one after as many callers as the
+//! bound were answered in time while it was reached. A command older than a deadline counts no
+//! longer.
 //!
 //! The way is what a command takes however few there are: a server is not overloaded because it is
-//! far away. One that had nothing in flight before it says how long that is, and any that is
-//! quicker. Half a deadline at most, as others may overload the server, too.
+//! far away. A command of one round trip that had nothing in flight before it says how long that
+//! is, and others that are quicker make it shorter by and by, as ways vary. It is half a deadline
+//! at most, as others may overload the server, too.
 //!
 //! How long the last command took says which of those that wait would be [late](Commands::is_late).
-//! One that was given up early, or failed, says nothing.
+//! One that the server did not answer says nothing, unless it was slow.
 
 use std::{collections::VecDeque, time::Duration};
 
@@ -68,6 +70,8 @@ pub(super) struct SentCommand {
     since: Duration,
     /// Set if it could be shared: the runtime that sends it.
     joint: Option<Id>,
+    /// Whether it takes one round trip.
+    is_single: bool,
     /// Whether nothing was in flight before it.
     is_first: bool,
     pub(super) callers: usize,
@@ -106,8 +110,8 @@ impl Commands {
     }
 
     /// Adds a command of one caller, and returns its number. A runtime sends one that could be
-    /// shared.
-    pub(super) fn send(&mut self, now: Duration, joint: Option<Id>) -> u64 {
+    /// shared. `is_single` says that it takes one round trip.
+    pub(super) fn send(&mut self, now: Duration, joint: Option<Id>, is_single: bool) -> u64 {
         let number = self.next();
         let is_first = self.in_flight == 0;
         self.in_flight += 1;
@@ -115,6 +119,7 @@ impl Commands {
             number,
             since: now,
             joint,
+            is_single,
             is_first,
             callers: 1,
         });
@@ -157,8 +162,8 @@ impl Commands {
     /// Counts a command as sent now, by the number that this returns; `None` if it has counted for
     /// a deadline already.
     pub(super) fn renew(&mut self, number: u64, now: Duration) -> Option<u64> {
-        let joint = self.remove(number)?.joint;
-        Some(self.send(now, joint))
+        let sent = self.remove(number)?;
+        Some(self.send(now, sent.joint, sent.is_single))
     }
 
     /// Returns whether a command counts as in flight.
@@ -178,10 +183,10 @@ impl Commands {
             return;
         }
         let took = now.saturating_sub(ended.since);
-        if is_answered && ended.is_first {
+        if is_answered && ended.is_single && ended.is_first {
             self.way = took.min(self.bounds.deadline / 2);
         } else if is_answered {
-            self.way = self.way.min(took);
+            self.way -= self.way.saturating_sub(took) / 8;
         }
         let is_slow = took > self.way + self.behind_the_way() / 2;
         if !is_answered && !is_slow {

@@ -160,7 +160,7 @@ impl Flights {
         };
         let joint = joins.map(|_| runtime.id());
         if self.has_room(joint) {
-            let number = self.commands.send(now, joint);
+            let number = self.commands.send(now, joint, true);
             let line = self.lines.entry(key.clone()).or_default();
             (line.joins, line.command) = (joins, Some((number, now)));
             return Entered::Alone(number);
@@ -184,7 +184,7 @@ impl Flights {
         now: Duration,
     ) -> Option<Result<u64, oneshot::Receiver<u64>>> {
         if self.has_room(None) {
-            return Some(Ok(self.commands.send(now, None)));
+            return Some(Ok(self.commands.send(now, None, false)));
         }
         if !is_patient && self.is_overloaded(None, now) {
             return None;
@@ -420,13 +420,13 @@ impl Flights {
             match self.alone.pop_front() {
                 Some((_, LoneTurn::Place(first))) if first.is_closed() => {}
                 Some((_, LoneTurn::Place(first))) => {
-                    started.push(Start::Place(first, self.commands.send(now, None)));
+                    started.push(Start::Place(first, self.commands.send(now, None, false)));
                 }
                 Some((_, LoneTurn::Line(key))) => {
                     let Some(runtime) = self.last_of(&key) else {
                         continue;
                     };
-                    let number = self.commands.send(now, None);
+                    let number = self.commands.send(now, None, true);
                     if let Some(line) = self.lines.get_mut(&key) {
                         line.command = Some((number, now));
                     }

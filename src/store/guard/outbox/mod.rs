@@ -51,7 +51,7 @@ pub(crate) use self::nodes::Nodes;
 #[cfg(feature = "_guards")]
 pub(crate) use self::traffic::HasUnread;
 use self::{
-    caller::{LineKey, Reply, key},
+    caller::{LineKey, Reply, is_answer, key},
     command::{Command, InFlight},
     flights::{Flights, Start},
     wait_queue::WaitQueue,
@@ -255,9 +255,10 @@ impl<S: Calls> Outbox<S> {
         });
         let place = self.take_place(demand.first().name(), false).await;
         leaving.disarm();
-        // It may take several round trips, so its answer does not say how long one takes.
-        let _place = place?;
-        self.inner.acquire(demand).await
+        let mut in_flight = place?;
+        let decided = self.inner.acquire(demand).await;
+        in_flight.is_answered = is_answer(decided.as_ref().map(slice::from_ref));
+        decided
     }
 
     /// Decides for a caller whose shared command was dropped, which may have arrived. What it took
@@ -269,7 +270,7 @@ impl<S: Calls> Outbox<S> {
     async fn call_again(self: &Arc<Self>, demand: &Demand) -> Result<Decision, Error> {
         let mut in_flight = self.take_place(demand.first().name(), true).await?;
         let decided = self.inner.acquire_run(slice::from_ref(demand), true).await;
-        in_flight.is_answered = decided.is_ok();
+        in_flight.is_answered = is_answer(decided.as_deref());
         drop(in_flight);
         let first = |decided: List<Decision>| decided.into_iter().next();
         let decided = decided.and_then(|it| first(it).ok_or_else(|| ErrorKind::Permits.into()));

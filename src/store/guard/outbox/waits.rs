@@ -17,7 +17,8 @@ use std::{
 use tokio::runtime::Handle;
 
 use super::{
-    LineKey, Outbox, key,
+    LineKey, Outbox,
+    caller::{is_answer, key},
     wait_queue::{Times, Turn, Until, WaitQueue},
 };
 use crate::{
@@ -200,7 +201,7 @@ impl<S: Calls> Asking<S> {
         let outcome = match place {
             Ok(mut in_flight) => {
                 let decided = outbox.inner.acquire_run(&self.callers, false).await;
-                in_flight.is_answered = decided.is_ok();
+                in_flight.is_answered = is_answer(decided.as_deref());
                 decided
             }
             Err(unsent) => Err(unsent),

@@ -102,7 +102,7 @@ impl Lanes {
         };
         let waiting = self.all.iter_mut().filter(may_go);
         let lane = waiting.min_by_key(|lane| first(lane))?;
-        let number = commands.send(now, Some(lane.runtime.id()));
+        let number = commands.send(now, Some(lane.runtime.id()), true);
         lane.gathers = Some(number);
         Some((lane.runtime.clone(), number))
     }

@@ -64,11 +64,10 @@ fn flights(bound: usize) -> Flights {
     flights
 }
 
+/// A command of one round trip.
 fn sends(flights: &mut Flights, now: Duration) -> u64 {
-    match flights.enter_alone(false, now) {
-        Some(Ok(number)) => number,
-        _ => panic!("there is room"),
-    }
+    assert!(flights.commands.has_room());
+    flights.commands.send(now, None, true)
 }
 
 #[test]
@@ -99,6 +98,26 @@ fn a_node_that_is_far_away_is_not_overloaded() {
         }
         assert_eq!(flights.commands.bound, 4, "{way}");
     }
+}
+
+/// A node is as far away as before if a command once finds a shorter way to it, or takes several.
+#[test]
+fn the_way_is_that_of_most_commands() {
+    let mut flights = flights(4);
+    let [first, quick] = [sends(&mut flights, at(0)), sends(&mut flights, at(40))];
+    flights.end(first, true, List::new(), at(48));
+    let third = sends(&mut flights, at(50));
+    flights.end(quick, true, List::new(), at(64));
+    flights.end(third, true, List::new(), at(120));
+    assert_eq!(flights.commands.bound, 4);
+    let Some(Ok(in_parts)) = flights.enter_alone(false, at(4000)) else {
+        panic!("there is room");
+    };
+    flights.end(in_parts, true, List::new(), at(4010));
+    assert!(!flights.commands.is_late(at(0), at(75)));
+    let single = sends(&mut flights, at(5000));
+    flights.end(single, true, List::new(), at(5010));
+    assert!(flights.commands.is_late(at(0), at(73)));
 }
 
 /// Others may overload it as well, so what it takes for one caller is not all way.

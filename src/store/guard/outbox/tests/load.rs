@@ -111,7 +111,14 @@ fn a_burst_over_hot_keys_shares_calls_and_passes_the_limit_only() {
 /// A node that answers in three quarters of the deadline is healthy, and has too much to do.
 #[test]
 fn the_bound_falls_on_a_slow_node_and_rises_again() {
-    let (mut world, mut bound) = (World::new(), BOUNDS.most);
+    // Also by calls of callers' own.
+    for together in [true, false] {
+        falls_and_rises(World::with(1, BOUNDS, together));
+    }
+}
+
+fn falls_and_rises(mut world: World) {
+    let mut bound = BOUNDS.most;
     for round in 0..40 {
         let mut asking = asking(&mut world, round * 300..(round + 1) * 300);
         world.advance(38);
