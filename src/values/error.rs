@@ -49,7 +49,8 @@ pub enum ErrorKind {
     Name,
     /// Two names of one operation are in different hash slots of a Redis Cluster
     OtherSlot,
-    /// No reply in time. The call may still be carried out, and is given back if it is
+    /// No reply in time, or none that would come in time, and then nothing is sent. A call that was
+    /// sent may still be carried out, and is given back if it is
     Timeout,
     /// The server cannot be reached, or cannot work at present
     Unavailable,
