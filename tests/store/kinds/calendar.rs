@@ -1,7 +1,7 @@
 //! Limits by the calendar: each test is a line of their definition.
 
 use super::*;
-use tower_ratelimit::{Ban, StartingOn};
+use tower_ratelimit::StartingOn;
 
 const DAY: Duration = Duration::from_secs(86_400);
 
@@ -65,94 +65,7 @@ fn number_of_text(reply: &str) -> u64 {
     reply.lines().next().unwrap().parse().unwrap()
 }
 
-on_both_stores!(
-    a_receipt_settles_once,
-    verbs_count_what_was_used,
-    lists_take_of_all_or_of_none,
-    a_shadow_counts_and_refuses_no_request,
-    tiers_and_closures_choose_a_calendar,
-    a_limit_is_in_the_code_alone,
-    a_caller_is_banned,
-);
-
-/// The second refusal bans, and the ban ends before the window does.
-async fn a_caller_is_banned(store: impl Settles) {
-    let ban = Ban::after(2).within(HOUR).lasting(HOUR);
-    let name = unique("quota");
-    let limiter = limit(&by_day("2/month"))
-        .named(&name)
-        .ban(ban)
-        .single(&store)
-        .unwrap();
-    take(&limiter, 2).await;
-    let mut kinds = Vec::new();
-    for _ in 0..3 {
-        let Decision::Deny(refusal) = limiter.try_acquire().await.unwrap() else {
-            panic!("two a month");
-        };
-        kinds.push(refusal.kind());
-    }
-    let [limit, banned] = [RefusalKind::OverLimit, RefusalKind::Banned];
-    assert_eq!(kinds, [limit, banned, banned]);
-    assert!(limiter.banned_until().await.unwrap().is_some());
-    assert!(limiter.unban().await.unwrap());
-    assert_eq!(limiter.banned_until().await.unwrap(), None);
-    limiter.ban_for(HOUR).await.unwrap();
-    // Whatever is left.
-    assert_eq!(limiter.release(1).await.unwrap(), 1);
-    assert!(!limiter.try_acquire().await.unwrap().is_allowed());
-    assert!(limiter.unban().await.unwrap());
-    assert!(limiter.try_acquire().await.unwrap().is_allowed());
-}
-
-async fn a_receipt_settles_once(store: impl Settles) {
-    let limiter = quota(&store, "9/week");
-    let grant = take(&limiter, 5).await;
-    limiter.settle(&grant, 2);
-    limiter.give_back(&grant.clone());
-    let debt = take(&limiter, 1).await;
-    limiter.settle(&debt, 20);
-    store.settled().await;
-    assert_eq!(free(&limiter).await, 0);
-    assert_eq!(limiter.release(14).await.unwrap(), 14);
-    assert_eq!(free(&limiter).await, 1);
-}
-
-async fn verbs_count_what_was_used(store: impl Settles) {
-    let text = by_day("9/day");
-    let limiter = quota(&store, &text);
-    assert_eq!(
-        (free(&limiter).await, limiter.release(3).await.unwrap()),
-        (9, 0)
-    );
-    assert_eq!(limiter.time_to_live().await.unwrap(), TimeToLive::Missing);
-    assert!(!limiter.delete().await.unwrap());
-    take(&limiter, 4).await;
-    assert_eq!(limiter.limit().await.unwrap(), Some(limit(&text)));
-    assert_eq!(limiter.repair().await.unwrap(), 0);
-    // An hour longer than its window.
-    let TimeToLive::Left(left) = limiter.time_to_live().await.unwrap() else {
-        panic!("it stays");
-    };
-    let turn = wait(&limiter, 9).await.unwrap();
-    assert!(
-        (left - HOUR).abs_diff(turn) < 5 * SECOND,
-        "{left:?} {turn:?}"
-    );
-    assert_eq!(free(&limiter).await, 5);
-    assert!(limiter.delete().await.unwrap());
-    assert_eq!(free(&limiter).await, 9);
-}
-
-async fn lists_take_of_all_or_of_none(store: impl Settles) {
-    let month = quota(&store, "9/month");
-    let second = limited(&store, Limit::new(5, HOUR)).await;
-    let both = RateLimiter::all([&month, &second]).unwrap();
-    granted(both.try_acquire_many(4).await.unwrap());
-    refused(both.try_acquire_many(2).await.unwrap());
-    until("it is given back", async || free(&month).await == 5).await;
-    assert_eq!(free(&second).await, 1);
-}
+on_both_stores!(tiers_and_closures_choose_a_calendar,);
 
 /// A day and a month of one key, in Redis: a refusal takes nothing, and so gives nothing back.
 #[tokio::test]
@@ -175,21 +88,6 @@ async fn limits_by_the_calendar_go_in_one_call() {
     day.settle(&grant, 0);
     store.settled().await;
     assert_eq!((free(&day).await, free(&month).await), (2, 3));
-}
-
-async fn a_shadow_counts_and_refuses_no_request(store: impl Settles) {
-    let rule = Rule::new(&unique("rule"), limit(&by_day("2/month")), Constant("all"));
-    let layer = RateLimitLayer::new(&store, rule.shadow());
-    for (left, is_refused) in [(1, false), (0, false), (0, true)] {
-        let answer = send(&layer, "a").await;
-        let decision = decision_of(&answer);
-        assert!(decision.is_allowed());
-        let limit = decision.limits().next().unwrap();
-        assert_eq!(
-            (limit.remaining(), limit.is_refused()),
-            (Some(left), is_refused)
-        );
-    }
 }
 
 async fn tiers_and_closures_choose_a_calendar(store: impl Settles) {
@@ -226,27 +124,6 @@ async fn tiers_and_closures_choose_a_calendar(store: impl Settles) {
             );
         }
     }
-}
-
-async fn a_limit_is_in_the_code_alone(store: impl Settles) {
-    let (monthly, usual) = (limit("5/month"), RateLimiter::new(&store, "usual").unwrap());
-    let quota = quota(&store, "5/month");
-    for limiter in [&usual, &quota] {
-        let set = limiter.try_set_rate(monthly).await.map(drop);
-        let said = fails(set, ErrorKind::Limit).to_string();
-        assert!(
-            said.contains("it is in the code alone: `Limit::named("),
-            "{said}"
-        );
-        fails(limiter.set_rate(monthly).await, ErrorKind::Limit);
-        fails(limiter.update_rate(monthly).await, ErrorKind::Limit);
-    }
-    fails(
-        quota.try_set_rate(Limit::per_hour(1)).await,
-        ErrorKind::Limit,
-    );
-    let unknown = usual.algorithm(Algorithm::Calendar);
-    fails(unknown.try_acquire().await, ErrorKind::Limit);
 }
 
 #[test]

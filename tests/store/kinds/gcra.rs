@@ -7,7 +7,6 @@ use kit::scene::on_both_stores;
 
 on_both_stores!(
     a_rate_that_cannot_be_counted_is_refused,
-    a_rules_limiter_is_read_and_deleted,
     a_name_alone_has_no_limit,
 );
 
@@ -98,29 +97,6 @@ async fn a_name_alone_has_no_limit(store: impl Settles) {
             let said = format!("rule \"orders\" cannot share a limit by {by}, as Java knows none");
             mistake(layer, ConfigErrorKind::Limit, &said);
         }
-    }
-}
-
-/// The limiter of a rule, by the rule's limit.
-async fn a_rules_limiter_is_read_and_deleted(store: impl Store) {
-    {
-        let layer = Way::Gcra.layer(&store, Limit::new(5, HOUR));
-        let limiter = layer.limiter("five", ["a"]).unwrap();
-        assert!(!limiter.exists().await.unwrap());
-        send(&layer, "a").await;
-        send(&layer, "a").await;
-        assert_eq!(free(&limiter).await, 3);
-        let limit = limiter.limit().await.unwrap().unwrap();
-        assert_eq!((limit.permits(), limit.interval()), (5, HOUR));
-        let left = limiter.time_to_live().await.unwrap();
-        assert!(matches!(left, TimeToLive::Left(_)));
-        assert_eq!(limiter.release(1).await.unwrap(), 1);
-        assert_eq!(free(&limiter).await, 4);
-        assert!(limiter.delete().await.unwrap());
-        assert!(!limiter.exists().await.unwrap());
-        let answer = send(&layer, "a").await;
-        decision_of(&answer).assert_remaining(4);
-        assert!(limiter.delete().await.unwrap());
     }
 }
 

@@ -41,7 +41,7 @@ table! {
     ["`settle`, `give_back`, `release`", "yes", "yes"]
         settle_and_give_back(memory, server);
     ["`available_permits`, `limit`, `exists`, `time_to_live`", "yes", "yes"]
-        what_is_read(memory, server);
+        what_is_read(memory, server) unused(memory, server);
     ["`delete`, `ban_for`, `unban`, `banned_until`", "yes", "yes"]
         delete_and_ban(memory, server);
     ["`set_rate` and its kin, `expire`, `clear_expire`, `rename`", "an `ErrorKind::Limit`",
@@ -171,15 +171,37 @@ impl<S: Settles> Kinds<S> {
         self.redisson.settled().await;
     }
 
+    /// Limiters by the calendar, which are of our own format in each store.
+    fn by_calendar(&self, permits: u64) -> Vec<RateLimiter> {
+        let of = |store: &S| by_day(permits).named(&unique("quota")).keyed(store);
+        vec![
+            of(&self.own).unwrap().of("ann"),
+            of(&self.redisson).unwrap().of("ann"),
+        ]
+    }
+
+    /// All limiters of nine permits.
+    async fn nine(&self) -> Vec<RateLimiter> {
+        let by_hour = self.all(Limit::per_hour(9)).await;
+        [by_hour, self.by_calendar(9)].concat()
+    }
+
     async fn all(&self, limit: Limit) -> Vec<RateLimiter> {
         let exact = self.of_exact(limit).await;
         [self.of_own(limit), exact, self.of_redisson(limit)].concat()
     }
 
+    /// A rule of each kind with one permit, by the calendar, too.
+    fn rules_of_one(&self) -> Vec<(&S, Rule)> {
+        let quota = (&self.own, rule_of(by_day(1)));
+        let by_hour = self.rules(Limit::per_hour(1)).into_iter();
+        by_hour.chain([quota]).collect()
+    }
+
     /// A rule of each kind, and the store of its layer: our own, of an exact name, of a rule in
     /// Redisson's format.
     fn rules(&self, limit: Limit) -> [(&S, Rule); 3] {
-        let rule = || limit.by(key()).named(&unique("rule"));
+        let rule = || rule_of(limit);
         let shared = Rule::shared(&unique("shared")).or_init(limit);
         let shared = shared.named(&unique("rule"));
         [
@@ -188,6 +210,11 @@ impl<S: Settles> Kinds<S> {
             (&self.redisson, rule()),
         ]
     }
+}
+
+/// A rule of each key that no other test has.
+fn rule_of(limit: Limit) -> Rule {
+    limit.by(key()).named(&unique("rule"))
 }
 
 /// The ways of our own: three by intervals, and the calendar.
@@ -200,8 +227,14 @@ fn own_ways(store: &impl Store) -> Vec<RateLimiter> {
         of(Limit::per_hour(2), Algorithm::SlidingLog),
         of(Limit::per_hour(2), Algorithm::FixedWindow),
         of(Limit::per_hour(2), Algorithm::Gcra),
-        of(Limit::daily(2), Algorithm::default()),
+        of(by_day(2), Algorithm::default()),
     ]
+}
+
+/// By the calendar, in a zone whose windows do not end while a test runs.
+fn by_day(permits: u64) -> Limit {
+    let zone = zone_by_day();
+    format!("{permits}/day {zone}").parse().unwrap()
 }
 
 /// Returns the name of the limiter of a layer's one rule for ann.

@@ -71,6 +71,15 @@ async fn have_banned(layer: &RateLimitLayer, key: &str) {
     }
 }
 
+async fn is_banned_until(limiter: &RateLimiter, until: Duration) {
+    let until = SystemTime::UNIX_EPOCH + until;
+    let read = limiter.banned_until().await.unwrap().unwrap();
+    let apart = read
+        .duration_since(until)
+        .unwrap_or_else(|it| it.duration());
+    assert!(apart <= millis(1), "{apart:?}");
+}
+
 async fn the_last_refusal_bans(store: impl Settles, clock: ManualClock) {
     let [shared, slots] = ["shared", "slots"].map(|name| {
         let shared = Rule::shared(&format!("{}:<key>", unique(name)));
@@ -158,8 +167,10 @@ async fn each_limit_of_a_list_counts_its_own(store: impl Settles, _: ManualClock
     have_banned(&layer, "a").await;
     let refusal = refused(decide(&layer, request("a")).await);
     assert_eq!(refusal.limits().count(), 2);
-    for (limit, expected) in refusal.limits().zip([("first", true), ("second", false)]) {
-        assert_eq!((limit.name(), limit.is_banned()), expected);
+    let expected = [("first", 1, true), ("second", 9, false)];
+    for (limit, expected) in refusal.limits().zip(expected) {
+        let said = (limit.name(), limit.permits(), limit.is_banned());
+        assert_eq!(said, expected);
         let until = limiter(&layer, limit.name()).banned_until().await.unwrap();
         assert_eq!(until.is_some(), limit.is_banned(), "{limit:?}");
     }
@@ -196,6 +207,8 @@ async fn the_longest_wait_is_announced(store: impl Settles, clock: ManualClock) 
     let layer = layer_of(&store, by_key(1).named("slow").ban(ban(1)));
     assert_eq!(ask(&layer, "a").await, None);
     assert_eq!(ask(&layer, "a").await, banned(HOUR));
+    // The ban itself is shorter.
+    is_banned_until(&limiter(&layer, "slow"), clock.now() + 15 * MINUTE).await;
     clock.advance(MINUTE);
     assert_eq!(ask(&layer, "a").await, banned(59 * MINUTE));
     clock.advance(14 * MINUTE);
@@ -235,12 +248,7 @@ async fn a_ban_by_hand(store: impl Settles, clock: ManualClock) {
     assert!(!by_hand.unban().await.unwrap());
     assert_eq!(by_hand.banned_until().await.unwrap(), None);
     by_hand.ban_for(MINUTE).await.unwrap();
-    let until = SystemTime::UNIX_EPOCH + clock.now() + MINUTE;
-    let read = by_hand.banned_until().await.unwrap().unwrap();
-    let apart = read
-        .duration_since(until)
-        .unwrap_or_else(|it| it.duration());
-    assert!(apart <= millis(1), "{apart:?}");
+    is_banned_until(&by_hand, clock.now() + MINUTE).await;
     assert_eq!(ask(&layer, "a").await, banned(MINUTE));
     assert!(by_hand.unban().await.unwrap());
     assert_eq!(ask(&layer, "a").await, None);

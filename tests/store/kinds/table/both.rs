@@ -57,6 +57,7 @@ pub async fn take_and_wait(kinds: Kinds<impl Settles>) {
     for limiter in kinds.all(Limit::per_hour(2)).await {
         take(&limiter, 2).await;
         refused(limiter.try_acquire_for(1, SECOND).await.unwrap());
+        fails(limiter.acquire_many(3).await, ErrorKind::AboveRate);
         let mut waiting = Box::pin(limiter.acquire());
         crate::limiter::pending(&mut waiting, &kinds.clock).await;
         kinds.clock.advance(HOUR);
@@ -80,7 +81,7 @@ pub async fn lease(kinds: Kinds<impl Settles>) {
 }
 
 pub async fn bans(kinds: Kinds<impl Settles>) {
-    for (store, rule) in kinds.rules(Limit::per_hour(1)) {
+    for (store, rule) in kinds.rules_of_one() {
         let layer = layer_of(store, rule.ban(Ban::after(2).within(HOUR)));
         granted(decision_of(&send(&layer, "ann").await).clone());
         for kind in [RefusalKind::OverLimit, RefusalKind::Banned] {
@@ -94,7 +95,8 @@ pub async fn bans(kinds: Kinds<impl Settles>) {
 pub async fn lists(kinds: Kinds<impl Settles>) {
     let nine = Limit::per_hour(9);
     let (own, exact) = (kinds.of_own(nine), kinds.of_exact(nine).await);
-    let mixed = [kinds.of_own(nine), kinds.of_exact(nine).await].concat();
+    let mut mixed = [kinds.of_own(nine), kinds.of_exact(nine).await].concat();
+    mixed.push(kinds.by_calendar(9).remove(0));
     for limiters in [own, exact, kinds.of_redisson(nine), mixed] {
         let list = RateLimiter::all(&limiters).unwrap();
         let (first, last) = (&limiters[0], limiters.last().unwrap());
@@ -113,19 +115,20 @@ pub async fn lists(kinds: Kinds<impl Settles>) {
 }
 
 pub async fn shadow_rules(kinds: Kinds<impl Settles>) {
-    for (store, rule) in kinds.rules(Limit::per_hour(1)) {
+    for (store, rule) in kinds.rules_of_one() {
         let layer = layer_of(store, rule.shadow());
         for has_room in [true, false] {
             let answer = send(&layer, "ann").await;
             let grant = granted(decision_of(&answer).clone());
             let limit = grant.limits().next().unwrap();
             assert_eq!((limit.is_shadow(), limit.is_refused()), (true, !has_room));
+            assert_eq!(limit.remaining(), Some(0));
         }
     }
 }
 
 pub async fn settle_and_give_back(kinds: Kinds<impl Settles>) {
-    for limiter in kinds.all(Limit::per_hour(9)).await {
+    for limiter in kinds.nine().await {
         let grant = take(&limiter, 5).await;
         limiter.settle(&grant, 2);
         kinds.settled().await;
@@ -136,26 +139,54 @@ pub async fn settle_and_give_back(kinds: Kinds<impl Settles>) {
         assert_eq!(free(&limiter).await, 7, "{}", limiter.name());
         assert_eq!(limiter.release(1).await.unwrap(), 1, "{}", limiter.name());
         assert_eq!(free(&limiter).await, 8, "{}", limiter.name());
+        let debt = take(&limiter, 1).await;
+        limiter.settle(&debt, 20);
+        kinds.settled().await;
+        assert_eq!(free(&limiter).await, 0, "{}", limiter.name());
+        assert_eq!(limiter.release(13).await.unwrap(), 13, "{}", limiter.name());
+        assert_eq!(free(&limiter).await, 1, "{}", limiter.name());
     }
 }
 
 pub async fn what_is_read(kinds: Kinds<impl Settles>) {
-    for limiter in kinds.all(Limit::per_hour(9)).await {
+    for limiter in kinds.nine().await {
         take(&limiter, 2).await;
         assert_eq!(free(&limiter).await, 7, "{}", limiter.name());
         let limit = limiter.limit().await.unwrap().unwrap();
-        assert_eq!((limit.permits(), limit.interval()), (9, HOUR));
+        let by_hour = (limit.permits(), limit.interval()) == (9, HOUR);
+        assert!(by_hour || limit == by_day(9), "{limit}");
         assert!(limiter.exists().await.unwrap());
         let left = limiter.time_to_live().await.unwrap();
         assert_ne!(left, TimeToLive::Missing);
     }
 }
 
+/// One that is not used is whole, and nothing is stored.
+pub async fn unused(kinds: Kinds<impl Settles>) {
+    for limiter in [own_ways(&kinds.own), own_ways(&kinds.redisson)].concat() {
+        assert_eq!(free(&limiter).await, 2, "{}", limiter.name());
+        assert_eq!(limiter.release(1).await.unwrap(), 0, "{}", limiter.name());
+        assert_eq!(limiter.repair().await.unwrap(), 0, "{}", limiter.name());
+        let left = limiter.time_to_live().await.unwrap();
+        assert_eq!(left, TimeToLive::Missing, "{}", limiter.name());
+        assert!(!limiter.exists().await.unwrap(), "{}", limiter.name());
+        assert!(!limiter.delete().await.unwrap(), "{}", limiter.name());
+        take(&limiter, 2).await;
+        let left = limiter.time_to_live().await.unwrap();
+        assert!(matches!(left, TimeToLive::Left(_)), "{left:?}");
+        assert_eq!(limiter.release(1).await.unwrap(), 1, "{}", limiter.name());
+        assert_eq!(free(&limiter).await, 1, "{}", limiter.name());
+        assert!(limiter.delete().await.unwrap(), "{}", limiter.name());
+        assert_eq!(free(&limiter).await, 2, "{}", limiter.name());
+    }
+}
+
 pub async fn delete_and_ban(kinds: Kinds<impl Settles>) {
-    for limiter in kinds.all(Limit::per_hour(9)).await {
+    for limiter in kinds.nine().await {
         take(&limiter, 2).await;
         limiter.ban_for(HOUR).await.unwrap();
         assert!(limiter.banned_until().await.unwrap().is_some());
+        assert_eq!(limiter.release(1).await.unwrap(), 1, "whatever is left");
         assert!(limiter.unban().await.unwrap());
         assert!(!limiter.unban().await.unwrap());
         assert_eq!(limiter.banned_until().await.unwrap(), None);
@@ -167,10 +198,18 @@ pub async fn delete_and_ban(kinds: Kinds<impl Settles>) {
 
 pub async fn what_changes_a_limit(kinds: Kinds<impl Settles>) {
     let (nine, ten) = (Limit::per_hour(9), Limit::per_hour(10));
-    let of_code = [kinds.of_own(nine), kinds.of_redisson(nine)].concat();
-    for limiter in of_code {
+    let of_code = [
+        kinds.of_own(nine),
+        kinds.of_redisson(nine),
+        kinds.by_calendar(9),
+    ];
+    for limiter in of_code.concat() {
         take(&limiter, 2).await;
-        fails(limiter.try_set_rate(ten).await, ErrorKind::Limit);
+        let said = fails(limiter.try_set_rate(ten).await, ErrorKind::Limit).to_string();
+        assert!(
+            said.contains("it is in the code alone: `Limit::named("),
+            "{said}"
+        );
         fails(limiter.set_rate(ten).await, ErrorKind::Limit);
         fails(limiter.set_or_update_rate(ten).await, ErrorKind::Limit);
         fails(limiter.update_rate(ten).await, ErrorKind::Limit);
@@ -182,6 +221,14 @@ pub async fn what_changes_a_limit(kinds: Kinds<impl Settles>) {
     }
     for limiter in kinds.of_exact(nine).await {
         take(&limiter, 2).await;
+        let monthly = Limit::monthly(9);
+        let said = fails(limiter.try_set_rate(monthly).await, ErrorKind::Limit).to_string();
+        assert!(
+            said.contains("it is in the code alone: `Limit::named("),
+            "{said}"
+        );
+        fails(limiter.set_rate(monthly).await, ErrorKind::Limit);
+        fails(limiter.update_rate(monthly).await, ErrorKind::Limit);
         assert!(!limiter.try_set_rate(ten).await.unwrap());
         assert!(limiter.update_rate(ten).await.unwrap());
         assert_eq!(free(&limiter).await, 8);
@@ -199,7 +246,7 @@ pub async fn what_changes_a_limit(kinds: Kinds<impl Settles>) {
 }
 
 pub async fn repair(kinds: Kinds<impl Settles>) {
-    for limiter in kinds.all(Limit::per_hour(9)).await {
+    for limiter in kinds.nine().await {
         take(&limiter, 2).await;
         assert_eq!(limiter.repair().await.unwrap(), 0, "{}", limiter.name());
         assert_eq!(free(&limiter).await, 7, "{}", limiter.name());
