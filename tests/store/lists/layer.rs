@@ -4,12 +4,10 @@ use super::world::{ask, left_of, refused_by};
 use kit::scene::*;
 
 on_both_by_a_clock!(
-    per_address_and_per_user_and_per_route,
     the_tightest_comes_first,
     a_limiter_of_two_rules_is_charged_once_for_both,
     a_missing_key_charges_no_limit,
     a_rule_that_does_not_concern_the_request_is_left_out,
-    an_unset_limit_charges_no_other,
 );
 
 fn seconds(permits: u64) -> Limit {
@@ -29,49 +27,6 @@ async fn is_unavailable(layer: &RateLimitLayer, headers: &[(&str, &str)], kind: 
     let (status, decision) = ask(layer, headers).await;
     assert_eq!(status, StatusCode::SERVICE_UNAVAILABLE);
     assert_eq!(refused(decision).error().unwrap().kind(), kind);
-}
-
-async fn per_address_and_per_user_and_per_route(store: impl Store, _: ManualClock) {
-    let layer = layer_of(
-        &store,
-        [
-            seconds(6).by(FromHeader::new("address")).named("address"),
-            by_user(4, "user").cost(2),
-            seconds(5).by(Constant("export")).named("route"),
-        ],
-    );
-    let ann = [("address", "here"), ("user", "ann")];
-    let (status, decision) = ask(&layer, &ann).await;
-    assert_eq!(status, StatusCode::OK);
-    assert_eq!(permits_taken(&granted(decision)).len(), 3);
-    let left = async || {
-        [
-            left_of(&layer, "address", "here").await,
-            left_of(&layer, "user", "ann").await,
-            left_of(&layer, "route", "export").await,
-        ]
-    };
-    assert_eq!(left().await, [5, 2, 4]);
-    assert_eq!(ask(&layer, &ann).await.0, StatusCode::OK);
-    assert_eq!(left().await, [4, 0, 3]);
-
-    // The user has no more; the address and the route have, and keep it for others.
-    let (status, decision) = ask(&layer, &ann).await;
-    assert_eq!(status, StatusCode::TOO_MANY_REQUESTS);
-    assert_eq!(
-        refused_by(&refused(decision)),
-        [("user".to_owned(), Some(10_000))]
-    );
-    assert_eq!(left().await, [4, 0, 3]);
-    for user in ["bob", "eve", "joe"] {
-        let status = ask(&layer, &[("address", "there"), ("user", user)]).await;
-        assert_eq!(status.0, StatusCode::OK, "{user}");
-    }
-    assert_eq!(left().await, [4, 0, 0]);
-    let (_, decision) = ask(&layer, &ann).await;
-    let refusal = refused(decision);
-    assert_eq!(refused_by(&refusal).len(), 2, "{refusal:?}");
-    assert_eq!(left().await, [4, 0, 0]);
 }
 
 async fn the_tightest_comes_first(store: impl Store, _: ManualClock) {
@@ -147,24 +102,6 @@ async fn a_rule_that_does_not_concern_the_request_is_left_out(store: impl Store,
     let granted = granted(ask(&layer, &[("user", "ann")]).await.1);
     assert_eq!(granted.limits().count(), 2);
     assert_eq!(left_of(&layer, "all", "all").await, 2);
-}
-
-/// In Redis they are two calls, and what the first took is given back.
-async fn an_unset_limit_charges_no_other(store: impl Settles, _: ManualClock) {
-    let name = unique("unset");
-    let allowed = FailurePolicy::Allow;
-    let rules = [of_all(5, "all"), Rule::shared(&name)];
-    let layer = layer_of(&store, rules.map(|rule| rule.on_failure(allowed)));
-    is_unavailable(&layer, &[], ErrorKind::NotInitialized).await;
-    store.settled().await;
-    let unset = RateLimiter::new(&store, &name).unwrap();
-    assert!(unset.try_set_rate(seconds(2)).await.unwrap());
-    assert_eq!(ask(&layer, &[]).await.0, StatusCode::OK);
-    assert_eq!(left_of(&layer, "all", "all").await, 4);
-    assert!(unset.delete().await.unwrap());
-    is_unavailable(&layer, &[], ErrorKind::NotInitialized).await;
-    store.settled().await;
-    assert_eq!(left_of(&layer, "all", "all").await, 4);
 }
 
 #[tokio::test]

@@ -10,7 +10,6 @@ on_both_stores! {
     routes_are_counted_by_template,
     a_route_layer_spares_what_no_route_serves,
     the_table_sees_whole_paths_in_nested_routers,
-    a_layer_around_and_within_charges_once,
     a_stream_is_charged_what_was_sent_of_it,
 }
 
@@ -104,38 +103,6 @@ async fn the_table_sees_whole_paths_in_nested_routers(store: impl Store) {
         ("GET /static/css/site", 429),
     ];
     meets(serve(app).await, &expected).await;
-}
-
-async fn a_layer_around_and_within_charges_once(store: impl Store) {
-    // Where no rule concerned the request, there is nothing to correct.
-    async fn charged(charge: Option<Extension<Grant>>) -> &'static str {
-        if charge.is_some() { "charged" } else { "free" }
-    }
-    let layer = RateLimitLayer::builder(&store)
-        .on("/free", Vec::new())
-        .otherwise(Limit::per_hour(2).by(PeerIp))
-        .build()
-        .unwrap();
-    let routes = Router::new()
-        .route("/", on_get(charged))
-        .route_layer(layer.clone())
-        .layer(layer.clone());
-    let app = Router::new()
-        .nest("/api", routes)
-        .route("/free", on_get(charged))
-        .layer(layer);
-    let server = serve(app).await;
-    for (path, status, body) in [
-        ("/api", 200, "charged"),
-        ("/free", 200, "free"),
-        ("/api", 200, "charged"),
-        ("/api", 429, "too many"),
-        ("/free", 200, "free"),
-    ] {
-        let reply = send(server, get(path)).await;
-        assert_eq!(reply.status, status, "{path}");
-        assert!(reply.body.contains(body), "{reply:?}");
-    }
 }
 
 /// As many rows as a client reads, each charged when it is sent.

@@ -40,23 +40,6 @@ async fn ask(router: &Router, line: &str) -> Answer {
     router.clone().oneshot(request).await.unwrap()
 }
 
-#[tokio::test]
-async fn a_prefix_that_a_fallback_strips_leads_around_no_rule() {
-    let login = || Rules::new().on("POST /login", by_key(5).named("login"));
-    for rules in [login(), login().otherwise(by_key(1000).named("all"))] {
-        let router = router(&MemoryStore::new(), rules, "/login");
-        let mut passed = 0;
-        for _ in 0..20 {
-            passed += usize::from(ask(&router, "POST /en/login").await.status() == 200);
-        }
-        assert_eq!(passed, 5);
-        for prefix in ["/4", "/en/4", "/4/en"] {
-            let again = ask(&router, &format!("POST {prefix}/login")).await;
-            assert_eq!(again.status(), 429, "{prefix}");
-        }
-    }
-}
-
 /// A nested router takes the prefix off the path, too: that is no other path.
 #[tokio::test]
 async fn an_entry_is_not_met_by_the_path_within_a_nested_router() {
