@@ -342,7 +342,7 @@ lua54_tests() (
     export LUA54_SERVER_BIN=${REDIS_SERVER_BIN:-redis-server} PROPTEST_CASES=10
     export REDIS_SERVER_BIN=$PWD/target/lua54/redis-server
     # Not the one whose keys live for milliseconds: here they can expire while a script runs.
-    inside_tests inside::model -- --skip by_the_servers_clock_it_counts_in_microseconds
+    inside_tests inside::model -- --skip it_counts_in_microseconds
     cargo test "${cargo_args[@]}" --test store -- cases::on_one_server
     TOWER_RATELIMIT_PACKED=20 cargo test "${cargo_args[@]}" --test packed -- histories:: rules::
 )

@@ -255,12 +255,3 @@ impl JoinedAnswer {
         answer.verdict == Verdict::Refused && !self.is_above_rate && is_last
     }
 }
-
-#[cfg(all(test, inside))]
-impl Record {
-    /// Returns when the last refusal that counts was.
-    pub(crate) fn last_strike(&self, within: i64, now: Now) -> Option<i64> {
-        let times = self.strikes.iter().map(|(at, ..)| *at);
-        times.filter(|at| *at > now.tick - within).max()
-    }
-}

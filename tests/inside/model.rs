@@ -2,14 +2,12 @@
 //!
 //! Every test has both go through the same steps, the scripts on a real server, and compares reply
 //! and keys after each. `pair.rs`, `verbs.rs` and `histories.rs` serve every way to count; what
-//! differs from one to another is in `log.rs` and `fixed_window.rs`. `gcra.rs` and `calendar.rs`
-//! stand alone, as their keys and verbs are others.
+//! differs from one to another is in `log.rs` and `fixed_window.rs`. `own.rs` stands alone, as keys
+//! and verbs of our own format are others.
 
-mod calendar;
 mod edges;
 mod engines;
 mod fixed_window;
-mod gcra;
 mod histories;
 mod lists;
 mod log;
@@ -40,12 +38,11 @@ use crate::{
         limiter::LimiterState,
         sliding_log::{Entry, SlidingLog},
     },
-    store::redis::{classify, keys, redisson, script::Script},
+    store::redis::{classify, redisson, script::Script},
     values::{
         charge::{Charge, PermitId, Taken},
         clock::Now,
         compiled_limit::{CompiledLimit, Limiter},
-        decision::{Decision, RefusalKind},
         demand::Demand,
         error::ErrorKind,
         limit::{Algorithm, Counting, Limit, LimitSource, RateType, StoredLimit},

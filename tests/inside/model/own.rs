@@ -6,6 +6,8 @@
 //! back.
 
 mod answers;
+mod calendar;
+mod gcra;
 mod spec;
 mod stage;
 mod steps;

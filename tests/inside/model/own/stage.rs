@@ -108,10 +108,14 @@ impl Stage {
 
     /// The time by the clock of the model.
     pub(super) fn now(&mut self) -> i64 {
-        self.given.unwrap_or_else(|| {
-            let (seconds, micros): (i64, i64) = ask(&mut self.connection, &["TIME"]);
-            seconds * 1000 + micros / 1000 + self.moved
-        })
+        self.given
+            .unwrap_or_else(|| self.micros() / 1000 + self.moved)
+    }
+
+    /// The server's time.
+    pub(super) fn micros(&mut self) -> i64 {
+        let (seconds, micros): (i64, i64) = ask(&mut self.connection, &["TIME"]);
+        seconds * 1_000_000 + micros
     }
 
     /// The same of a reply that says it.
@@ -345,6 +349,12 @@ impl Stage {
     ) -> Vec<bool> {
         let again = !found.is_empty();
         let read = self.asked(run, rows, again).read(reply, run).unwrap();
+        for answer in read.answers.iter().flatten().filter(|_| again) {
+            // Others may have taken since: nothing is known to lie ahead.
+            if let Some(Taken::Tat(tat)) = answer.taken {
+                assert!(tat.at <= read.now);
+            }
+        }
         let said = Said {
             now: self.time_of(reply).unwrap(),
             is_vague: false,
