@@ -22,7 +22,7 @@ const fn windows(present: i64) -> Row {
         end: end + 21_000,
     };
     let label = 1;
-    Row::Calendar(calendar::Row {
+    Row::Calendar(calendar::CalendarRow {
         rate: 7,
         windows: [Window { label, start, end }, next],
     })
@@ -112,7 +112,7 @@ fn a_grant_of_a_window_that_is_over_is_settled_in_none() {
     // So long that a busy machine does not reach its end.
     let far = 3_600_000;
     let window = |label, start, end| Window { label, start, end };
-    let row = Row::Calendar(calendar::Row {
+    let row = Row::Calendar(calendar::CalendarRow {
         rate: 7,
         windows: [
             window(1, now - far, now + far),
