@@ -25,6 +25,7 @@ use tower_ratelimit::redis::{self, Connection, Pipeline};
 const OURS: &str = concat!(
     include_str!("../lua/sliding_log/acquire.lua"),
     include_str!("../lua/lib/state.lua"),
+    include_str!("../lua/sliding_log/state.lua"),
     include_str!("../lua/sliding_log/entries.lua"),
     include_str!("../lua/sliding_log/acquire_list.lua")
 );

@@ -33,33 +33,13 @@
 --- @include fixed_window/state.lua
 
 local now = clock('')
-local source = ARGV[3]
-
--- The limit in force.
-
-local limit = redis.call('HMGET', KEYS[1], 'rate', 'interval', 'type', 'keepAliveTime')
-local changed = 0
-if (source == 'code' or source == 'keep') and limit[3] and limit[3] ~= ARGV[6] then
-  return { OTHER_TYPE }
-end
-if not (limit[1] and limit[2] and limit[3]) then
-  if source == 'redis' then
-    return { UNINITIALIZED }
-  end
-  limit = { limit[1] or ARGV[4], limit[2] or ARGV[5], limit[3] or ARGV[6], limit[4] or ARGV[7] }
-  changed = 1
-end
-local rate, interval = rate_and_interval(limit)
-if not rate then
+local book, unreadable = read_book(0, ARGV[3], 3)
+if not book then
+  return unreadable
+elseif book.old_rate % 1 ~= 0 then
   return { UNREADABLE }
 end
-local raised = 0
-if source == 'code' and (limit[1] ~= ARGV[4] or limit[2] ~= ARGV[5]) then
-  limit[1], limit[2] = ARGV[4], ARGV[5]
-  raised = tonumber(ARGV[4]) - rate
-  rate, interval = tonumber(ARGV[4]), tonumber(ARGV[5])
-  changed = 2
-end
+local rate, interval, changed = book.rate, book.interval, book.changed
 
 local reply = { 1, now, 0, 0, rate, interval, changed, 0, 0 }
 if changed == 0 and not is_possible(rate) then
@@ -69,30 +49,28 @@ end
 
 -- The decisions.
 
-local value_key, log = keys_of(limit[3])
+local value_key, log = book.value_key, book.log
 local stored, left = open_window(value_key, log, interval)
 if changed > 0 then
   -- Not earlier: a key of another type under the value's name is an error, and must leave the limit
   -- as it is.
-  write_limit(KEYS[1], limit)
+  write_limit(KEYS[1], book.limit)
 end
 -- A lowered rate holds at once: value may fall below zero.
-local before = stored and math.min(stored + raised, rate) or rate
+local before = stored and math.min(stored + (rate - book.old_rate), rate) or rate
 local value, refused = decide(reply, before, rate)
 
 -- The stored state. A call that takes nothing opens no window.
 
 if stored then
-  if value ~= stored then
-    redis.call('SET', value_key, value, 'KEEPTTL')
-  end
+  write_value(value_key, stored, value)
 elseif value < rate then
   redis.call('SET', value_key, value, 'PX', interval)
   -- A sliding log left it, and it no longer counts.
   redis.call('UNLINK', log)
   left = interval
 end
-left = keep_limit(value_key, left, tonumber(limit[4]) or 0, interval, changed == 1)
+left = keep_limit(value_key, left, book.keep_alive_time, interval, changed == 1)
 
 for _, caller in ipairs(refused) do
   -- More than the rate is never free in one window.

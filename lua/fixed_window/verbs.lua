@@ -8,10 +8,10 @@
 --- @include fixed_window/state.lua
 --- @include lib/verbs.lua
 
--- Returns the limit with the open window (the permits `stored`, nil if none is open); or nil and
--- the reply with the error.
+-- Returns the limit with the open window (the permits `stored`, nil if none is open, and how many
+-- of them the limit allows); or nil and the reply with the error.
 local function read_window()
-  local limit, unreadable = read_books()
+  local limit, unreadable = read_book(0, 'redis')
   if not limit then
     return nil, unreadable
   elseif limit.rate % 1 ~= 0 then
@@ -19,19 +19,25 @@ local function read_window()
   end
   local left
   limit.stored, left = open_window(limit.value_key, limit.log, limit.interval)
+  limit.value = math.min(limit.stored or limit.rate, limit.rate)
   keep_limit(limit.value_key, left, limit.keep_alive_time, limit.interval)
   return limit
+end
+
+-- Changes the permits left in the open window. Returns the reply: how many more they are than
+-- before, and the permits left.
+local function correct(limit, before, value)
+  if limit.stored then
+    write_value(limit.value_key, limit.stored, value)
+  end
+  return { 1, value - before, value }
 end
 
 -- Opens no window, unlike RRateLimiter.availablePermits of Redisson 3.12.1 to 3.13.2. The result
 -- can be below zero after a lowered rate.
 function verbs.available()
   local limit, unreadable = read_window()
-  if not limit then
-    return unreadable
-  end
-  local value = math.min(limit.stored or limit.rate, limit.rate)
-  return { 1, value, clock(''), limit.rate, limit.interval }
+  return limit and { 1, limit.value, clock(''), limit.rate, limit.interval } or unreadable
 end
 
 -- RRateLimiter.clearExpire of Redisson 3.13.1 and 3.13.2. The window still ends. The keepAliveTime
@@ -59,29 +65,16 @@ end
 -- none. Releases permits of the open window. Not safe to send twice.
 function verbs.release(permits)
   local limit, unreadable = read_window()
-  if not limit or not limit.stored then
-    return unreadable or { 1, 0, limit.rate }
-  end
-  local before = math.min(limit.stored, limit.rate)
-  local value = math.min(before + tonumber(permits), limit.rate)
-  if value ~= limit.stored then
-    redis.call('SET', limit.value_key, value, 'KEEPTTL')
-  end
-  return { 1, value - before, value }
+  return limit
+    and correct(limit, limit.value, math.min(limit.value + tonumber(permits), limit.rate))
+    or unreadable
 end
 
 -- Repairs a window that has no end or has more permits left than the rate. Redisson has no such
 -- operation.
 function verbs.repair()
   local limit, unreadable = read_window()
-  if not limit or not limit.stored then
-    return unreadable or { 1, 0, limit.rate }
-  end
-  local value = math.min(limit.stored, limit.rate)
-  if value ~= limit.stored then
-    redis.call('SET', limit.value_key, value, 'KEEPTTL')
-  end
-  return { 1, value - limit.stored, value }
+  return limit and correct(limit, limit.stored or limit.value, limit.value) or unreadable
 end
 
 -- RRateLimiter.setRate(args) and updateRate(args) of Redisson 4.7.0, adapted: releases of Redisson
@@ -91,7 +84,7 @@ function verbs.set_rate(rate, interval, rate_type, keep_alive_time, _, keep, exi
   if existing == '1' and not (limit[1] and limit[2] and limit[3]) then
     return 0
   end
-  local value_key, log = keys_of(rate_type)
+  local value_key, log = keys_of(rate_type, 0)
 
   local before = rate_and_interval(limit)
   local kept = keep == '1' and before and limit[3] == rate_type
@@ -127,7 +120,7 @@ end
 -- Charges permits more than were taken, in the open window or in a new one.
 local function charge(permits, limit, created)
   local rate, interval = rate_and_interval(limit)
-  local value_key, log = keys_of(limit[3])
+  local value_key, log = keys_of(limit[3], 0)
   -- The permits were used, so they count even if the value falls below zero: a debt.
   local value = open_window(value_key, log, interval)
   if value then
@@ -172,7 +165,7 @@ function verbs.settle(credited, ends, rate, interval, rate_type, keep_alive_time
     return charge(-credited, limit, created)
   end
 
-  local value_key = keys_of(limit[3])
+  local value_key = keys_of(limit[3], 0)
   local stored = value_of(value_key)
   local left = stored and redis.call('PTTL', value_key)
   if not stored or left < 0 then
@@ -185,9 +178,7 @@ function verbs.settle(credited, ends, rate, interval, rate_type, keep_alive_time
     return { 1, 0 }
   end
   local value = math.min(stored + credited, rate)
-  if value ~= stored then
-    redis.call('SET', value_key, value, 'KEEPTTL')
-  end
+  write_value(value_key, stored, value)
   return { 1, value - stored }
 end
 

@@ -15,7 +15,7 @@
 --       try_set_rate    rate, interval, rate_type, keep_alive_time
 --
 --       now is ms since the epoch, or empty for the server's clock; id 16 bytes never used before,
---       for entries that a repair adds. when is empty, NX, XX, GT or LT: see `expire` in state.lua.
+--       for entries that a repair adds. when is empty, NX, XX, GT or LT: see `expire`.
 --       keep is '1' to keep the permits in use, '0' to make all permits free. existing is '1' to
 --       change only a limit that is already set. An algorithm ignores the arguments that it does
 --       not need.
@@ -29,6 +29,22 @@
 local unpack = rawget(_G, 'unpack') or table.unpack
 
 local verbs = {}
+
+-- PEXPIRE with the conditions that Redis itself has since 7.0: NX sets a TTL only if there is none,
+-- XX only if there is one, GT only a later one, LT only an earlier one, and an empty text always.
+-- A missing TTL counts as later than any. Returns 1 if the TTL was set, else 0.
+local function expire(key, millis, when)
+  if when ~= '' then
+    local left, wanted = redis.call('PTTL', key), tonumber(millis)
+    local lasts = left < 0
+    if when == 'NX' and not lasts or when == 'XX' and lasts
+      or when == 'GT' and (lasts or wanted <= left)
+        or when == 'LT' and not lasts and wanted >= left then
+      return 0
+    end
+  end
+  return redis.call('PEXPIRE', key, millis)
+end
 
 -- RRateLimiter.rename of Redisson 4.7.0 renames only the hash: the new name then has all permits,
 -- and the old keys stay behind. Here the permits in use move, too, and a limiter that had the new

@@ -60,9 +60,7 @@ if not as_given then
 end
 
 if usual then
-  -- A batch has read them.
-  local rate = as_given and ARGV.rate or floor(limit[1])
-  local interval = as_given and ARGV.interval or floor(limit[2])
+  local rate, interval = floor(limit[1]), floor(limit[2])
   local ahead = (interval - interval % 10) / 10
   local value_key, log = KEYS[2], KEYS[4] or KEYS[3]
   if KEYS[4] and limit[3] == '1' then
@@ -71,13 +69,9 @@ if usual then
   local value = tonumber(call('GET', value_key))
   local missing = value and permits - value
   if value and value <= rate and permits <= rate and missing <= 100 then
-    -- As text. A batch has read it.
     local now = ARGV[3]
     local own = not now or now == ''
     if own then
-      now = ARGV.now
-    end
-    if not now then
       local time = call('TIME')
       now = time[1] .. string.sub('00000' .. time[2], -6, -4)
       -- What follows for unusual cases reads it no more.
@@ -265,9 +259,9 @@ if usual then
     end
 
     if status then
-      -- See keep_alive in lib/state.lua. A refusal that wrote nothing only puts a lost TTL back, or
+      -- See keep_alive in state.lua. A refusal that wrote nothing only puts a lost TTL back, or
       -- shortens one that `expire` has set.
-      local keep = as_given and (ARGV.keep or limit[4] + 0) or tonumber(limit[4] or nil) or 0
+      local keep = as_given and limit[4] + 0 or tonumber(limit[4] or nil) or 0
       if keep > 0 then
         local life = interval + ahead
         local enough = not wrote and 0 or keep / 2 > life and keep / 2 or life

@@ -39,6 +39,7 @@
 -- what is left.
 --
 --- @include lib/state.lua
+--- @include sliding_log/state.lua
 --- @include sliding_log/entries.lua
 --- @include slots/entries.lua, with slots
 
@@ -52,53 +53,25 @@ local callers = math.floor((#ARGV - 2 - 5 * limiters) / width)
 
 local books = {}
 for place = 1, limiters do
-  local key, given = 5 * (place - 1), 2 + 5 * (place - 1)
-  local source = ARGV[given + 1]
-  local limit = redis.call('HMGET', KEYS[key + 1], 'rate', 'interval', 'type', 'keepAliveTime')
-  local changed = 0
+  local behind = 5 * (place - 1)
+  local book, unreadable = read_book(behind, ARGV[behind + 3], behind + 3)
+  if not book then
+    return unreadable
+  end
   -- A hash of other fields belongs to another program.
-  local absent = limiters > 1 and not (limit[1] or limit[2] or limit[3] or limit[4])
-    and redis.call('EXISTS', KEYS[key + 1]) == 0
-  if (source == 'code' or source == 'keep') and limit[3] and limit[3] ~= ARGV[given + 4] then
-    return { OTHER_TYPE }
-  end
-  if not (limit[1] and limit[2] and limit[3]) then
-    if source == 'redis' then
-      return { UNINITIALIZED }
-    end
-    limit = {
-      limit[1] or ARGV[given + 2], limit[2] or ARGV[given + 3],
-      limit[3] or ARGV[given + 4], limit[4] or ARGV[given + 5],
-    }
-    changed = 1
-  end
-  local rate, interval = number_of(limit[1]), interval_of(limit[2])
-  if not rate or not interval then
-    return { UNREADABLE }
-  end
-  local book = { hash = KEYS[key + 1], value_key = KEYS[key + 2], log = KEYS[key + 4] }
-  if limit[3] == '1' then
-    book.value_key, book.log = KEYS[key + 3], KEYS[key + 5]
-  end
+  book.absent = limiters > 1 and book.changed == 1 and redis.call('EXISTS', book.hash) == 0
   book.stored = value_of(book.value_key)
   book.value = book.stored
   if limiters > 1 then
     -- An error where that is no log: before anything is written for another limiter.
     redis.call('ZSCORE', book.log, '')
   end
-  if source == 'code' and (limit[1] ~= ARGV[given + 2] or limit[2] ~= ARGV[given + 3]) then
-    if limit[2] == ARGV[given + 3] then
-      -- O(1), and a lowered rate holds at once: value may fall below zero.
-      book.value = book.value and book.value + tonumber(ARGV[given + 2]) - rate
-    else
-      book.value = nil
-    end
-    limit[1], limit[2] = ARGV[given + 2], ARGV[given + 3]
-    rate, interval = tonumber(ARGV[given + 2]), tonumber(ARGV[given + 3])
-    changed = 2
+  if not book.same_interval then
+    book.value = nil
+  elseif book.value and book.changed == 2 then
+    -- O(1), and a lowered rate holds at once: value may fall below zero.
+    book.value = book.value + book.rate - book.old_rate
   end
-  book.limit, book.rate, book.interval, book.changed = limit, rate, interval, changed
-  book.absent = absent
   book.wanted, book.in_line, book.unmet, book.added, book.repaired = 0, 0, {}, {}, 0
   books[place] = book
 end
@@ -151,15 +124,13 @@ end
 
 -- For errors that are found only here: a log that cannot be read. Swept entries stay removed.
 local function abandon()
-  -- Lua 5.2 has moved it; Redis lets no script name a global that is not there.
-  local unpack = rawget(_G, 'unpack') or table.unpack
   for place = 1, limiters do
     local book = books[place]
     for _, member in ipairs(book.removed or {}) do
       redis.call('ZADD', book.log, book.ends, member)
     end
-    if #book.added > 0 then
-      redis.call('ZREM', book.log, unpack(book.added))
+    for _, member in ipairs(book.added) do
+      redis.call('ZREM', book.log, member)
     end
     if book.untouched then
       redis.call('SET', book.value_key, book.untouched, 'KEEPTTL')
@@ -171,9 +142,7 @@ end
 if anything then
   for place = 1, limiters do
     local book = books[place]
-    local id = string.sub(asks[1].takes[place].member, 2, 17)
-    book.value, book.newest, book.restored =
-      agree(book.log, book.value, book.rate, book.interval, now, id)
+    agree(book, now, string.sub(asks[1].takes[place].member, 2, 17))
     if not book.value then
       return abandon()
     end
@@ -183,13 +152,10 @@ if anything then
     end
     if book.newest and (exact or book.value < book.wanted) then
       local budget = book.wanted + math.max(0, -book.value) + 1
-      local enough, readable = book.wanted, nil
       if exact then
         budget = math.max(budget, book.wanted + PAGE)
-        enough = math.huge
       end
-      book.value, readable = sweep(book.log, book.value, book.rate,
-        book.interval, now, enough, budget)
+      local readable = sweep(book, now, exact and math.huge or book.wanted, budget)
       book.untouched = book.value
       if not readable then
         return abandon()
@@ -261,8 +227,7 @@ for place = 1, limiters do
   end
   if ARGV[1] == '' and (exact or #refused > 0) then
     -- Before any wait is computed. A caller's clock proves nothing: it may be slow.
-    book.repaired, book.newest =
-      set_back(book.log, book.newest, now + ahead_of(book.interval))
+    book.repaired = set_back(book, now)
   end
   if #refused > 0 then
     table.sort(refused, function(a, b) return a.needs < b.needs end)
@@ -310,10 +275,8 @@ for place = 1, limiters do
     redis.call('UNLINK', book.hash)
     book.changed = 0
   elseif anything then
-    if book.value ~= book.stored then
-      redis.call('SET', book.value_key, book.value, 'KEEPTTL')
-    end
-    keep_alive(book.hash, book.value_key, book.log, tonumber(book.limit[4]) or 0, book.interval,
+    write_value(book.value_key, book.stored, book.value)
+    keep_alive(book.hash, book.value_key, book.log, book.keep_alive_time, book.interval,
       book.changed == 1, book.old)
   end
   reply[#reply + 1] = anything and book.value or 0

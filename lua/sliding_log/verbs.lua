@@ -4,6 +4,7 @@
 -- RRateLimiter of Redisson 4.7.0 on the same state
 --
 --- @include lib/state.lua
+--- @include sliding_log/state.lua
 --- @include sliding_log/entries.lua
 --- @include slots/entries.lua, with slots
 --- @include lib/verbs.lua
@@ -12,22 +13,19 @@
 -- state is not `readable` if there was a foreign entry; what was credited before that stays.
 local function read_credited(given, id)
   local now = clock(given)
-  local book, unreadable = read_books()
+  local book, unreadable = read_book(0, 'redis')
   if not book then
     return nil, unreadable
   end
-  book.now = now
-  book.value, book.newest = agree(book.log, book.stored, book.rate, book.interval, now, id)
+  book.stored = value_of(book.value_key)
+  book.now, book.value = now, book.stored
+  agree(book, now, id)
   if not book.value then
     return nil, { FOREIGN_MEMBER }
   end
-  book.readable = true
-  if book.newest then
-    book.value, book.readable =
-      sweep(book.log, book.value, book.rate, book.interval, now, math.huge, math.huge)
-  end
+  book.readable = not book.newest or sweep(book, now, math.huge, math.huge)
   if given == '' then
-    set_back(book.log, book.newest, now + ahead_of(book.interval))
+    set_back(book, now)
   end
   return book
 end
@@ -39,8 +37,8 @@ function verbs.available(now, id)
   if not book then
     return unreadable
   end
-  if book.value ~= book.stored and (book.stored or book.newest) then
-    redis.call('SET', book.value_key, book.value, 'KEEPTTL')
+  if book.stored or book.newest then
+    write_value(book.value_key, book.stored, book.value)
   end
   if not book.readable then
     return { FOREIGN_MEMBER }
@@ -69,43 +67,6 @@ function verbs.expire(millis, when)
   return taken
 end
 
--- Releases up to `wanted` permits of the oldest entries on a page, and returns how many; false as
--- well if it met a foreign entry.
-local function release_of(page, log, wanted)
-  local given, whole, readable = 0, 0, true
-  for i = 1, #page, 2 do
-    local held = permits_of(page[i])
-    if not held then
-      readable = false
-      break
-    end
-    if given == wanted then
-      break
-    elseif held <= wanted - given then
-      given = given + held
-      whole = whole + 1
-    else
-      -- The entries before it are removed first: if an acquire came twice, this one may shrink to
-      -- the same bytes as one of them.
-      if whole > 0 then
-        redis.call('ZREMRANGEBYRANK', log, 0, whole - 1)
-        whole = 0
-      end
-      -- The same entry with fewer permits: only the count in its bytes changes.
-      local rest = struct.pack('<I4', held - (wanted - given))
-      -- Added before the other is removed: an empty log would vanish, and its TTL with it.
-      redis.call('ZADD', log, math.floor(page[i + 1]), string.sub(page[i], 1, -5) .. rest)
-      redis.call('ZREM', log, page[i])
-      given = wanted
-      break
-    end
-  end
-  if whole > 0 then
-    redis.call('ZREMRANGEBYRANK', log, 0, whole - 1)
-  end
-  return given, readable
-end
-
 -- RRateLimiter.release of Redisson 3.52.0 to 4.7.0 credits permits and leaves them in the log, so
 -- that they are credited again when they expire. Here the oldest entries shrink: what stays in the
 -- log expires later, so the log never understates the permits in use. Not safe to send twice; with
@@ -116,22 +77,36 @@ function verbs.release(permits, now, id)
   if not book then
     return unreadable
   end
-  local log, value, given, readable = book.log, book.value, 0, book.readable
-  while readable and book.newest and given < wanted do
-    local page = redis.call('ZRANGE', log, 0, PAGE - 1, 'WITHSCORES')
+  local log, given = book.log, 0
+  while book.readable and book.newest and given < wanted do
+    local page, at = redis.call('ZRANGE', log, 0, PAGE - 1, 'WITHSCORES'), 1
     if #page == 0 then
       break
     end
-    local released
-    released, readable = release_of(page, log, wanted - given)
-    given = given + released
+    local held = permits_of(page[at])
+    while held and given < wanted and held <= wanted - given do
+      given, at = given + held, at + 2
+      held = page[at] and permits_of(page[at])
+    end
+    if at > 1 then
+      -- Before the next one shrinks: if an acquire came twice, that may have the same bytes as one
+      -- of them then.
+      redis.call('ZREMRANGEBYRANK', log, 0, math.floor(at / 2) - 1)
+    end
+    if held and given < wanted then
+      -- The same entry with fewer permits: only the count in its bytes changes.
+      local rest = struct.pack('<I4', held - (wanted - given))
+      -- Added before the other is removed: an empty log would vanish, and its TTL with it.
+      redis.call('ZADD', log, math.floor(page[at + 1]), string.sub(page[at], 1, -5) .. rest)
+      redis.call('ZREM', log, page[at])
+      given = wanted
+    end
+    book.readable = held or not page[at]
   end
-  value = redis.call('EXISTS', log) == 0 and book.rate or value + given
+  local value = redis.call('EXISTS', log) == 0 and book.rate or book.value + given
 
-  if value ~= book.stored then
-    redis.call('SET', book.value_key, value, 'KEEPTTL')
-  end
-  if not readable then
+  write_value(book.value_key, book.stored, value)
+  if not book.readable then
     return { FOREIGN_MEMBER }
   end
   keep_alive(KEYS[1], book.value_key, log, book.keep_alive_time, book.interval)
@@ -143,15 +118,15 @@ end
 -- the value exceeds the rate, so lost permits stay lost.
 function verbs.repair(now)
   now = clock(now)
-  local book, unreadable = read_books()
+  local book, unreadable = read_book(0, 'redis')
   if not book then
     return unreadable
   end
-  local rate, log, stored = book.rate, book.log, book.stored
+  local rate, log, stored = book.rate, book.log, value_of(book.value_key)
 
   -- The whole log is read before the first write: a live foreign entry is an error that changes
   -- nothing. An expired foreign entry is removed like the others, as its permits are unknown.
-  local live, expired, entries, newest = 0, 0, 0, nil
+  local live, expired, entries = 0, 0, 0
   repeat
     local page = redis.call('ZRANGE', log, entries, entries + PAGE - 1, 'WITHSCORES')
     for i = 1, #page, 2 do
@@ -164,7 +139,7 @@ function verbs.repair(now)
         return { FOREIGN_MEMBER }
       end
     end
-    entries, newest = entries + math.floor(#page / 2), tonumber(page[#page]) or newest
+    entries, book.newest = entries + math.floor(#page / 2), tonumber(page[#page]) or book.newest
   until #page < 2 * PAGE
   if entries == 0 and not stored then
     return { 1, 0, rate }
@@ -172,7 +147,7 @@ function verbs.repair(now)
 
   redis.call('ZREMRANGEBYSCORE', log, '-inf', now - book.interval)
   -- By any clock: who repairs trusts it.
-  set_back(log, newest, now + ahead_of(book.interval))
+  set_back(book, now)
   local value = rate - live
   redis.call('SET', book.value_key, value, 'KEEPTTL')
   keep_alive(KEYS[1], book.value_key, log, book.keep_alive_time, book.interval)
@@ -189,7 +164,7 @@ function verbs.set_rate(rate, interval, rate_type, keep_alive_time, now, keep, e
   if existing == '1' and not (limit[1] and limit[2] and limit[3]) then
     return 0
   end
-  local value_key, log = keys_of(rate_type)
+  local value_key, log = keys_of(rate_type, 0)
 
   -- The whole log is read before the first write, so that a foreign entry changes nothing.
   local value
@@ -225,7 +200,7 @@ function verbs.try_set_rate(rate, interval, rate_type, keep_alive_time)
   if not limit_type then
     return 0
   end
-  local value_key, log = keys_of(limit_type)
+  local value_key, log = keys_of(limit_type, 0)
   if redis.call('EXISTS', log) == 0 then
     -- It outlived an earlier limiter. Redisson throws where less is left than it asks for.
     redis.call('UNLINK', value_key)
@@ -235,38 +210,36 @@ function verbs.try_set_rate(rate, interval, rate_type, keep_alive_time)
 end
 
 -- Charges the permits of a further member, beyond what the acquire took.
-local function charge(limit, value_key, log, member, now, created)
-  local rate, interval = number_of(limit[1]), interval_of(limit[2])
-  if not rate or not interval then
-    return { UNREADABLE }
+local function charge(member, now, source)
+  local book, unreadable = read_book(0, source, 4)
+  if not book then
+    return unreadable
   end
   now = clock(now)
-  local book = { log = log, rate = rate, interval = interval, added = {} }
-  book.value, book.newest =
-    agree(log, value_of(value_key), rate, interval, now, string.sub(member, 2, 17))
+  book.value, book.added = value_of(book.value_key), {}
+  agree(book, now, string.sub(member, 2, 17))
   if not book.value then
     return { FOREIGN_MEMBER }
   end
-  if created then
-    write_limit(KEYS[1], limit)
+  if book.changed == 1 then
+    write_limit(KEYS[1], book.limit)
   end
-  local charged, readable = 0, true
-  if book.newest then
-    -- Before: with the new entry in the log, it would not show any more that what has expired was
-    -- credited already.
-    book.value, readable = sweep(log, book.value, rate, interval, now, math.huge, math.huge)
-  end
-  readable = readable and begin_notes(book, 1, now, true)
+  -- It sweeps before: with the new entry in the log, it would not show any more that what has
+  -- expired was credited already.
+  local charged = 0
+  local readable = (not book.newest or sweep(book, now, math.huge, math.huge))
+    and begin_notes(book, 1, now, true)
   if readable and note(book, { member = member, permits = permits_of(member) }, now) then
     charged = permits_of(member)
     end_notes(book)
   end
   -- The permits were used, so they count even if the value falls below zero: a debt.
-  redis.call('SET', value_key, book.value - charged, 'KEEPTTL')
+  redis.call('SET', book.value_key, book.value - charged, 'KEEPTTL')
   if not readable then
     return { FOREIGN_MEMBER }
   end
-  keep_alive(KEYS[1], value_key, log, tonumber(limit[4]) or 0, interval, created)
+  keep_alive(KEYS[1], book.value_key, book.log, book.keep_alive_time, book.interval,
+    book.changed == 1)
   return { 1, -charged, now }
 end
 
@@ -290,41 +263,31 @@ end
 -- Redisson has no such operation: its release(n) credits without changing the log, and so admits
 -- too much later.
 function verbs.settle(taken, now, rest, rate, interval, rate_type, keep_alive_time, ends)
-  local limit = redis.call('HMGET', KEYS[1], 'rate', 'interval', 'type', 'keepAliveTime')
-  local created = false
-  if taken == '' and not (limit[1] and limit[2] and limit[3]) then
+  if taken == '' then
     -- A response can outlast its idle limiter, which expires. Then the limit is written again, so
     -- that the debt counts.
-    if rate == '' then
-      return { UNINITIALIZED }
-    end
-    limit = { limit[1] or rate, limit[2] or interval, limit[3] or rate_type,
-      limit[4] or keep_alive_time }
-    created = true
+    return charge(rest, now, rate == '' and 'redis' or 'init')
   end
-  local value_key, log = keys_of(limit[3])
-  if taken == '' then
-    return charge(limit, value_key, log, rest, now, created)
-  end
-
+  local limit = redis.call('HMGET', KEYS[1], 'rate', 'interval', 'type', 'keepAliveTime')
+  local value_key, log = keys_of(limit[3], 0)
   local credited = take_back(log, taken, rest, ends)
   if not credited then
     return { 1, 0 }
   end
-  local stored, value = value_of(value_key), nil
-  rate, interval = number_of(limit[1]), interval_of(limit[2])
-  if not rate or not interval then
-    -- Only the limit is gone: value and log must agree when it is written again.
-    value = nil
-  elseif redis.call('EXISTS', log) == 0 then
-    value = rate
-  else
-    value = agree(log, stored and stored + credited, rate, interval, clock(now),
-      string.sub(taken, 2, 17))
+  local stored = value_of(value_key)
+  local book = { log = log, rate = number_of(limit[1]), interval = interval_of(limit[2]) }
+  -- If only the limit is gone, value and log must agree when it is written again.
+  if book.rate and book.interval then
+    if redis.call('EXISTS', log) == 0 then
+      book.value = book.rate
+    else
+      book.value = stored and stored + credited
+      agree(book, clock(now), string.sub(taken, 2, 17))
+    end
   end
-  if value then
-    redis.call('SET', value_key, value, 'KEEPTTL')
-    keep_alive(KEYS[1], value_key, log, tonumber(limit[4]) or 0, interval)
+  if book.value then
+    redis.call('SET', value_key, book.value, 'KEEPTTL')
+    keep_alive(KEYS[1], value_key, log, tonumber(limit[4]) or 0, book.interval)
   elseif stored then
     -- Without a value, the next call counts it from the log, where these permits alone would seem
     -- to be in use.

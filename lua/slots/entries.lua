@@ -20,12 +20,6 @@ end
 -- The most that a member can hold.
 local FULL = 4294967295
 
--- Returns the end of the slot that contains an instant. All callers with the same number of slots
--- agree on it: slots are counted from the epoch.
-local function end_of_slot(slots, interval, now)
-  return now + -now % math.ceil(interval / slots)
-end
-
 -- Returns the id of a slot's member, without the permits. Another slot with as many permits needs
 -- another member.
 local function id_of_slot(ends)
@@ -69,18 +63,18 @@ local function remove_member(book, member)
   book.removed[#book.removed + 1] = member
 end
 
--- Finds the slot that contains `now`. If the slot has no member yet, up to two expired members are
+-- Finds the slot that contains `now`; all callers with the same number of slots agree on it, as
+-- they are counted from the epoch. If the slot has no member yet, up to two expired members are
 -- removed: a limiter that is never exhausted would otherwise keep them all. Returns false if the
 -- log cannot be read.
-local function open_slot(book, slots, now)
-  book.ends, book.noted, book.removed = end_of_slot(slots, book.interval, now), 0, {}
+local function open_slot(book, now)
+  book.ends = now + -now % math.ceil(book.interval / book.slots)
+  book.noted, book.removed = 0, {}
   book.slot = book.newest and member_of_slot(book.log, book.ends)
   if book.slot or not book.newest then
     return true
   end
-  local readable
-  book.value, readable = sweep(book.log, book.value, book.rate, book.interval, now, math.huge, 2)
-  return readable
+  return sweep(book, now, math.huge, 2)
 end
 
 -- Writes the new grants of the slot: one member with the sum replaces the old member. It is added
@@ -109,15 +103,6 @@ local function write_slot(book)
   book.noted = 0
 end
 
--- Adds a grant. `id` is 16 bytes that are unique.
-local function note_in_slot(book, permits, id)
-  if book.noted + permits > FULL then
-    write_slot(book)
-  end
-  book.noted, book.own_id = book.noted + permits, id
-  return book.ends
-end
-
 local note_entry = note
 
 local function came_before()
@@ -127,14 +112,18 @@ end
 local function begin_notes(book, place, now, debt)
   book.slots = slots[place]
   -- If nothing is left, nothing will be granted.
-  return not book.slots or book.value <= 0 and not debt or open_slot(book, book.slots, now)
+  return not book.slots or book.value <= 0 and not debt or open_slot(book, now)
 end
 
 local function note(book, take, now)
-  if book.slots then
-    return note_in_slot(book, take.permits, string.sub(take.member, 2, 17))
+  if not book.slots then
+    return note_entry(book, take, now)
   end
-  return note_entry(book, take, now)
+  if book.noted + take.permits > FULL then
+    write_slot(book)
+  end
+  book.noted, book.own_id = book.noted + take.permits, string.sub(take.member, 2, 17)
+  return book.ends
 end
 
 local function end_notes(book)

@@ -227,7 +227,7 @@ impl Log {
     }
 }
 
-/// The id of an entry that stands for permits of unknown age, as in `lua/lib/state.lua`.
+/// The id of an entry that stands for permits of unknown age, as in `lua/sliding_log/state.lua`.
 fn restored_id(id: PermitId, chunk: u32) -> PermitId {
     let mut restored = *b"heal:\0\0\0\0\0\0\0\0\0\0\0";
     restored[5..8].copy_from_slice(&chunk.to_be_bytes()[1..]);

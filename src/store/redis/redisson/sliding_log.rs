@@ -26,12 +26,14 @@ pub(crate) static ACQUIRE: LazyScript =
 pub(crate) static ACQUIRE_LIST: LazyScript = lua!(
     "sliding_log/acquire_list":
     "lib/state.lua",
+    "sliding_log/state.lua",
     "sliding_log/entries.lua",
     "sliding_log/acquire_list.lua"
 );
 pub(crate) static VERBS: LazyScript = lua!(
     "sliding_log/verbs":
     "lib/state.lua",
+    "sliding_log/state.lua",
     "sliding_log/entries.lua",
     "lib/verbs.lua",
     "sliding_log/verbs.lua"

@@ -13,6 +13,7 @@ use crate::{
 pub(crate) static ACQUIRE_LIST: LazyScript = lua!(
     "slots/acquire_list":
     "lib/state.lua",
+    "sliding_log/state.lua",
     "sliding_log/entries.lua",
     "slots/entries.lua",
     "sliding_log/acquire_list.lua"
@@ -21,6 +22,7 @@ pub(crate) static ACQUIRE_LIST: LazyScript = lua!(
 pub(crate) static VERBS: LazyScript = lua!(
     "slots/verbs":
     "lib/state.lua",
+    "sliding_log/state.lua",
     "sliding_log/entries.lua",
     "slots/entries.lua",
     "lib/verbs.lua",
