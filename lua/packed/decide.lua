@@ -20,8 +20,8 @@
 --       request  B callers, B charges, B flags, the charges. Instead of B callers also: B 0, c8 id,
 --             B place, of one caller that was sent before; always if it reports
 --             flags 1: it waits, so a refusal is no strike; 2: it only asks; 4: it bans; 8: it
---             reports refusals, and asks. Of those sent before, and those of 2 to 8, the call has no
---             ids
+--             reports refusals, and asks. Of those sent before, and those of 2 to 8, the call has
+--             no ids
 --       charge   B key, B row, B flags, I4 permits, and what the flags say: see charge.lua
 -- Reply one integer for a lone call that is granted and has one number, but of a calendar; and for
 --       one that settles: the permits freed; below zero: charged. Or an array: the time in us, if

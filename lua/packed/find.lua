@@ -3,7 +3,14 @@
 
 local width, at = of_kind == 1 and 22 or 10, nil
 places = {}
-grants = of_kind == 1 and rest_of(name, tail, log[#log], 0) .. (lent or '') or sub(page, -42, -3)
+if of_kind == 1 then
+  -- A short log is read already.
+  grants = from == 0 and tail == '' and sub(page, 1, log[#log])
+    or rest_of(name, tail, log[#log], 0)
+  grants = grants .. (lent or '')
+else
+  grants = sub(page, -42, -3)
+end
 at = string.find(grants, of, 1, true)
 while at do
   local first, callers = byte(grants, at + 8, at + 9)

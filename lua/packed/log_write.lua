@@ -39,8 +39,5 @@ if is_long or log[last + 1] > 2 * most or log[last - 1] < server_ms + log[2] + l
   offset, life = 0, log[last - 1] - server_ms
 end
 log[last] = log[last] + #lent / 22
-local windows = last == 8 and '<I6I7I7I4I6I6I4'
-  or last == 13 and '<I6I7I7I4I6I6I7I7I4I6I6I4'
-  or last == 18 and '<I6I7I7I4I6I6I7I7I4I6I6I7I7I4I6I6I4'
-  or '<I6I7I7I4I6I6I7I7I4I6I6I7I7I4I6I6I7I7I4I6I6I4'
-text = text .. lent .. pack(windows, unpack_list(log, 2, last))
+text = text .. lent
+  .. pack('<' .. string.rep('I6I7I7I4I6', (last - 3) / 5) .. 'I6I4', unpack_list(log, 2, last))

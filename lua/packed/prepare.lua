@@ -3,9 +3,9 @@
 
 ladder = ladder or { interval, rate }
 local is_moved = false
+-- To settle, a log may need a record more, or lose a window.
 local is_rare = is_late or lent or needs_rare or not fits and of_kind ~= 0
--- A window by which nothing is taken may go: see log_write.lua.
-is_rare = is_rare or settles and of_kind == 1 and #log > 9
+  or settles and of_kind == 1
 if not walk and (is_rare or bans or settles or is_sent_again) then
   --- @include walk.lua
 end

@@ -56,11 +56,7 @@ if of_kind == kind and kind == 1 then
     if lent then
       rare.join_ahead()
     end
-    log[1], log[#log] = max(log[1], now), log[#log] + 22
-    for w = 2, #log - 7, 5 do
-      log[w + 2] = min(log[w + 2] + owed, MOST)
-    end
-    tail = tail .. pack('<c8BBI6I6', of, of_place, 255, owed, log[1])
+    rare.append(pack('<c8BBI6I6', of, of_place, 255, owed, now))
   end
   if freed ~= 0 then
     text, offset = tail, 0

@@ -58,11 +58,8 @@ elseif bytes > 61 then
         bytes = #page
       end
       of_kind, tail, from = 1, '', stop + behind - bytes
-      local numbers = windows == 1 and '<I6I6I7I7I4I6I6I4'
-        or windows == 2 and '<I6I6I7I7I4I6I6I7I7I4I6I6I4'
-        or windows == 3 and '<I6I6I7I7I4I6I6I7I7I4I6I6I7I7I4I6I6I4'
-        or '<I6I6I7I7I4I6I6I7I7I4I6I6I7I7I4I6I6I7I7I4I6I6I4'
-      log = { unpack(numbers, page, bytes - 30 * windows - 15) }
+      log = { unpack('<I6' .. string.rep('I6I7I7I4I6', windows) .. 'I6I4', page,
+        bytes - 30 * windows - 15) }
       if fetched > 0 then
         log[1], log[#log - 1] = unpack('<I6', page, bytes - behind - 5), log[#log - 1] - fetched
         lent = sub(page, bytes - behind + 1, bytes - 30 * windows - 10)

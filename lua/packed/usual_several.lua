@@ -1,6 +1,6 @@
 -- Decides the usual lone charge of a log by several limits at once, by the rules of log.lua, which
--- describes the bytes: each limit has room, nothing is ahead, and the log need not be written whole,
--- or nothing in it lives. It leaves any other charge as it is. A fragment of decide.lua.
+-- describes the bytes: each limit has room, nothing is ahead, and the log need not be written
+-- whole, or nothing in it lives. It leaves any other charge as it is. A fragment of decide.lua.
 
 local bytes, behind, form, ends, newest, stop = #page, 30 * limits + 10, LOG + 256 * limits, 0, 0, 0
 is_usual = bytes == 0

@@ -1,6 +1,8 @@
 //! The rules of the format, each by what once broke it: played by the script and by the twin.
 
-use std::slice::from_ref;
+use std::{cell::RefCell, slice::from_ref};
+
+use proptest::{collection::vec, prelude::*};
 
 use crate::{
     plan::Step,
@@ -301,6 +303,28 @@ fn rule_2_3_settling_sets_the_permits_of_a_caller() {
     );
     play.pass(1000);
     assert_eq!(play.take(&row, 9), 9);
+}
+
+// Its last bytes show most grants; the others are looked for in what is before them.
+#[test]
+fn rule_2_3_a_settlement_reads_a_log_at_most_once_behind_its_last_bytes() {
+    let play = RefCell::new(both());
+    let settlements = vec((0..50_usize, 0..7_i64), 1..6);
+    let config = ProptestConfig {
+        failure_persistence: None,
+        ..ProptestConfig::with_cases(20)
+    };
+    proptest!(config, |(callers in 1..40_u8, settlements in settlements)| {
+        let (mut play, row) = (play.borrow_mut(), log(&[(500, 1000)]));
+        play.world.clear();
+        play.ask(&row, callers, 3);
+        let ids: Vec<_> = (0..50).map(|place| play.caller(&row, place)).collect();
+        for (place, permits) in settlements {
+            let before = play.world.reads();
+            play.settle(&row, ids[place], permits, WAS);
+            prop_assert!(play.world.reads() - before <= 2);
+        }
+    });
 }
 
 #[test]

@@ -36,7 +36,7 @@ pub struct World {
 /// A server, a connection to it, and the hashes of the scripts: of that which decides all, and of
 /// that for one caller by GCRA
 struct Redis {
-    _server: RedisServer,
+    server: RedisServer,
     stream: BufReader<TcpStream>,
     decide: Vec<u8>,
     lone: Vec<u8>,
@@ -88,7 +88,7 @@ impl World {
         stream.set_nodelay(true).unwrap();
         let mut world = Self::alone();
         world.redis = Some(Redis {
-            _server: server,
+            server,
             stream: BufReader::new(stream),
             decide: Vec::new(),
             lone: Vec::new(),
@@ -101,6 +101,12 @@ impl World {
         let redis = world.redis.as_mut().unwrap();
         (redis.decide, redis.lone) = (decide, lone);
         world
+    }
+
+    /// Returns how often scripts have read a part of a string.
+    pub fn reads(&self) -> u64 {
+        let server = self.redis.as_ref().map(|redis| &redis.server);
+        server.map_or(0, |server| server.calls_of("getrange"))
     }
 
     /// Begins again without keys.
