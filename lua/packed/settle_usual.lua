@@ -3,15 +3,8 @@
 -- other as it is; also where more is charged, unless the whole log is read, as a debt may stand in
 -- it. A fragment of decide.lua.
 
-local bytes, newest, its_interval, used, start, ends, form = #page, 0
-if bytes > 61 then
-  newest, its_interval, used, start, ends, form =
-    unpack('<I6I6xxxxxxxI7I4xxxxxxI6I4', page, bytes - 45)
-end
-local is_open = mark < MOST and form == LOG + 256 and newest <= now and its_interval > 0
-  and ends >= server_ms + its_interval
-local stop = is_open and (bytes < 260 and bytes or call('STRLEN', name)) - 40
-if is_open and stop % 22 == 0 and start % 22 == 0 and start <= stop
+--- @include one_window.lua
+if is_usual and mark < MOST and its_interval > 0 and ends >= server_ms + its_interval
   and stop - start < 44000 and stop < 88000 then
   -- Where all is given back, what no longer lives makes no difference.
   local base, from = permits == 0 and start or 0, stop - bytes + 40
@@ -39,4 +32,6 @@ if is_open and stop % 22 == 0 and start % 22 == 0 and start <= stop
         .. sub(page, -20)
     end
   end
+else
+  is_usual = false
 end

@@ -19,19 +19,22 @@ else
   if callers > 1 then
     reply[size + 1], size = granted, size + 1
   end
-  for limit = 1, granted > 0 and (each and limits or 1) or 0 do
-    if each then
-      local its_interval = ladder[2 * limit - 1]
-      one, two = max(each[3 * limit - 2], 0), min(each[3 * limit - 1], its_interval)
-      if (ladder[2 * limit] + 1) * (its_interval + 1) <= MOST then
-        one, two = one * (its_interval + 1) + two, nil
-      end
-    end
+  if granted > 0 and not each then
     size = size + 1
     reply[size] = one
     if two then
       size = size + 1
       reply[size] = two
+    end
+  elseif granted > 0 then
+    for limit = 1, limits do
+      local its_interval = ladder[2 * limit - 1]
+      one, two = max(each[3 * limit - 2], 0), min(each[3 * limit - 1], its_interval)
+      if (ladder[2 * limit] + 1) * (its_interval + 1) <= MOST then
+        reply[size + 1], size = one * (its_interval + 1) + two, size + 1
+      else
+        reply[size + 1], reply[size + 2], size = one, two, size + 2
+      end
     end
   end
   if granted < callers then

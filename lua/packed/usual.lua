@@ -2,19 +2,9 @@
 -- one limit, nothing ahead, few records that expire, and room for all, or for none until the first
 -- record expires. It leaves any other charge as it is. A fragment of decide.lua.
 
-local expired, its_interval, its_rate, used, start, seen, ends, form = now - interval
-local bytes, part, newest, stop, oldest, held, from = #page, page, 0, 0, nil, nil, nil
-local time_of_grant = now
-if bytes > 61 then
-  newest, its_interval, its_rate, used, start, seen, ends, form =
-    unpack('<I6I6I7I7I4I6I6I4', page, bytes - 45)
-  if form == LOG + 256 and its_interval == interval and newest <= now then
-    stop = (bytes < 260 and bytes or call('STRLEN', name)) - 40
-    is_usual = stop > 21 and stop % 22 == 0 and start % 22 == 0 and start <= stop
-  end
-else
-  is_usual = bytes == 0
-end
+--- @include one_window.lua
+local expired, part, time_of_grant, oldest, held, from = now - interval, page, now, nil, nil, nil
+is_usual = bytes == 0 or is_usual and its_interval == interval
 if bytes == 0 or newest <= expired then
   -- Nothing lives.
   used, start, stop, ends = 0, 0, 0, 0

@@ -42,7 +42,7 @@ macro_rules! fragments {
         [$(($name, include_str!(concat!("../../../../lua/packed/", $name)))),+]
     };
 }
-const FRAGMENTS: [(&str, &str); 22] = fragments![
+const FRAGMENTS: [(&str, &str); 23] = fragments![
     "ban.lua",
     "charge.lua",
     "decide.lua",
@@ -51,6 +51,7 @@ const FRAGMENTS: [(&str, &str); 22] = fragments![
     "log.lua",
     "log_write.lua",
     "merge.lua",
+    "one_window.lua",
     "prepare.lua",
     "rare.lua",
     "read.lua",
