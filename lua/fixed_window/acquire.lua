@@ -37,6 +37,7 @@ local book, unreadable = read_book(0, ARGV[3], 3)
 if not book then
   return unreadable
 elseif book.old_rate % 1 ~= 0 then
+  -- SET needs a whole number.
   return { UNREADABLE }
 end
 local rate, interval, changed = book.rate, book.interval, book.changed

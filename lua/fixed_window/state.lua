@@ -5,18 +5,6 @@
 -- free. Redis keeps a key through the millisecond of its TTL, so the next window can begin one
 -- millisecond later.
 
--- The most by which the end of one window may seem to differ between two calls, ms: TIME and PTTL
--- are read one after the other, and before Redis 7.2 time moves on between them.
-local SLACK = 10
-
--- Returns the rate and interval as whole numbers, which SET and PEXPIRE need; nil if one is not.
-local function rate_and_interval(limit)
-  local rate, interval = number_of(limit[1]), interval_of(limit[2])
-  if rate and interval and rate % 1 == 0 then
-    return rate, interval
-  end
-end
-
 -- Returns the permits left in the open window, as stored, and the ms until its end; nil if none is
 -- open. A value without an end, or with an end that no window of this interval has, was left by a
 -- sliding log, or was written by hand or by another script. It ends one interval from now, because

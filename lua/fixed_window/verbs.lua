@@ -8,6 +8,18 @@
 --- @include fixed_window/state.lua
 --- @include lib/verbs.lua
 
+-- The most by which the end of one window may seem to differ between two calls, ms: TIME and PTTL
+-- are read one after the other, and before Redis 7.2 time moves on between them.
+local SLACK = 10
+
+-- Returns the rate and interval as whole numbers, which SET and PEXPIRE need; nil if one is not.
+local function rate_and_interval(limit)
+  local rate, interval = number_of(limit[1]), interval_of(limit[2])
+  if rate and interval and rate % 1 == 0 then
+    return rate, interval
+  end
+end
+
 -- Returns the limit with the open window (the permits `stored`, nil if none is open, and how many
 -- of them the limit allows); or nil and the reply with the error.
 local function read_window()
@@ -117,22 +129,6 @@ function verbs.try_set_rate(rate, interval, rate_type, keep_alive_time)
   return 1
 end
 
--- Charges permits more than were taken, in the open window or in a new one.
-local function charge(permits, limit, created)
-  local rate, interval = rate_and_interval(limit)
-  local value_key, log = keys_of(limit[3], 0)
-  -- The permits were used, so they count even if the value falls below zero: a debt.
-  local value = open_window(value_key, log, interval)
-  if value then
-    redis.call('SET', value_key, math.min(value, rate) - permits, 'KEEPTTL')
-  else
-    redis.call('SET', value_key, rate - permits, 'PX', interval)
-    redis.call('UNLINK', log)
-  end
-  keep_limit(value_key, redis.call('PTTL', value_key), tonumber(limit[4]) or 0, interval, created)
-  return { 1, -permits }
-end
-
 -- Settles what one acquire took: releases permits if the window they were taken from is still open,
 -- or charges more. Not safe to send twice: whether it was settled before is not stored.
 --
@@ -161,11 +157,21 @@ function verbs.settle(credited, ends, rate, interval, rate_type, keep_alive_time
   if not rate then
     return { UNREADABLE }
   end
+  local value_key, log = keys_of(limit[3], 0)
   if credited < 0 then
-    return charge(-credited, limit, created)
+    -- In the open window or in a new one. The permits were used, so they count even if the value
+    -- falls below zero: a debt.
+    local value = open_window(value_key, log, interval)
+    if value then
+      redis.call('SET', value_key, math.min(value, rate) + credited, 'KEEPTTL')
+    else
+      redis.call('SET', value_key, rate + credited, 'PX', interval)
+      redis.call('UNLINK', log)
+    end
+    keep_limit(value_key, redis.call('PTTL', value_key), tonumber(limit[4]) or 0, interval, created)
+    return { 1, credited }
   end
 
-  local value_key = keys_of(limit[3], 0)
   local stored = value_of(value_key)
   local left = stored and redis.call('PTTL', value_key)
   if not stored or left < 0 then

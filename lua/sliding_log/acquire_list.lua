@@ -51,7 +51,7 @@ local callers = math.floor((#ARGV - 2 - 5 * limiters) / width)
 
 -- The limits in force. Nothing is written before all of them are known.
 
-local books = {}
+local books, anything = {}, false
 for place = 1, limiters do
   local behind = 5 * (place - 1)
   local book, unreadable = read_book(behind, ARGV[behind + 3], behind + 3)
@@ -73,13 +73,13 @@ for place = 1, limiters do
     book.value = book.value + book.rate - book.old_rate
   end
   book.wanted, book.in_line, book.unmet, book.added, book.repaired = 0, 0, {}, {}, 0
+  anything = anything or book.changed > 0
   books[place] = book
 end
 
 -- The demands.
 
 local asks = {}
-local anything = false
 for index = 1, callers do
   local at = 2 + 5 * limiters + width * (index - 1) + 1
   local ask = { waits = ARGV[at] == '1', granted = false, takes = {} }
@@ -115,9 +115,6 @@ for index = 1, callers do
     end
   end
   asks[index] = ask
-end
-for place = 1, limiters do
-  anything = anything or books[place].changed > 0
 end
 
 -- The permits left.

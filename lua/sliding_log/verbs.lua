@@ -124,28 +124,20 @@ function verbs.repair(now)
   end
   local rate, log, stored = book.rate, book.log, value_of(book.value_key)
 
-  -- The whole log is read before the first write: a live foreign entry is an error that changes
-  -- nothing. An expired foreign entry is removed like the others, as its permits are unknown.
-  local live, expired, entries = 0, 0, 0
-  repeat
-    local page = redis.call('ZRANGE', log, entries, entries + PAGE - 1, 'WITHSCORES')
-    for i = 1, #page, 2 do
-      local permits = permits_of(page[i])
-      if tonumber(page[i + 1]) <= now - book.interval then
-        expired = expired + (permits or 0)
-      elseif permits then
-        live = live + permits
-      else
-        return { FOREIGN_MEMBER }
-      end
-    end
-    entries, book.newest = entries + math.floor(#page / 2), tonumber(page[#page]) or book.newest
-  until #page < 2 * PAGE
-  if entries == 0 and not stored then
+  book.newest = tonumber(redis.call('ZRANGE', log, -1, -1, 'WITHSCORES')[2])
+  if not book.newest and not stored then
     return { 1, 0, rate }
   end
-
-  redis.call('ZREMRANGEBYSCORE', log, '-inf', now - book.interval)
+  local expired = 0
+  for _, member in ipairs(redis.call('ZRANGEBYSCORE', log, '-inf', now - book.interval)) do
+    -- Those of a foreign entry are unknown.
+    expired = expired + (permits_of(member) or 0)
+  end
+  -- A live foreign entry is an error that changes nothing.
+  local live = live_permits(log, now, book.interval)
+  if not live then
+    return { FOREIGN_MEMBER }
+  end
   -- By any clock: who repairs trusts it.
   set_back(book, now)
   local value = rate - live

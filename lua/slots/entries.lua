@@ -63,26 +63,9 @@ local function remove_member(book, member)
   book.removed[#book.removed + 1] = member
 end
 
--- Finds the slot that contains `now`; all callers with the same number of slots agree on it, as
--- they are counted from the epoch. If the slot has no member yet, up to two expired members are
--- removed: a limiter that is never exhausted would otherwise keep them all. Returns false if the
--- log cannot be read.
-local function open_slot(book, now)
-  book.ends = now + -now % math.ceil(book.interval / book.slots)
-  book.noted, book.removed = 0, {}
-  book.slot = book.newest and member_of_slot(book.log, book.ends)
-  if book.slot or not book.newest then
-    return true
-  end
-  return sweep(book, now, math.huge, 2)
-end
-
 -- Writes the new grants of the slot: one member with the sum replaces the old member. It is added
 -- before the old one is removed: an empty log would vanish, and its TTL with it.
 local function write_slot(book)
-  if book.noted == 0 then
-    return
-  end
   local held = book.slot and permits_of(book.slot) or 0
   if held + book.noted > FULL then
     -- The full member gets a unique id, so that the next one can have the slot's id.
@@ -109,10 +92,19 @@ local function came_before()
   return false
 end
 
+-- Finds the slot that contains `now`; all callers with the same number of slots agree on it, as
+-- they are counted from the epoch. If the slot has no member yet, up to two expired members are
+-- removed: a limiter that is never exhausted would otherwise keep them all.
 local function begin_notes(book, place, now, debt)
   book.slots = slots[place]
   -- If nothing is left, nothing will be granted.
-  return not book.slots or book.value <= 0 and not debt or open_slot(book, now)
+  if not book.slots or book.value <= 0 and not debt then
+    return true
+  end
+  book.ends = now + -now % math.ceil(book.interval / book.slots)
+  book.noted, book.removed = 0, {}
+  book.slot = book.newest and member_of_slot(book.log, book.ends)
+  return book.slot or not book.newest or sweep(book, now, math.huge, 2)
 end
 
 local function note(book, take, now)
@@ -127,7 +119,7 @@ local function note(book, take, now)
 end
 
 local function end_notes(book)
-  if book.noted then
+  if book.noted and book.noted > 0 then
     write_slot(book)
   end
 end
