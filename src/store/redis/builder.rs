@@ -150,7 +150,7 @@ impl RedisStoreBuilder {
     /// Choose at least three times the round trip to Redis. A server whose answers take longer than
     /// the way to it and half of what that leaves of the deadline counts as overloaded, and
     /// [few requests](crate::docs::tuning#concurrent-requests-share-a-call) are sent to it at once.
-    /// So does one whose answers take three quarters of the deadline, way and all.
+    /// So does one whose answers take two thirds of the deadline, way and all.
     pub fn deadline(mut self, deadline: Duration) -> Self {
         self.settings.deadline = deadline;
         self

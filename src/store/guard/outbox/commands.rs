@@ -9,8 +9,8 @@
 //!
 //! The way is what a command takes however few there are: a server is not overloaded because it is
 //! far away. A command of one round trip that had nothing in flight before it says how long that
-//! is, and others that are quicker make it shorter by and by, as ways vary. It is half a deadline
-//! at most, as others may overload the server, too.
+//! is, and others that are quicker make it shorter by and by, as ways vary. It is a third of a
+//! deadline at most, as others may overload the server, too.
 //!
 //! How long the last command took says which of those that wait would be [late](Commands::is_late).
 //! One that the server did not answer says nothing, unless it was slow.
@@ -184,7 +184,7 @@ impl Commands {
         }
         let took = now.saturating_sub(ended.since);
         if is_answered && ended.is_single && ended.is_first {
-            self.way = took.min(self.bounds.deadline / 2);
+            self.way = took.min(self.bounds.deadline / 3);
         } else if is_answered {
             self.way -= self.way.saturating_sub(took) / 8;
         }
