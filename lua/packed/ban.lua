@@ -146,7 +146,7 @@ end
 function meet(carries)
   local is_banned = false
   for _, it in ipairs(judged) do
-    if own then
+    if by_server then
       set_back(it.ban, it.within)
     end
     if carries and it.ban.over <= now and it.carried > 0 and it.age < it.within then

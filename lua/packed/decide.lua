@@ -39,9 +39,9 @@
 --                            (rate + 1) * (interval + 1) is above MOST; by several limits for each
 --                            in the order of the row;  GCRA: backlog (us), given
 --       one without:         -wait, left, and of a log reset;  GCRA: -wait, backlog, given
---                            -MOST: it asks for more than the rate. 1 - MOST alone: a ban refuses
---                            by several limits, behind it for each in the order of the row   left,
---                            and ms until it has room, 0 if it has some, MOST if it never has
+--                            -MOST: it asks for more than the rate. 1 - MOST alone: a ban refuses.
+--                            By several limits, behind these, for each in the order of the row:
+--                            left, and ms until it has room, 0 if it has some, MOST if it never has
 --
 -- A state is one string. Its last two bytes say what it is: 16 * version + kind, and the magic
 -- byte. Kinds: 1 log, 2 GCRA, 3 window, 4 ban, 5 calendar; see the fragments of these names. A
@@ -78,8 +78,8 @@ end
 local time = call('TIME')
 local server = time[1] * 1000000 + time[2]
 local server_ms = (server - server % 1000) / 1000
-local own, micros = now == 0, now * 1000
-if own then
+local by_server, micros = now == 0, now * 1000
+if by_server then
   now = server_ms
   micros = server
 end
@@ -279,7 +279,7 @@ for key = 1, #KEYS do
       call('UNLINK', name)
     else
       -- A caller's clock may stand still for a while.
-      life = format('%d', floor(life) + (own and 0 or 60000))
+      life = format('%d', floor(life) + (by_server and 0 or 60000))
       if not is_absent then
         done = write('SET', name, text, 'PX', life)
       elseif not call('SET', name, text, 'PX', life, 'NX') then

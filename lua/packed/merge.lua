@@ -15,8 +15,8 @@ local kept = max(#text - 22 * 500, 0)
 -- How long parts are, by the window: none of a shorter interval lies in two of a longer one.
 local widths = {}
 for w = last - 6, 2, -5 do
-  local own = ceil(log[w] / 1000)
-  widths[w] = width and own - own % width or own
+  local its_width = ceil(log[w] / 1000)
+  widths[w] = width and its_width - its_width % width or its_width
   width = widths[w]
 end
 

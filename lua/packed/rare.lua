@@ -36,8 +36,8 @@ function rare.set_back()
   end
 end
 
--- Returns the first time of what is ahead and is later than `expired`, the sum of that, the last
--- time of all, and where the first one is: without those that were given back whole, or `all`.
+-- Of what is ahead and later than `expired`, returns the first time, the sum, the last time, and
+-- where the first is. The first was not given back whole, unless `all` count.
 function rare.ahead(expired, all)
   local first, sum, last, place = nil, 0, 0, nil
   for at = 1, lent and #lent or 0, 22 do
@@ -63,7 +63,7 @@ function rare.use()
   elseif of_kind == 2 then
     local backlog, emission = max(tat - micros, 0), ceil(of_interval * 1000 / of_rate)
     -- By the server's clock, more than all is a debt.
-    return ceil((own and min(backlog, emission * of_rate) or backlog) / emission)
+    return ceil((by_server and min(backlog, emission * of_rate) or backlog) / emission)
   end
   return of_kind == 3 and now < of_ends and of_used or 0
 end

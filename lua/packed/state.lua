@@ -40,12 +40,12 @@ elseif bytes == 76 then
   if form == 18 and magic == 183 and of_rate > 0 and of_rate <= of_interval * 1000
     and of_interval <= 3200000000000 then
     of_kind = 2
-    is_late = own and tat - micros > 2000 * of_interval
+    is_late = by_server and tat - micros > 2000 * of_interval
   end
 elseif bytes == 74 then
   of_label, of_ends, of_used, of_interval, ids, form, magic = unpack('<I6I6I7I6xxxxxxxc40BB', page)
   if (form == 19 or form == 21) and magic == 183 then
-    of_kind, is_late = form - 16, own and form == 19 and of_ends > now + of_interval
+    of_kind, is_late = form - 16, by_server and form == 19 and of_ends > now + of_interval
   end
 elseif bytes > 61 then
   local fetched, windows, form, magic = byte(page, -4, -1)
@@ -71,7 +71,7 @@ elseif bytes > 61 then
           of_kind = nil
         end
       end
-      is_late = own and log[1] > now and log[1] > now + min(floor(log[2] / 10), 1000)
+      is_late = by_server and log[1] > now and log[1] > now + min(floor(log[2] / 10), 1000)
     end
   end
 end

@@ -1,5 +1,6 @@
 -- Makes the functions that read the records of a log, or the strikes of a ban. Those that are not
--- written yet are its `tail`, which ends at the offset `stop`. A fragment of prepare.lua.
+-- written yet are its `tail`, which ends at the offset `stop`. A fragment of prepare.lua, log.lua
+-- and log_write.lua.
 
 -- Times never fall, so five records are passed at once by the time of the last.
 local FIVE = '<I6xxxxxxxxxxxxxxxxI6xxxxxxxxxxxxxxxxI6xxxxxxxxxxxxxxxxI6xxxxxxxxxxxxxxxxI6I6'

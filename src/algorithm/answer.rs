@@ -338,7 +338,7 @@ impl Charge {
         }
     }
 
-    /// Keeps how its limit stands. When places in flight come back, a log does not know.
+    /// Keeps how its limit stands. A log does not know when places in flight come back.
     #[inline]
     fn stands(&mut self, answer: &Answer, counted: bool) {
         let mut standing = answer.standing(counted);
@@ -354,7 +354,7 @@ impl Charge {
         }
     }
 
-    /// Returns the wait of a refusal, of places in flight until it makes sense to ask again.
+    /// Returns the wait of a refusal; for places in flight, at most [`ASKS_AGAIN`].
     fn soonest(&self, wait: Duration) -> Duration {
         if self.of().is_in_flight() {
             wait.min(ASKS_AGAIN)

@@ -1,6 +1,7 @@
 //! Decides for several callers or several limiters in one call.
 //!
-//! Pure functions on state. `lua/sliding_log/acquire_list.lua` does the same in Redis.
+//! Pure functions on state. `lua/packed/decide.lua` does the same in Redis; in Redisson's format,
+//! `lua/sliding_log/acquire_list.lua`.
 
 use super::{
     answer::{Answer, Changed, Verdict},

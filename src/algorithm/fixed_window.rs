@@ -1,4 +1,5 @@
-//! The algorithm fixed window: decides in Rust as `lua/fixed_window` does in Redis.
+//! The algorithm fixed window: decides in Rust as `lua/packed/window.lua` does in Redis; in
+//! Redisson's format, `lua/fixed_window`.
 //!
 //! In Redisson's format a window is open through the millisecond of its end, because Redis keeps a
 //! key until then.
@@ -125,8 +126,8 @@ impl Counter for FixedWindow {
         permits.into()
     }
 
-    /// Makes sure that the window ends, and that no more than the rate is left: never more permits
-    /// than none were lost.
+    /// Makes sure that the window ends, and that no more than the rate is left. Returns zero or
+    /// less, as it finds no permits that were lost.
     fn repair(&mut self, call: &CallContext) -> Result<i64, ErrorKind> {
         let stored = self.0;
         let both = self.open(&call.limit, call.now).zip(stored);

@@ -135,8 +135,7 @@ impl Counter for Gcra {
         Ok(self.move_back(back.permits.into(), tat, back.now))
     }
 
-    /// Charges by the limit of the state, up to a whole limit beyond the whole limit: a debt lasts
-    /// no longer.
+    /// Charges by the limit of the state, up to twice the whole limit: a debt lasts no longer.
     fn charge(&mut self, call: &CallContext, permits: u32) -> i64 {
         let (pace, now) = (self.pace().unwrap_or(Pace::of_call(call)), call.now);
         let backlog = self.corrected_backlog(&pace, now);

@@ -171,7 +171,7 @@ pub(crate) trait Counter: Debug + Send {
 pub(crate) struct CallContext {
     /// The limit in force, which is stored by now
     pub(crate) limit: StoredLimit,
-    /// The stored limit, if the call rewrites it. A lowered rate holds at once.
+    /// The limit that was stored before, if the call rewrites it. A lowered rate holds at once.
     pub(crate) rewritten: Option<StoredLimit>,
     /// Set if the permits left are wanted exactly.
     pub(crate) exact: bool,

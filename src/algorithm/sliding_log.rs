@@ -1,4 +1,5 @@
-//! The algorithm sliding log: decides in Rust as `lua/sliding_log` and `lua/slots` do in Redis.
+//! The algorithm sliding log: decides in Rust as `lua/packed/log.lua` does in Redis; in Redisson's
+//! format, `lua/sliding_log` and `lua/slots`.
 
 mod log;
 mod several;

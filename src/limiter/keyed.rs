@@ -137,8 +137,8 @@ impl RateLimiterBuilder {
         Ok(self.keyed(store)?.any)
     }
 
-    /// Returns how its limit is counted in a store that keeps all limiters `in_redisson`'s format
-    /// or not, after a check of the settings.
+    /// Checks the settings. Returns how its limit is counted in a store that keeps all limiters in
+    /// Redisson's format, if `in_redisson`, or in our own.
     fn checked(&self, in_redisson: bool) -> Result<Counting, ConfigError> {
         let name = &self.name;
         self.limit

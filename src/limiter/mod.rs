@@ -173,7 +173,7 @@ impl RateLimiter {
     /// ```
     #[must_use]
     pub fn algorithm(mut self, algorithm: Algorithm) -> Self {
-        if self.given().is_none() {
+        if self.code_limit().is_none() {
             self.settings().counting.algorithm = algorithm;
         }
         self
@@ -214,16 +214,16 @@ impl RateLimiter {
     /// ```
     pub fn slots(mut self, slots: u32) -> Result<Self, ConfigError> {
         let algorithm = self.limiter.of.counting.algorithm;
-        let may_have_log = match self.given() {
+        let may_have_log = match self.code_limit() {
             Some(_) => algorithm.facts().has_log,
             // Another algorithm may still be chosen.
             None => !algorithm.facts().is_always_own,
         };
-        if self.given().is_some() && may_have_log && self.is_own() {
-            bail!(Limit: "{:?} needs no slots, as its log merges grants by itself: leave `slots` \
-                out, or count in Redisson's format", self.name());
+        if self.code_limit().is_some() && may_have_log && self.is_own() {
+            bail!(Limit: "{:?} needs no slots, which only logs in Redisson's format have: leave \
+                `slots` out, or count in that format", self.name());
         }
-        let interval = self.given().map(Limit::interval);
+        let interval = self.code_limit().map(Limit::interval);
         let slots = Slots::try_new(slots, self.name(), may_have_log, interval.into_iter())?;
         self.settings().counting.slots = Some(slots);
         self.limiter.of.check_in_flight()?;
@@ -259,7 +259,7 @@ impl RateLimiter {
     pub fn lease(mut self, lease: Duration) -> Result<Self, ConfigError> {
         let of = &self.limiter.of;
         let (algorithm, in_slots) = (of.counting.algorithm, of.counting.slots().is_some());
-        check_lease(self.name(), lease, algorithm, in_slots, self.given())?;
+        check_lease(self.name(), lease, algorithm, in_slots, self.code_limit())?;
         if let Some(ban) = &of.ban {
             ban.check_beside(&of.name, !lease.is_zero())?;
         }
@@ -413,7 +413,7 @@ impl RateLimiter {
 
     /// Returns the name in the store: as given, or as made of a key, which it shows.
     pub fn name(&self) -> &str {
-        self.key().as_str()
+        self.stored_name().as_str()
     }
 
     /// Returns how long its waiters wait; `None` waits without end.
@@ -448,7 +448,7 @@ impl RateLimiter {
 
     /// Checks that its limit is known here, if no store has it.
     fn check_known(&self) -> Result<(), Error> {
-        if self.is_own() && self.given().is_none() {
+        if self.is_own() && self.code_limit().is_none() {
             Err(in_code())
         } else {
             Ok(())
@@ -456,7 +456,7 @@ impl RateLimiter {
     }
 
     /// Returns the limit, if it is in the code.
-    fn given(&self) -> Option<&Limit> {
+    fn code_limit(&self) -> Option<&Limit> {
         match &self.limiter.of.limit {
             LimitSource::Code(limit) => Some(limit),
             LimitSource::Store | LimitSource::StoreOrInit(_) => None,
@@ -464,7 +464,7 @@ impl RateLimiter {
     }
 
     /// Returns the name that it has in the store.
-    fn key(&self) -> &Name {
+    fn stored_name(&self) -> &Name {
         &self.limiter.name
     }
 
@@ -496,7 +496,7 @@ impl RateLimiter {
             | Op::Expire(..)
             | Op::ClearExpire
             | Op::Rename(_)
-                if self.is_own() || self.given().is_some() =>
+                if self.is_own() || self.code_limit().is_some() =>
             {
                 return Err(in_code());
             }

@@ -53,7 +53,10 @@ impl RateLimiter {
     /// # }
     /// ```
     pub fn settle(&self, grant: &Grant, permits: u32) {
-        for charge in grant.taken().filter(|charge| charge.name() == self.key()) {
+        for charge in grant
+            .taken()
+            .filter(|charge| charge.name() == self.stored_name())
+        {
             charge.report(permits);
             self.store.settle(charge.clone(), permits);
         }

@@ -128,7 +128,7 @@ impl RateLimiter {
     ///
     /// Dropping it has no effect.
     pub async fn limit(&self) -> Result<Option<Limit>, Error> {
-        if let Some(limit) = self.given() {
+        if let Some(limit) = self.code_limit() {
             return Ok(Some(*limit));
         }
         match self.manage(Op::Inspect).await? {

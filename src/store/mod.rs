@@ -314,8 +314,8 @@ pub(crate) struct Joins {
 /// What a shared command says of one run.
 pub(crate) enum Answered {
     Decided(Result<List<Decision>, Error>),
-    /// It is to be asked alone, as the command did not answer it, which may have been carried out
-    /// if it `was_sent`
+    /// It is to be asked alone: the command did not answer it, and may have been carried out if it
+    /// `was_sent`
     Apart {
         was_sent: bool,
     },

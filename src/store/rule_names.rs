@@ -85,13 +85,13 @@ impl Claim {
 #[derive(Debug, Default)]
 pub(crate) struct Holder {
     token: Arc<()>,
-    /// The layer's, which all its rules share: those so far are in use until these are whole, and
-    /// as long as a request that met them is being decided.
+    /// The layer's, which its old and new rules share: the old ones stay in use until the new ones
+    /// are complete, and while a request that met them is decided.
     layer: Arc<()>,
 }
 
 impl Holder {
-    /// The rules that take the place of this one's.
+    /// Returns the holder of the rules that replace this one's.
     pub(crate) fn successor(&self) -> Self {
         Self {
             token: Arc::default(),
@@ -114,7 +114,7 @@ impl RuleNames {
     ///
     /// # Errors
     ///
-    /// Says where a different one is, other than among the rules that the holder's replace.
+    /// Says where a different one is, except among the rules that this holder's replace.
     pub(crate) fn claim(
         &self,
         of: &CompiledLimit,

@@ -82,8 +82,8 @@ impl Charge {
         }
     }
 
-    /// Joins the charge of another rule on the same limiter, in which a request is charged once:
-    /// for what `of_both` makes of their permits.
+    /// Joins the charge of another rule on the same limiter, in which a request is charged once.
+    /// `of_both` gives the permits of both.
     pub(crate) fn join(&mut self, other: Self, of_both: fn(u32, u32) -> u32) {
         let mut rules = self.rules.take().unwrap_or_else(|| {
             let this = (Arc::clone(self.of()), self.permits);
@@ -100,8 +100,8 @@ impl Charge {
                 limit => *limit,
             };
             self.permits = of_both(self.permits, other.permits);
-            // A rule with a stricter policy counts the limiter while the store fails, one that is
-            // charged whatever the response is, and one that bans.
+            // The stricter rule counts: by its policy while the store fails, by charging whatever
+            // the response is, or by its ban.
             let is_stricter = self.allow_on_failure && !other.allow_on_failure;
             if is_stricter || other.of().is_stricter_than(self.of()) {
                 self.allow_on_failure &= other.allow_on_failure;

@@ -78,7 +78,7 @@ pub struct SystemClock;
 
 impl Clock for SystemClock {
     fn now(&self) -> Duration {
-        // Before 1970 every limit is at its beginning.
+        // A time before 1970 counts as 1970.
         SystemTime::now()
             .duration_since(UNIX_EPOCH)
             .unwrap_or_default()

@@ -337,7 +337,7 @@ pub(crate) enum LimitSource {
 }
 
 impl LimitSource {
-    /// Returns the limit that is stored if there is none.
+    /// Returns the limit that code gives: the one in force, or the one to store where none is.
     pub(crate) fn given(&self) -> Option<&Limit> {
         match self {
             Self::Code(limit) | Self::StoreOrInit(limit) => Some(limit),

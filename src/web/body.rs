@@ -30,7 +30,7 @@ pin_project! {
 
 impl<B: Body<Data = Bytes>> RateLimitBody<B> {
     pub(crate) fn inner(body: B, mut settling: Option<SettleOnDrop>) -> Self {
-        // It is never polled.
+        // A body that has ended may never be polled.
         if body.is_end_stream()
             && let Some(mut settling) = settling.take()
         {

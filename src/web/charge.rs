@@ -27,7 +27,7 @@ use crate::{
 /// Sets the cost of a request, in permits: a handler puts it into the response's extensions.
 ///
 /// The innermost layer that let the request pass takes it out. It takes precedence over
-/// [`Rule::charge_if`](crate::Rule::charge_if), and is meant for each of the layer's rules.
+/// [`Rule::charge_if`](crate::Rule::charge_if), and applies to each of the layer's rules.
 ///
 /// # Example
 ///
@@ -72,7 +72,7 @@ impl Outcome {
 /// request.
 pub(crate) fn charge_if(counts: impl Fn(&Outcome) -> bool + Send + Sync + 'static) -> ChargeIf {
     Arc::new(move |status, grpc_status| {
-        // Of a response, so that it is valid.
+        // The status of a response is always valid.
         let status = StatusCode::from_u16(status).unwrap_or_default();
         counts(&Outcome {
             status,
@@ -183,7 +183,7 @@ pub(crate) struct SettleOnDrop {
     pub(crate) store: Arc<dyn AnyStore>,
     /// The header fields of the response; `None` if it has none.
     pub(crate) fields: Option<Fields>,
-    /// Set if the response has the grant in its extensions.
+    /// Set if the response gets the grant in its extensions.
     pub(crate) in_response: bool,
     /// The status of a response whose gRPC status comes in the trailers.
     pub(crate) awaits_trailers: Option<StatusCode>,

@@ -1,4 +1,4 @@
-//! `ratelimit check`: reports the errors and warnings of a rules file, as a service would.
+//! `ratelimit check`: reports the first error of a rules file, as a service would.
 
 use std::path::PathBuf;
 
@@ -11,7 +11,7 @@ use crate::{
     out::{Format, in_file},
 };
 
-/// Check a file of rules as a service does that reads it.
+/// Check a rules file as the service that reads it does.
 ///
 /// Names that only code defines, such as keys, tiers and secrets, are assumed and listed. Exits
 /// with 1 if the file has an error.

@@ -31,7 +31,7 @@ const APPROXIMATE: &str = "the figures are approximate, so they do not show that
 /// The callers of each kind that are listed.
 const LISTED: usize = 10;
 
-/// Compare two files of rules, also by what they refuse of a log.
+/// Compare two rules files, and what each refuses of a log.
 ///
 /// Each request of the log goes through both, in the log's time. Newly refused are callers that
 /// only the new file refuses at all. Names that only code defines are assumed and listed.
@@ -121,8 +121,7 @@ fn send(
     })?;
     let effects = stages.map(Stage::end);
     let kinds = [[true, false], [false, true]];
-    let [newly_refused, let_through] =
-        kinds.map(|refusing| newly(&callers, refusing, arguments.show_keys));
+    let [newly_refused, let_through] = kinds.map(|none| newly(&callers, none, arguments.show_keys));
     let [old, new] = effects.each_ref().map(|effect| effect.refused);
     let waiting = effects.each_ref().map(|effect| effect.waiting);
     let requests = counted(read.rows.requests, "request");
@@ -283,8 +282,8 @@ fn changes(mut files: [Compared; 2]) -> Vec<Vec<Field>> {
     rows.collect()
 }
 
-/// Returns the callers of whom the files refuse no request where `none` says so, and some where it
-/// does not; the most refused first.
+/// Returns the callers of whom a file refuses no request where its `none` is set, and some where it
+/// is not; the most refused first.
 fn newly(callers: &RefusalCounts, none: [bool; 2], keys: bool) -> Vec<Vec<Field>> {
     let secret = RandomState::new();
     let newly = callers.iter();

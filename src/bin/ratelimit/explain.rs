@@ -17,15 +17,15 @@ use crate::{
 /// Show which rules a request meets, and what each of them counts.
 ///
 /// Names that only code defines are assumed and listed. Exits with 1 if the request would be
-/// refused, whatever was counted before.
+/// refused even with nothing counted before.
 #[derive(clap::Args)]
 pub(crate) struct ExplainArguments {
-    /// The file of rules, in TOML
+    /// The rules file, in TOML
     file: PathBuf,
     /// The method
     #[arg(long, default_value = "GET")]
     method: String,
-    /// The path, or the whole address
+    /// The path, or the whole URI
     #[arg(long)]
     path: String,
     /// The host
@@ -62,7 +62,7 @@ pub(crate) fn run(arguments: &ExplainArguments) -> Result<bool, Stop> {
     let others = arguments.header.iter().chain(&arguments.key);
     let others = others.map(|(name, value)| (name.as_str(), Some(value.as_str())));
     let request = request([Some(&ip), Some(method), Some(path), host, None], others)
-        .ok_or_else(|| Stop::usage(format!("HTTP has no request {method:?} {path:?}")))?;
+        .ok_or_else(|| Stop::usage(format!("{method:?} {path:?} is no HTTP request")))?;
     let (parts, ()) = request.clone().into_parts();
     let limiters = stage.layer.limiters_of(&parts);
     let limiters: Vec<_> = limiters.iter().map(|it| it.name()).collect();

@@ -207,7 +207,9 @@ impl Change {
             return Ok(());
         }
         if !io::stdin().is_terminal() {
-            return Err(Stop::usage(format!("to {what} unasked, add `--yes`")));
+            return Err(Stop::usage(format!(
+                "the standard input is no terminal to ask at: add `--yes` to {what}"
+            )));
         }
         say(format!("{what}? [y/N]"));
         let mut answer = String::new();
@@ -270,10 +272,12 @@ impl Change {
     async fn repair(&self) -> Result<(), Stop> {
         let (limiter, seen) = self.found().await?;
         let name = limiter.name();
-        let unknown = || "an unknown number of permits".to_owned();
-        let drift = json!(seen)["drift"].as_i64();
-        let drift = drift.map_or_else(unknown, |drift| counted(drift, "permit"));
-        self.confirm(&format!("repair {name:?}, which has lost {drift}"))?;
+        let drift = match json!(seen)["drift"].as_i64() {
+            Some(lost @ 0..) => format!("which has lost {}", counted(lost, "permit")),
+            Some(twice) => format!("which counts {} twice", counted(-twice, "permit")),
+            None => "whose drift is unknown".to_owned(),
+        };
+        self.confirm(&format!("repair {name:?}, {drift}"))?;
         let lost = limiter.repair().await?;
         self.changed(name, [("lost", json!(lost))])
     }

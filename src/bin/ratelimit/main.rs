@@ -1,4 +1,4 @@
-//! The command `ratelimit`: chooses limits from access logs, checks files of rules, and shows and
+//! The command `ratelimit`: chooses limits from access logs, checks rules files, and shows and
 //! changes limiters in Redis.
 //!
 //! Results go to the standard output, everything else to the standard error. The exit status is 0
@@ -31,7 +31,7 @@ use self::{
     stop::Stop,
 };
 
-/// Choose limits by logs, check files of rules, and look after limiters in Redis.
+/// Choose limits by access logs, check rules files, and manage limiters in Redis.
 #[derive(Parser)]
 #[command(name = "ratelimit", version)]
 struct Arguments {

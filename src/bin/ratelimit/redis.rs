@@ -91,7 +91,8 @@ fn with_password(address: &str, password: Option<&str>) -> Result<String, Stop> 
         return Ok(address.to_owned());
     };
     // The address itself is not shown: it may hold another password.
-    let refused = || Stop::usage("the address of Redis takes no password: put it into the address");
+    let refused =
+        || Stop::usage("no password can be put into this address of Redis: write one that has it");
     let mut url = Url::parse(address).map_err(|_| refused())?;
     url.set_password(Some(password)).map_err(|()| refused())?;
     Ok(url.into())

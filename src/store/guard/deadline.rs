@@ -55,7 +55,7 @@ impl Deadline {
                 {
                     Late::Silence
                 } else {
-                    Late::Overload
+                    Late::Slow
                 };
                 Err(late.error())
             }

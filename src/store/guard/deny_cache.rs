@@ -252,7 +252,7 @@ impl Refusals {
         let found = self.find(demand)?;
         let (known, elapsed) = (found.known, found.elapsed);
         let wait = known.retry_after;
-        let wait = wait.map(|_| found.over.saturating_sub(elapsed));
+        let wait = wait.map(|_| found.certain_for.saturating_sub(elapsed));
         // A waiter is not told to give up by a wait that may end sooner.
         let wait = wait.filter(|_| demand.max_wait.is_none() || !known.may_end_sooner);
         // A clock that is set may show the same time once more.
@@ -278,7 +278,7 @@ impl Refusals {
         if demand.max_wait.is_some() {
             return None;
         }
-        let found = self.find(demand).filter(|it| it.elapsed < it.over)?;
+        let found = self.find(demand).filter(|it| it.elapsed < it.certain_for)?;
         let mut refusal = found.known.refusal(found.elapsed);
         self.bans.count(demand, &mut refusal);
         Some(refusal)
@@ -296,7 +296,7 @@ impl Refusals {
         let elapsed = clock.own_elapsed(&known.asked).unwrap_or(steady);
         let wait = known.retry_after;
         Some(AgedRefusal {
-            over: wait.map_or(self.cap, |wait| wait.saturating_sub(clock.slack())),
+            certain_for: wait.map_or(self.cap, |wait| wait.saturating_sub(clock.slack())),
             known,
             elapsed,
             steady,
@@ -337,7 +337,7 @@ struct AgedRefusal {
     /// The same by a clock that never jumps.
     steady: Duration,
     /// The time since then for which another request is certainly refused.
-    over: Duration,
+    certain_for: Duration,
 }
 
 /// A refusal, and what was asked. Times count from when it was asked.

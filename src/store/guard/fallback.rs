@@ -97,11 +97,11 @@ impl<L: StandIn> Fallback<L> {
         };
         let late = Late::of(&error);
         // The server works: it was sent more than it can answer in time, or would have been.
-        let is_overload = matches!(late, Some(Late::Overload | Late::Unsent));
+        let is_overload = matches!(late, Some(Late::Slow | Late::Unsent));
         if !is_overload && is_of_store(&error) {
             self.record_failure(&error);
         }
-        let is_given_up = matches!(late, Some(Late::Silence | Late::Overload));
+        let is_given_up = matches!(late, Some(Late::Silence | Late::Slow));
         if is_given_up && demand.unsent.get().is_none() {
             return self.after_giving_up(demand, error, give_back);
         }

@@ -10,7 +10,7 @@ pub(crate) enum Late {
     /// The caller left at its deadline, and nothing came from the server meanwhile
     Silence,
     /// The caller left at its deadline, and the server answered others meanwhile
-    Overload,
+    Slow,
     /// The call was not sent, so it took nothing
     Unsent,
 }
@@ -32,7 +32,7 @@ impl fmt::Display for Late {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Silence => "nothing came in from the server",
-            Self::Overload => "the server answers other calls, but not all of them in time",
+            Self::Slow => "the server answers other calls, but not all of them in time",
             Self::Unsent => "more calls are asked for than the server answers in time",
         })
     }
@@ -48,7 +48,7 @@ mod tests {
     fn an_error_says_why_it_is_late() {
         for (late, reason) in [
             (Late::Silence, "nothing came in"),
-            (Late::Overload, "answers other calls"),
+            (Late::Slow, "answers other calls"),
             (Late::Unsent, "more calls are asked for"),
         ] {
             let error = late.error();

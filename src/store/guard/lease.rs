@@ -1,14 +1,15 @@
 //! Leases: permits fetched ahead, which this process grants without asking the store.
 //!
-//! A lease is one entry of several permits in the store's log. The score of the entry is the end of
-//! the lease: each permit is used before that, so no window has more than the rate.
+//! A lease is one entry of several permits in the store's log. Its time there, in Redisson's format
+//! its score, is the end of the lease: each permit is used before that, so no window has more than
+//! the rate.
 //!
 //! A lease costs no call of its own. When callers find no lease, the call that decides for them
 //! also takes the next lease, as if one more caller stood behind them.
 //!
 //! A lease ends at its time, when this store changes its limiter, or when the store is dropped. The
 //! permits that no grant has are then given back by receipt. If the process dies, the entry expires
-//! by its score.
+//! by its time.
 //!
 //! This guard stands between the outbox and the store. So it sees all callers of a call, and
 //! whether a caller waits for permits. Waiters take precedence over later callers: while there are

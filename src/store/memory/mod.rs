@@ -91,7 +91,7 @@ impl MemoryStore {
     /// ```
     /// use tower_ratelimit::{Limit, MemoryStore, RateLimitLayer, key::PeerIp};
     ///
-    /// // As many callers as fit into a flood of three times as many.
+    /// // For a flood of 900 000 callers: a third of them.
     /// let store = MemoryStore::builder().max_limiters(300_000).build();
     /// let layer = RateLimitLayer::new(&store, Limit::per_minute(60).by(PeerIp));
     /// ```

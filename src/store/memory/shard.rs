@@ -332,15 +332,15 @@ impl Shard {
         Some(place.kept)
     }
 
-    /// Takes the record of a name out; the caller puts it back.
+    /// Takes the record of a name out, corrected by the clock. A caller that keeps it puts it back.
     pub(super) fn take_record(&mut self, name: &Name, now: Now) -> Record {
-        let (mut record, _) = self.lend_record(name).unwrap_or_default();
+        let (mut record, _) = self.remove_record(name).unwrap_or_default();
         record.set_back(now);
         record
     }
 
-    /// Takes the record of a name out, with the tick at which it is forgotten.
-    pub(super) fn lend_record(&mut self, name: &Name) -> Option<(Record, i64)> {
+    /// Removes the record of a name. Returns it with the tick at which it is forgotten.
+    pub(super) fn remove_record(&mut self, name: &Name) -> Option<(Record, i64)> {
         let (text, (record, end)) = self.records.remove_entry(name.text())?;
         self.ends.remove(&(end, text));
         Some((record, end))
@@ -362,7 +362,7 @@ impl Shard {
 
     /// Removes a limiter and its record. Returns whether the limiter existed.
     pub(super) fn delete(&mut self, name: &Name) -> bool {
-        self.lend_record(name);
+        self.remove_record(name);
         self.remove(name).is_some()
     }
 

@@ -235,11 +235,11 @@ impl Shared {
     }
 
     pub(super) fn shard_of(&self, name: &Name) -> usize {
-        // There are few, whatever the width of usize: a power of two.
+        // The number of shards is a small power of two, so the low bits suffice on any target.
         name.text().seeded_hash() as usize & (self.shards.len() - 1)
     }
 
-    /// Nothing is ever sent twice here, so a count is enough.
+    /// Returns the next id: a count, as nothing is ever sent twice here.
     pub(super) fn next_id(&self) -> PermitId {
         let id = self.last_id.fetch_add(1, Ordering::Relaxed);
         let mut bytes = [0; 16];

@@ -96,7 +96,7 @@ impl Shared {
                 OpResult::Number(lost)
             }
             Op::Rename(ref new_name) => {
-                let (moved, record) = (shard.remove(name), shard.lend_record(name));
+                let (moved, record) = (shard.remove(name), shard.remove_record(name));
                 drop(shard);
                 if let Some(kept) = moved {
                     self.shard(new_name).put_renamed(new_name, kept, record);

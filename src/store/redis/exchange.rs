@@ -1,4 +1,4 @@
-//! Sends calls for permits, past the breakers of their nodes.
+//! Sends calls for permits through the breakers of their nodes.
 
 use std::{
     sync::Arc,
@@ -31,7 +31,7 @@ pub(super) struct Failure {
 }
 
 /// The connection, and the breakers that keep decisions away from failing nodes. Verbs and receipts
-/// are sent past them, because no request waits for these.
+/// bypass them, because no request waits for these.
 pub(super) struct Exchange {
     pub(super) connection: Arc<Connection>,
     pub(super) nodes: Arc<Nodes>,

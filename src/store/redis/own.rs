@@ -93,7 +93,7 @@ impl Server {
             let lone = tries_lone.then(|| asking.lone(asked)).flatten();
             let is_lone = lone.is_some();
             let mut call = lone.unwrap_or_else(|| asking.call(asked).command());
-            // Asked again, each caller is a grant of its own, and a state may know only so many.
+            // Asked again, each caller is a grant of its own, and a state knows only so many.
             call.once = !asking.again || asked.len() > KNOWN;
             let reply = match self.exchange.send(call, asked, asking.again).await {
                 Err(failure) if failure.connection_lost && !is_second => {
@@ -208,7 +208,7 @@ impl Server {
     /// Returns the answer to one of several runs whose command has failed: the next command is for
     /// it alone, unless that would fail, too.
     fn not_joined(&self, run: &[Demand], failure: &Failure) -> Answered {
-        // One forbidden key, or keys of different hash slots, has the server refuse all.
+        // One forbidden key, or keys of different hash slots, makes the server refuse all.
         if failure.error.kind() == ErrorKind::OtherSlot {
             self.no_cross_slot.store(true, Relaxed);
         }
@@ -235,8 +235,8 @@ impl Server {
             .collect()
     }
 
-    /// Returns the decisions of a reply, and learns from it what it says of bans. `None` if it
-    /// knows no window.
+    /// Returns the decisions of a reply, and learns from it what it says of bans. `None` if no
+    /// window of the call holds the server's time.
     fn decided(
         &self,
         run: &[Demand],
@@ -263,8 +263,8 @@ impl Server {
         }
     }
 
-    /// Gives back what callers who asked again may have fetched ahead the first time: then they
-    /// fetch nothing.
+    /// Gives back what callers who asked again may have fetched ahead the first time: a
+    /// call that asks again fetches nothing.
     fn give_up_ahead(&self, run: &[Demand]) {
         let ahead = run.last().filter(|demand| demand.first().lead > 0);
         for charge in ahead.into_iter().flat_map(Demand::charges) {
@@ -296,7 +296,7 @@ impl Server {
                 let left = self.command("PTTL", &[key]).await?;
                 OpResult::TimeToLive(reply::time_to_live(&left)?)
             }
-            // Its limit is in the code.
+            // The others need a stored limit, and here it is in the code.
             _ => return Err(ErrorKind::Limit.into()),
         })
     }
@@ -326,7 +326,7 @@ impl Server {
         call.send(&self.connection).await.map_err(classify::failure)
     }
 
-    /// Returns that of a call for limiters such as this.
+    /// Returns the stamp of a call for limiters such as this.
     pub(super) fn stamp(&self, id: PermitId, limiter: &Limiter) -> Stamp {
         let now = self.own_now(limiter.of.counting.algorithm);
         Stamp { id, now }

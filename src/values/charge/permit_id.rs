@@ -20,7 +20,7 @@ impl Hash for PermitId {
 }
 
 impl PermitId {
-    /// Returns eight bytes of it, in which ids differ that differ in any of theirs alone.
+    /// Returns its halves, joined by XOR: ids that differ in one half alone differ in it.
     pub(crate) fn short(self) -> [u8; 8] {
         let mut short = [0; 8];
         for (at, byte) in self.0.iter().enumerate() {

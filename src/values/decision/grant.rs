@@ -42,7 +42,7 @@ use crate::{
 /// A place [in flight](crate::Limit::in_flight) comes back at the end, whatever was set; after an
 /// upgrade that is when the last clone of the grant is dropped.
 ///
-/// If several rules applied to the request, a number is meant for each of them;
+/// If several rules applied to the request, a number applies to each of them;
 /// [`rule`](Self::rule) chooses one. If several layers let it pass, the grant is the innermost
 /// one's, and [`layers`](Self::layers) has the others. A number is meant for all passes through the
 /// innermost.
@@ -146,7 +146,7 @@ impl Grant {
     /// `<rule>.<tier>`.
     ///
     /// `None` if no such rule charged the request. If several layers charged rules of this name,
-    /// the limit is the innermost one's, and a number is meant for each.
+    /// the limit is the innermost one's, and a number applies to each.
     ///
     /// # Example
     ///

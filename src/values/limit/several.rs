@@ -69,7 +69,8 @@ impl Limit {
         self.shorter
     }
 
-    /// Returns it as this one is: of several limits, of places in flight, or by the calendar.
+    /// Returns it in the form of `other`: of several limits, of places in flight, or by the
+    /// calendar.
     pub(crate) fn like(self, other: &Self) -> Self {
         if other.calendar.is_some() {
             let permits = self.permits;
@@ -106,8 +107,8 @@ impl Limit {
         let is_plain = self.is_plain() && other.is_plain();
         if !is_plain {
             return Err(
-                "only limits of any interval combine: leave the calendar, places in flight, \
-                 `per_client` and `keep_alive` out",
+                "the calendar, places in flight, `per_client` and `keep_alive` do not combine with \
+                 others: leave them out",
             );
         }
         let mut parts = [LimitPart {

@@ -13,9 +13,9 @@ use crate::{
 };
 
 impl Rule {
-    /// Checks its settings for a store that keeps all limiters `in_redisson`'s format or not, or is
-    /// not known.
-    /// Returns what is known of its key; `None` without one.
+    /// Checks its settings for a store that keeps all limiters in Redisson's format, if
+    /// `in_redisson`, or in our own; `None` if the store is not known. Returns what is known of its
+    /// key; `None` without one.
     pub(super) fn check(
         &self,
         in_redisson: Option<bool>,
@@ -55,8 +55,8 @@ impl Rule {
             self.algorithm.check(limit.rate, limit.interval)?;
         }
         if self.slots.is_some() && !self.is_shared(in_redisson) {
-            bail!(Limit: "rule {label:?} needs no slots, as its log merges grants by itself: leave \
-                `slots` out, or count in Redisson's format, by `Rule::shared` or with \
+            bail!(Limit: "rule {label:?} needs no slots, which only logs in Redisson's format \
+                have: leave `slots` out, or count in that format, by `Rule::shared` or with \
                 `RedisStore::builder(..).redisson()`");
         }
         if let LimitOf::Tiers(tiers) = &self.limit {

@@ -38,8 +38,9 @@ const LONGEST_QUEUE: usize = 100;
 /// The unit that clients assume.
 const REQUESTS: &str = "requests";
 
-/// The percentage of keys for which a shadow rule is enforced, and any other by default.
+/// The percentage of keys for which a shadow rule is enforced.
 const NONE: u8 = 0;
+/// That of any other rule by default.
 const ALL: u8 = 100;
 
 /// The layer's settings for all its rules.

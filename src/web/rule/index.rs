@@ -322,7 +322,7 @@ struct EntrySearch<'a> {
 }
 
 impl<'a> EntrySearch<'a> {
-    /// Returns the entry that was found, or before it one without a path.
+    /// Returns the entry that was found, or an earlier one without a path.
     fn hit(&mut self) -> Option<usize> {
         let is_hit = self.found < self.index.patterns.len();
         is_hit.then(|| self.or_other()).flatten()

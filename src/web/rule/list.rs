@@ -11,7 +11,7 @@ use crate::{
     macros::opaque,
     sync::Once,
     values::{
-        decision::{Missing, Refusal},
+        decision::{Fault, Missing, Refusal},
         error::{ConfigError, config_error},
         name::Identity,
         observe::RequestResult,
@@ -68,7 +68,7 @@ impl Requests {
     }
 
     /// Matches requests in which an extractor finds exactly one of these values. A request in which
-    /// it finds nothing does not match.
+    /// it finds nothing does not match, unless the server does not record the peer's address.
     ///
     /// Use it for keys of one component, and for the first of several alternatives. The values are
     /// not sent to the store, so credentials need no digest here.
@@ -195,10 +195,11 @@ impl Lists {
                 Err(NoKey::Missing(missing)) => Err(missing),
                 Err(NoKey::Skip) => Ok(false),
             },
-            Matcher::Key(extractor, identities) => {
-                let is_found = extractor.extract(parts, &mut key).is_ok();
-                Ok(is_found && identities.contains(&key.identity))
-            }
+            Matcher::Key(extractor, identities) => match extractor.extract(parts, &mut key) {
+                Ok(()) => Ok(identities.contains(&key.identity)),
+                Err(NoKey::Missing(missing)) if missing.fault == Fault::Server => Err(missing),
+                Err(_) => Ok(false),
+            },
         };
         mistakes::warn("a list", key.mistakes, &self.warned);
         has

@@ -148,7 +148,7 @@ impl CompiledRules {
         }
     }
 
-    /// Returns the name of a rule's limiter.
+    /// Returns the limiter of a rule for an identity.
     ///
     /// # Errors
     ///
@@ -199,8 +199,8 @@ impl CompiledRules {
         entry.map_or(&self.otherwise, |entry| &entry.rules)
     }
 
-    /// Records which entries a request has matched. Warns of the entries without a match when that
-    /// were enough requests.
+    /// Records which entries a request has matched. After [`ENOUGH`] requests it warns of the
+    /// entries that none has matched.
     fn record(&self, found: &MatchedEntries) {
         for entry in found.iter().flatten().filter_map(|at| self.entries.get(at)) {
             entry.matched.store(true, Relaxed);
@@ -246,14 +246,14 @@ impl CompiledRules {
     }
 
     /// Returns the entries of a request by the path that was sent and, on one that was rewritten,
-    /// by the present one.
+    /// by the present one. `again` says that this layer has planned the request before.
     fn entries_of(&self, parts: &Parts, rewritten: Option<&Parts>, again: bool) -> MatchedEntries {
         let mut found = self.met_by(parts);
         if let Some(rewritten) = rewritten {
-            // If the path that was sent has rules of its own, those of all others are for others.
-            let takes_others = again || found.iter().all(|it| self.rules_of(it).is_empty());
+            // `otherwise` is left out if the path that was sent has rules.
+            let takes_otherwise = again || found.iter().all(|it| self.rules_of(it).is_empty());
             for entry in self.met_by(rewritten).iter() {
-                if entry.is_some() || takes_others {
+                if entry.is_some() || takes_otherwise {
                     found.add(entry);
                 }
             }
@@ -391,7 +391,7 @@ impl CompiledRules {
             all.include(&further);
         }
         let Some(first) = all.charges.first() else {
-            // What was decided before was reported then.
+            // The pass that decided this request has reported it.
             return if again || all.was_met {
                 Plan::Pass
             } else {

@@ -20,8 +20,8 @@ use crate::{
     },
 };
 
-/// The words that a file may use without a definition.
-pub(super) const WORDS: [&str; 6] = ["peer", "client-ip", "route", "or", "shared", "skip"];
+/// The words of key expressions, which name no key of the code or of `keys`.
+pub(super) const RESERVED: [&str; 6] = ["peer", "client-ip", "route", "or", "shared", "skip"];
 
 /// The keys that a file may name without a definition.
 const KNOWN: [&str; 5] = [
@@ -64,7 +64,7 @@ impl Keys {
         };
         for (name, table) in in_order(tables) {
             name.at_this(check_word("a key's name", name.get_ref()))?;
-            if WORDS.contains(&name.get_ref().as_str()) {
+            if RESERVED.contains(&name.get_ref().as_str()) {
                 let reason = format!("`{name}` means something else: choose another name");
                 return Err(name.fail(reason));
             }

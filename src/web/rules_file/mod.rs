@@ -112,7 +112,7 @@ impl RulesFile {
     /// have another meaning in a file, as `peer` and `route` have. Otherwise reading returns a
     /// [`ConfigError`].
     pub fn key(mut self, name: &str, key: impl KeyExtractor) -> Self {
-        self.check_name(name, &keys::WORDS);
+        self.check_name(name, &keys::RESERVED);
         self.keys.insert(name.to_owned(), AnyKey::new(key));
         self
     }

@@ -103,7 +103,7 @@ impl Watch {
     /// file that is being applied at that moment may still take effect.
     pub async fn run(mut self) {
         let mut last = None;
-        // Set while what is refused is not the text: rules of other layers may go.
+        // Set while the text is valid and the layer refuses it: what is in its way may be dropped.
         let mut may_pass = false;
         while self.layer.strong_count() > 0 {
             let text = read_text(self.path.clone()).await;
@@ -145,8 +145,8 @@ impl Watch {
     }
 }
 
-/// Applies a text on a blocking thread, so that requests do not wait for thousands of rules. That
-/// one is refused once more is not reported, as it is not `is_new`.
+/// Applies a text on a blocking thread, so that requests do not wait for thousands of rules. A
+/// refusal is reported if the text `is_new`, and not at each further try.
 ///
 /// Returns whether the text is good, and what came of it; `None` if the layer or the runtime is
 /// gone.

@@ -54,9 +54,13 @@ async fn networks_are_listed_by_all_bits_of_an_address() {
         assert_eq!(lists(listed, from(peer)).await, expected, "{peer}");
     }
     // An address that is not known is not let pass.
-    let listed = || Requests::from_networks(PeerIp, networks);
-    assert_eq!(send(strict().deny(listed()), request("a")).await, 500);
-    assert_eq!(send(strict().allow(listed()), request("a")).await, ASKED);
+    for listed in [
+        Requests::from_networks(PeerIp, networks),
+        Requests::with_key(PeerIp, ["192.0.2.7"]),
+    ] {
+        assert_eq!(send(strict().deny(listed.clone()), request("a")).await, 500);
+        assert_eq!(send(strict().allow(listed), request("a")).await, ASKED);
+    }
 }
 
 #[tokio::test]

@@ -1,4 +1,4 @@
-//! Replays a log through a file of rules, and finds their smallest limits by replaying it again, so
+//! Replays a log through a rules file, and finds their smallest limits by replaying it again, so
 //! that costs and the other rules of a request count.
 
 use std::{ops::Range, path::Path};
@@ -20,7 +20,7 @@ use crate::{
 /// The largest limit that is tried.
 const MOST: u64 = 1 << 31;
 
-/// Sends a log through a file of rules, and prints what they do. Returns whether the answer is yes.
+/// Sends a log through a rules file, and prints what they do. Returns whether the answer is yes.
 pub(super) fn replay(
     columns: &LogOptions,
     [rules, log]: [&Path; 2],

@@ -19,7 +19,8 @@ use crate::{
 };
 
 /// The number of counts. Names share them, so a change also makes refusals of other names stale,
-/// which costs each of these a call: two in the mean, with half as many counts as refusals at most.
+/// which costs each of these a call: two on average, as there are at most twice as many refusals as
+/// counts.
 ///
 /// There is one where all orders of steps are tried: otherwise each run would share them
 /// differently.

@@ -216,7 +216,7 @@ mod logs {
     /// The server answers others: that some calls are late is no outage.
     #[test]
     fn a_burst_is_no_outage() {
-        for (late, lines) in [(Late::Overload, 0), (Late::Unsent, 0), (Late::Silence, 1)] {
+        for (late, lines) in [(Late::Slow, 0), (Late::Unsent, 0), (Late::Silence, 1)] {
             let (guard, _) = guard();
             let ask = asks([one("ann")]);
             let logged = levels(|| drop(guard.answer(&ask, Err(late.error()), |_| ())));

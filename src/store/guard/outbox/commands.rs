@@ -2,15 +2,15 @@
 //!
 //! A server that is asked for more than it answers in time would work for callers who have left,
 //! and then for what these give back. So the callers of the commands in flight are bounded, and the
-//! bound adapts. A command that takes longer than the way and half of what that leaves of a
-//! deadline halves it, at most once in a deadline. It grows by one after as many callers as the
-//! bound were answered in time while it was reached. A command older than a deadline counts no
-//! longer.
+//! bound adapts. A slow command halves it, at most once in a deadline. It grows by one after as
+//! many callers as the bound were answered in time while it was reached. A command older than a
+//! deadline counts no longer.
 //!
-//! The way is what a command takes however few there are: a server is not overloaded because it is
-//! far away. A command of one round trip that had nothing in flight before it says how long that
-//! is, and others that are quicker make it shorter by and by, as ways vary. It is a third of a
-//! deadline at most, as others may overload the server, too.
+//! A command is slow if it takes longer than the way to the server and half of what that leaves of
+//! a deadline: a server is not overloaded because it is far away. A command of one round trip that
+//! had nothing in flight before it says how long the way is, and quicker ones make it shorter by
+//! and by, as ways vary. It is a third of a deadline at most, as others may overload the server,
+//! too.
 //!
 //! How long the last command took says which of those that wait would be [late](Commands::is_late).
 //! One that the server did not answer says nothing, unless it was slow.

@@ -1,11 +1,11 @@
 //! The commands in flight to a node, the limiters that they are for, and what waits to be sent.
 //! Pure.
 //!
-//! What is beyond the bound waits here, in the order of arrival, for as long as it is answered in
-//! time by how long the last command took. A caller that would be late fails with overload: one
-//! that comes, and the first before it would be late; or one whose turn has come. It is answered by
-//! its failure policy, and the breaker does not count it. So the server decides for callers that
-//! wait for it still, and is not sent what the others would give back.
+//! Callers beyond the bound wait here, in the order of arrival. How long the last command took says
+//! who would be answered too late. A caller that comes fails with overload if the first before it
+//! would be late, and one that waits if it would be late when its turn comes. It meets its failure
+//! policy, and the breaker does not count it. So the server decides for callers that wait for it
+//! still, and is not sent what the others would give back.
 //!
 //! The callers of one limiter stand in a [`Line`], which one command at a time is for.
 
@@ -39,7 +39,7 @@ const MOST_TERMS: usize = 254;
 pub(super) struct Flights {
     pub(super) commands: Commands,
     lines: HashMap<LineKey, Line, BuildSpread>,
-    /// What goes alone, each since when it waits.
+    /// What goes alone, each with when it began to wait.
     alone: VecDeque<(Duration, LoneTurn)>,
     /// The limiters that go with others.
     lanes: Lanes,
@@ -61,8 +61,8 @@ struct Line {
     command: Option<(u64, Duration)>,
     /// In the order of arrival
     behind: VecDeque<Member>,
-    /// So many of the first go apart from others, as a command did not answer them, which may have
-    /// been carried out.
+    /// So many of the first go apart from others: a command that may have been carried out did not
+    /// answer them.
     apart: usize,
     was_sent: bool,
 }
@@ -152,7 +152,7 @@ impl Flights {
                 let number = self.commands.next();
                 let entered = line.push(number, demand, runtime, now);
                 if let Some((since, key)) = stalled {
-                    self.waits(key, since);
+                    self.queue(key, since);
                 }
                 return entered;
             }
@@ -172,7 +172,7 @@ impl Flights {
         let line = self.lines.entry(key.clone()).or_default();
         (line.joins, line.command) = (joins, None);
         let entered = line.push(number, demand, runtime, now);
-        self.waits(key.clone(), now);
+        self.queue(key.clone(), now);
         entered
     }
 
@@ -346,7 +346,7 @@ impl Flights {
             if line.behind.is_empty() {
                 drop(self.lines.remove(&key));
             } else {
-                self.waits(key, now);
+                self.queue(key, now);
             }
         }
     }
@@ -372,7 +372,7 @@ impl Flights {
         }
         // Callers of other runtimes go on there.
         for (since, key) in waiting {
-            self.waits(key, since);
+            self.queue(key, since);
         }
         gone
     }
@@ -445,8 +445,8 @@ impl Flights {
         Some(last.runtime.clone())
     }
 
-    /// Lets a line wait for its turn.
-    fn waits(&mut self, key: LineKey, now: Duration) {
+    /// Queues a line in its lane, or among what goes alone.
+    fn queue(&mut self, key: LineKey, now: Duration) {
         let Some(line) = self.lines.get(&key) else {
             return;
         };

@@ -123,8 +123,8 @@ pub(crate) struct Outbox<S> {
     clock: Arc<dyn Clock>,
     waits: Arc<Waits>,
     nodes: Arc<Nodes>,
-    /// How long after an answer those that wait are asked for again at the latest: other processes
-    /// make room unseen. `None` if there are none.
+    /// The longest time after an answer until those that wait are asked for again, as other
+    /// processes make room unseen. `None` if there are none.
     looks_after: Option<Duration>,
 }
 
@@ -208,7 +208,7 @@ impl<S: Calls> Outbox<S> {
     ///
     /// # Errors
     ///
-    /// Overload, at once.
+    /// [`Late::Unsent`], at once.
     ///
     /// # Cancel safety
     ///
@@ -317,7 +317,7 @@ impl<S: Calls> Outbox<S> {
         // Boxed because it is rare, so that it does not enlarge the future.
         let Some(max_wait) = demand.max_wait else {
             if !self.inner.decides_together(demand) {
-                // One after the other, callers would wait for nothing.
+                // Callers gain nothing by waiting for each other here.
                 return Box::pin(self.call_alone(demand)).await;
             }
             return command::acquire(self, demand).await;
@@ -330,7 +330,8 @@ impl<S: Calls> Outbox<S> {
         waits::acquire(self, demand, deadline).await
     }
 
-    /// Settles as the store does, once more where a shared command is still on its way.
+    /// Settles with the store. If a shared command of the caller is in flight, its end settles once
+    /// more.
     pub(crate) fn settle(&self, receipt: Charge, keep: u32) {
         let node = self.nodes.index(receipt.name());
         self.nodes.node(node).flights.gives_back(receipt.id);

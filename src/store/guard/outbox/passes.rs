@@ -274,8 +274,8 @@ impl Drop for Pass<'_> {
 }
 
 /// Returns the least time after which a caller that leaves does so at its deadline.
-fn nearly(slow: Duration) -> Duration {
-    slow / 10 * 9
+fn nearly(deadline: Duration) -> Duration {
+    deadline / 10 * 9
 }
 
 #[cfg(test)]

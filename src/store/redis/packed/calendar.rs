@@ -46,10 +46,10 @@ struct Counted {
 }
 
 impl CalendarRow {
-    /// Returns that of a call that releases what was taken in any window.
+    /// Returns the row of a call that releases what was taken in any window.
     pub(super) const ANY: Self = Self::until(LATEST, 0, MOST);
 
-    /// Returns that of a call which knows one window, and does nothing once that is over. The
+    /// Returns the row of a call that knows one window, and does nothing once that is over. The
     /// server's clock may be set back, so it has begun always.
     const fn until(end: i64, label: i64, rate: i64) -> Self {
         let start = 0;

@@ -31,7 +31,7 @@ pub(crate) struct Call {
     keys: List<(u64, String)>,
     /// What the charges of a place count by
     terms: List<Terms>,
-    /// Of the callers, of those that a log knows each by its own
+    /// Of the callers that were not sent before; only a log knows each by its own
     ids: List<[u8; 8]>,
     requests: Buffer,
     /// Where the requests name a key, and behind it its terms

@@ -37,7 +37,7 @@ const KIND: u8 = 2;
 pub(crate) struct GcraRow(pub(crate) Pace);
 
 impl GcraRow {
-    /// Returns that of a call that reads or settles what a state has by its own limit.
+    /// Returns the row of a call that reads or settles what a state has by its own limit.
     pub(super) const ANY: Self = Self(Pace::ANY);
 
     /// Writes it.

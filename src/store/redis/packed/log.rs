@@ -38,7 +38,7 @@ impl LogRow {
         }
     }
 
-    /// Returns that of a call that releases what was taken by any limit.
+    /// Returns the row of a call that releases what was taken by any limit.
     pub(super) fn any() -> Self {
         Self {
             rate: 1,

@@ -205,7 +205,7 @@ impl Asked<'_> {
             _ if charge.of().ban.is_some() => None,
             Row::Log(row) => Some(row.lone(stamp, charge)),
             Row::Gcra(row) => row.lone(stamp, charge),
-            // Of their grants, the reply must tell the time.
+            // Their grants need the time, which the reply of a lone call does not have.
             Row::Window(_) | Row::Calendar(_) => None,
         }
     }
@@ -466,7 +466,7 @@ mod tests {
         }
     }
 
-    /// A call has so many places, and a state knows as many grants again.
+    /// A call is for 64 callers at most, and a state knows its last four grants.
     #[test]
     fn so_many_callers_ask_and_so_many_ask_again() {
         assert_eq!(together(&run([1; 300])).len(), 64);

@@ -22,7 +22,7 @@ pub(crate) struct WindowRow {
 }
 
 impl WindowRow {
-    /// Returns that of a call that releases what was taken by any limit.
+    /// Returns the row of a call that releases what was taken by any limit.
     pub(super) const ANY: Self = Self {
         rate: MOST,
         interval: 1,

@@ -44,8 +44,8 @@ pub(crate) struct Connection {
     pub(crate) source: ConnectionSource,
     pub(crate) dial: Dial,
     slot: Arc<Mutex<Slot>>,
-    /// Carries commands that must not be sent twice, if the present connection would repeat them.
-    /// Made when it is first needed.
+    /// Carries commands that must not be sent twice, where this one would repeat them. It connects
+    /// when it is first needed.
     once: Option<Box<Self>>,
 }
 
@@ -107,7 +107,7 @@ struct Slot {
     failures: u32,
     /// True if any command was answered over this connection.
     answered: bool,
-    /// No command has been answered while some were given up.
+    /// Set while no command is answered, and some were given up.
     silence: Option<Silence>,
     /// The runtime that drives the connection, or the attempt to make it.
     runtime: Option<Handle>,

@@ -20,7 +20,7 @@ pub(super) struct Lanes {
 /// and not driven delays no others.
 pub(in super::super) struct Lane {
     runtime: Handle,
-    /// Each since when it waits
+    /// Each with when it began to wait
     pub(super) waiting: VecDeque<(Duration, LineKey)>,
     /// The command that is about to take them, also where it counts no longer as its runtime is not
     /// driven: then there is no other.
@@ -72,8 +72,7 @@ impl Lanes {
         at.map_or_else(VecDeque::new, |at| mem::take(&mut self.all[at].waiting))
     }
 
-    /// Notes that a command no longer is about to take limiters. Returns where the lane of those
-    /// is.
+    /// Notes that a command is no longer about to take limiters. Returns the index of their lane.
     pub(super) fn gathered(&mut self, number: u64) -> Option<usize> {
         let mut lanes = self.all.iter();
         let at = lanes.position(|lane| lane.gathers == Some(number))?;
