@@ -1,17 +1,24 @@
 //! The connection to Redis: one for all callers, replaced when it is lost.
 
 use std::{
+    future::poll_fn,
+    io,
+    pin::pin,
     sync::{
         Arc, Mutex,
         atomic::{AtomicBool, Ordering::Relaxed},
     },
+    task::Poll,
     time::{Duration, Instant},
 };
 
 #[cfg(feature = "cluster")]
 use redis::aio::ConnectionLike;
 use redis::{Cmd, ErrorKind, RedisError, RedisResult, RetryMethod, Value};
-use tokio::{runtime::Handle, sync::watch};
+use tokio::{
+    runtime::Handle,
+    sync::{Notify, futures::Notified, watch},
+};
 
 #[cfg(feature = "cluster")]
 use super::cluster;
@@ -44,6 +51,8 @@ pub(crate) struct Connection {
     pub(crate) source: ConnectionSource,
     pub(crate) dial: Dial,
     slot: Arc<Mutex<Slot>>,
+    /// Wakes those that wait for a reply when a connection has ended.
+    ended: Notify,
     /// Carries commands that must not be sent twice, where this one would repeat them. It connects
     /// when it is first needed.
     once: Option<Box<Self>>,
@@ -153,6 +162,7 @@ impl Connection {
             source,
             dial,
             slot: Arc::new(Mutex::new(slot)),
+            ended: Notify::new(),
             once,
         }
     }
@@ -199,11 +209,16 @@ impl Connection {
     }
 
     async fn attempt(&self, command: &Cmd) -> Result<Value, Failed> {
+        // Before there is a connection, so that its end is not missed.
+        let ended = self.ended.notified();
         let (mut link, since) = self.connected().await?;
         // Its caller may leave before it is answered.
         let given_up = OnDrop::new(|| self.record_silence(since));
         let reply = match &mut link {
-            Link::Multiplexed(connection, _) => connection.send_packed_command(command).await,
+            Link::Multiplexed(connection, _) => {
+                let sending = connection.send_packed_command(command);
+                self.until_ended(since, ended, sending).await
+            }
             #[cfg(feature = "cluster")]
             Link::Cluster(connection) => self.in_time(connection.req_packed_command(command)).await,
             Link::Own(send) => self.in_time(send(command)).await,
@@ -221,6 +236,33 @@ impl Connection {
                 error,
             }
         })
+    }
+
+    /// Waits for a reply until the connection made at `since` has ended: redis-rs never answers a
+    /// command that comes just as its task ends.
+    async fn until_ended(
+        &self,
+        since: Instant,
+        ended: Notified<'_>,
+        sending: impl Future<Output = RedisResult<Value>>,
+    ) -> RedisResult<Value> {
+        let (mut ended, mut sending) = (pin!(ended), pin!(sending));
+        poll_fn(|cx| {
+            // First: a reply may have come before the end.
+            if let Poll::Ready(reply) = sending.as_mut().poll(cx) {
+                return Poll::Ready(reply);
+            }
+            while ended.as_mut().poll(cx).is_ready() {
+                // It may have been an earlier connection.
+                ended.set(self.ended.notified());
+                let slot = lock(&self.slot);
+                if slot.since != since || !matches!(slot.state, State::Connected(_)) {
+                    return Poll::Ready(Err(io::Error::from(io::ErrorKind::BrokenPipe).into()));
+                }
+            }
+            Poll::Pending
+        })
+        .await
     }
 
     pub(crate) fn state(&self) -> ConnectionState {
@@ -366,6 +408,9 @@ impl Connection {
             };
             slot.state = State::Idle { not_before };
             drop(slot);
+            if error.is_some_and(ends_stream) {
+                self.ended.notify_waiters();
+            }
             self.connection_reporter()(false);
         }
     }
