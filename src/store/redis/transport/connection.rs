@@ -215,7 +215,9 @@ impl Connection {
         // Its caller may leave before it is answered.
         let given_up = OnDrop::new(|| self.record_silence(since));
         let reply = match &mut link {
-            Link::Multiplexed(connection, _) => {
+            Link::Multiplexed(connection, Some(_)) => connection.send_packed_command(command).await,
+            // Over TLS and from pools.
+            Link::Multiplexed(connection, None) => {
                 let sending = connection.send_packed_command(command);
                 self.until_ended(since, ended, sending).await
             }
@@ -519,4 +521,44 @@ fn ends_stream(error: &RedisError) -> bool {
 /// to a replica.
 fn is_lost(error: &RedisError) -> bool {
     Class::of(error).ends_connection()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::future::{pending, ready};
+
+    use super::*;
+    use crate::{
+        store::guard::outbox::Nodes,
+        values::{clock::SteadyClock, observe::Observers},
+    };
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    #[tokio::test]
+    async fn a_command_that_is_never_answered_ends_with_its_connection() {
+        let never = || Link::Own(Arc::new(|_| Box::pin(pending())));
+        let source = ConnectionSource::new(move |_| ready(Ok(never())));
+        let nodes = Nodes::new(1, |_| 0, SECOND, Arc::new(SteadyClock::new()));
+        let connection = Connection::new(
+            source,
+            Dial {
+                connect_timeout: SECOND,
+                response_timeout: SECOND,
+                nodes: Arc::new(nodes),
+                observers: Observers::default(),
+                header: None,
+                #[cfg(feature = "tls")]
+                certificates: None,
+            },
+        );
+        for error in [io::ErrorKind::BrokenPipe, io::ErrorKind::UnexpectedEof] {
+            let (_, since) = connection.connected().await.unwrap();
+            let ended = connection.ended.notified();
+            let waits = connection.until_ended(since, ended, pending());
+            let ends = async { connection.lose(since, Some(&io::Error::from(error).into())) };
+            let (reply, ()) = tokio::join!(waits, ends);
+            assert!(ends_stream(&reply.unwrap_err()));
+        }
+    }
 }
