@@ -17,7 +17,7 @@ use redis::aio::ConnectionLike;
 use redis::{Cmd, ErrorKind, RedisError, RedisResult, RetryMethod, Value};
 use tokio::{
     runtime::Handle,
-    sync::{Notify, futures::Notified, watch},
+    sync::{Notify, watch},
 };
 
 #[cfg(feature = "cluster")]
@@ -209,17 +209,15 @@ impl Connection {
     }
 
     async fn attempt(&self, command: &Cmd) -> Result<Value, Failed> {
-        // Before there is a connection, so that its end is not missed.
-        let ended = self.ended.notified();
         let (mut link, since) = self.connected().await?;
         // Its caller may leave before it is answered.
         let given_up = OnDrop::new(|| self.record_silence(since));
         let reply = match &mut link {
             Link::Multiplexed(connection, Some(_)) => connection.send_packed_command(command).await,
-            // Over TLS and from pools.
+            // Over TLS and from pools. Boxed, so that it costs others nothing.
             Link::Multiplexed(connection, None) => {
                 let sending = connection.send_packed_command(command);
-                self.until_ended(since, ended, sending).await
+                Box::pin(self.until_ended(since, sending)).await
             }
             #[cfg(feature = "cluster")]
             Link::Cluster(connection) => self.in_time(connection.req_packed_command(command)).await,
@@ -245,24 +243,29 @@ impl Connection {
     async fn until_ended(
         &self,
         since: Instant,
-        ended: Notified<'_>,
         sending: impl Future<Output = RedisResult<Value>>,
     ) -> RedisResult<Value> {
-        let (mut ended, mut sending) = (pin!(ended), pin!(sending));
+        let (mut ended, mut sending) = (pin!(self.ended.notified()), pin!(sending));
+        let has_ended = || {
+            let slot = lock(&self.slot);
+            slot.since != since || !matches!(slot.state, State::Connected(_))
+        };
+        let mut is_over = has_ended();
         poll_fn(|cx| {
             // First: a reply may have come before the end.
             if let Poll::Ready(reply) = sending.as_mut().poll(cx) {
                 return Poll::Ready(reply);
             }
-            while ended.as_mut().poll(cx).is_ready() {
+            while !is_over && ended.as_mut().poll(cx).is_ready() {
                 // It may have been an earlier connection.
                 ended.set(self.ended.notified());
-                let slot = lock(&self.slot);
-                if slot.since != since || !matches!(slot.state, State::Connected(_)) {
-                    return Poll::Ready(Err(io::Error::from(io::ErrorKind::BrokenPipe).into()));
-                }
+                is_over = has_ended();
             }
-            Poll::Pending
+            if is_over {
+                Poll::Ready(Err(io::Error::from(io::ErrorKind::BrokenPipe).into()))
+            } else {
+                Poll::Pending
+            }
         })
         .await
     }
@@ -554,8 +557,7 @@ mod tests {
         );
         for error in [io::ErrorKind::BrokenPipe, io::ErrorKind::UnexpectedEof] {
             let (_, since) = connection.connected().await.unwrap();
-            let ended = connection.ended.notified();
-            let waits = connection.until_ended(since, ended, pending());
+            let waits = connection.until_ended(since, pending());
             let ends = async { connection.lose(since, Some(&io::Error::from(error).into())) };
             let (reply, ()) = tokio::join!(waits, ends);
             assert!(ends_stream(&reply.unwrap_err()));
