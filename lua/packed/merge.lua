@@ -1,4 +1,4 @@
--- Merges records of a log that has too many, but for the newest, whose callers may settle them. A
+-- Merges records of a log that has too many, except the newest, whose callers may settle them. A
 -- fragment of log_write.lua.
 --
 -- Time is divided in parts of a thousandth of an interval. Those that live by the same shortest

@@ -34,7 +34,7 @@ macro_rules! number {
 
 number!(u8, u32, u64, u128);
 
-/// The greatest number that states have, but for the end of time: twice as much fits. An expiry may
+/// The greatest number that states have, except the end of time: twice as much fits. An expiry may
 /// be 2^52 ms from now.
 const MOST: i64 = 4_600_000_000_000_000_000;
 

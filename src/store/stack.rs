@@ -301,7 +301,7 @@ impl<S: Decide> Remote<S> {
     }
 
     /// Gives back what a caller without HTTP may have taken when it left, if its call was sent. A
-    /// request stays charged, but for its places in flight, and callers that wait for permits have
+    /// request stays charged, except its places in flight, and callers that wait for permits have
     /// given back.
     fn left(&self, demand: &Demand) {
         let is_request = demand.on_failure.is_some();

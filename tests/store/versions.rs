@@ -178,7 +178,7 @@ impl Shared {
         RedisServer::shared().command(&["MGET", &state, &calendar])
     }
 
-    /// Lets time pass, but for calendars.
+    /// Lets time pass, except for calendars.
     fn pass(&mut self, time: Duration) {
         let [state, _, ban] = self.keys();
         let by = time.as_millis().to_string();

@@ -282,7 +282,7 @@ fn changes(mut files: [Compared; 2]) -> Vec<Vec<Field>> {
     rows.collect()
 }
 
-/// Returns the callers of whom a file refuses no request where its `none` is set, and some where it
+/// Returns the callers that each file never refuses where its `none` is set, and refuses where it
 /// is not; the most refused first.
 fn newly(callers: &RefusalCounts, none: [bool; 2], keys: bool) -> Vec<Vec<Field>> {
     let secret = RandomState::new();

@@ -32,7 +32,7 @@ impl Clock for Instant {
     }
 }
 
-/// Why the changes of a call are not all written. Those that were are undone, but for some.
+/// Why the changes of a call are not all written. Those that were are undone, except for some.
 #[derive(Debug, Default)]
 pub(super) struct Unwritten {
     /// Those that are written, and could not be undone.

@@ -15,8 +15,8 @@ impl Buffer {
         self.0.extend_from_slice(bytes);
     }
 
-    /// Writes a number in so many bytes: 4, in which it must fit, or 6 or 7, of which it gets the
-    /// nearest that does.
+    /// Writes a number in so many bytes: 4, where it must fit, or 6 or 7, where one that does not
+    /// fit becomes the nearest that does.
     pub(super) fn number(&mut self, number: i64, width: usize) {
         let number = number.clamp(0, if width < 7 { LATEST } else { MOST });
         self.put(&number.to_le_bytes()[..width]);

@@ -240,17 +240,17 @@ impl Connection {
 
     /// Waits for a reply until the connection made at `since` has ended: redis-rs never answers a
     /// command that comes just as its task ends.
+    ///
+    /// # Cancel safety
+    ///
+    /// As that of `sending`.
     async fn until_ended(
         &self,
         since: Instant,
         sending: impl Future<Output = RedisResult<Value>>,
     ) -> RedisResult<Value> {
         let (mut ended, mut sending) = (pin!(self.ended.notified()), pin!(sending));
-        let has_ended = || {
-            let slot = lock(&self.slot);
-            slot.since != since || !matches!(slot.state, State::Connected(_))
-        };
-        let mut is_over = has_ended();
+        let mut is_over = !lock(&self.slot).has(since);
         poll_fn(|cx| {
             // First: a reply may have come before the end.
             if let Poll::Ready(reply) = sending.as_mut().poll(cx) {
@@ -259,7 +259,7 @@ impl Connection {
             while !is_over && ended.as_mut().poll(cx).is_ready() {
                 // It may have been an earlier connection.
                 ended.set(self.ended.notified());
-                is_over = has_ended();
+                is_over = !lock(&self.slot).has(since);
             }
             if is_over {
                 Poll::Ready(Err(io::Error::from(io::ErrorKind::BrokenPipe).into()))
@@ -400,7 +400,7 @@ impl Connection {
     /// the next ones like failed attempts.
     fn lose(&self, since: Instant, error: Option<&RedisError>) {
         let mut slot = lock(&self.slot);
-        if self.source.renews && slot.since == since && matches!(slot.state, State::Connected(_)) {
+        if self.source.renews && slot.has(since) {
             slot.silence = None;
             if moment().duration_since(since) >= LONGEST_PAUSE {
                 slot.failures = 0;
@@ -466,6 +466,11 @@ impl Connection {
 }
 
 impl Slot {
+    /// Returns whether the connection made at `since` is the present one.
+    fn has(&self, since: Instant) -> bool {
+        self.since == since && matches!(self.state, State::Connected(_))
+    }
+
     /// Stores the outcome of an attempt, unless another has begun meanwhile. Returns whether it
     /// did.
     fn end_attempt(&mut self, number: u64, outcome: &RedisResult<(Link, Instant)>) -> bool {
@@ -532,7 +537,7 @@ mod tests {
 
     use super::*;
     use crate::{
-        store::guard::outbox::Nodes,
+        store::guard::{outbox::Nodes, scripted},
         values::{clock::SteadyClock, observe::Observers},
     };
 
@@ -559,8 +564,12 @@ mod tests {
             let (_, since) = connection.connected().await.unwrap();
             let waits = connection.until_ended(since, pending());
             let ends = async { connection.lose(since, Some(&io::Error::from(error).into())) };
-            let (reply, ()) = tokio::join!(waits, ends);
-            assert!(ends_stream(&reply.unwrap_err()));
+            let both = async { tokio::join!(waits, ends).0 };
+            let reply = tokio::time::timeout(60 * SECOND, both).await;
+            assert!(ends_stream(&reply.unwrap().unwrap_err()));
+            // One that comes too late waits for nothing.
+            let late = connection.until_ended(since, pending());
+            assert!(ends_stream(&scripted::ready(late).unwrap_err()));
         }
     }
 }

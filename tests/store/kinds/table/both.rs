@@ -196,6 +196,12 @@ pub async fn delete_and_ban(kinds: Kinds<impl Settles>) {
     }
 }
 
+fn says_where_it_is(set: Result<bool, Error>) {
+    let said = fails(set, ErrorKind::Limit).to_string();
+    let where_it_is = "it is in the code alone: `Limit::named(";
+    assert!(said.contains(where_it_is), "{said}");
+}
+
 pub async fn what_changes_a_limit(kinds: Kinds<impl Settles>) {
     let (nine, ten) = (Limit::per_hour(9), Limit::per_hour(10));
     let of_code = [
@@ -205,11 +211,7 @@ pub async fn what_changes_a_limit(kinds: Kinds<impl Settles>) {
     ];
     for limiter in of_code.concat() {
         take(&limiter, 2).await;
-        let said = fails(limiter.try_set_rate(ten).await, ErrorKind::Limit).to_string();
-        assert!(
-            said.contains("it is in the code alone: `Limit::named("),
-            "{said}"
-        );
+        says_where_it_is(limiter.try_set_rate(ten).await);
         fails(limiter.set_rate(ten).await, ErrorKind::Limit);
         fails(limiter.set_or_update_rate(ten).await, ErrorKind::Limit);
         fails(limiter.update_rate(ten).await, ErrorKind::Limit);
@@ -222,11 +224,7 @@ pub async fn what_changes_a_limit(kinds: Kinds<impl Settles>) {
     for limiter in kinds.of_exact(nine).await {
         take(&limiter, 2).await;
         let monthly = Limit::monthly(9);
-        let said = fails(limiter.try_set_rate(monthly).await, ErrorKind::Limit).to_string();
-        assert!(
-            said.contains("it is in the code alone: `Limit::named("),
-            "{said}"
-        );
+        says_where_it_is(limiter.try_set_rate(monthly).await);
         fails(limiter.set_rate(monthly).await, ErrorKind::Limit);
         fails(limiter.update_rate(monthly).await, ErrorKind::Limit);
         assert!(!limiter.try_set_rate(ten).await.unwrap());
