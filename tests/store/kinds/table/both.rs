@@ -196,7 +196,7 @@ pub async fn delete_and_ban(kinds: Kinds<impl Settles>) {
     }
 }
 
-fn says_where_it_is(set: Result<bool, Error>) {
+fn says_where_it_is(set: Result<bool, tower_ratelimit::Error>) {
     let said = fails(set, ErrorKind::Limit).to_string();
     let where_it_is = "it is in the code alone: `Limit::named(";
     assert!(said.contains(where_it_is), "{said}");
