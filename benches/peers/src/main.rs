@@ -62,7 +62,11 @@ fn main() {
                 runtime.block_on(checks::ask(&named(name), url, label, limit, user))
             );
         }
-        ["--weigh", name] => print!("{}", runtime.block_on(weigh(named(name)))),
+        ["--weigh", name, keys] => {
+            let bytes = runtime.block_on(weigh(named(name), keys.parse().unwrap()));
+            print!("{bytes}");
+            std::process::exit(0);
+        }
         _ => {
             let (mut only, mut quick, mut correctness, mut file) = (vec![], false, false, None);
             let mut rest = arguments.iter();
@@ -132,12 +136,7 @@ async fn compare(quick: bool, alone: bool, only: &[&str]) -> (String, serde_json
         _ => "A whole run.",
     };
     let about = about(kind, &entries);
-    let module = env::var("PEERS_REDIS_CELL");
-    let with: Vec<&str> = module
-        .iter()
-        .flat_map(|file| ["--loadmodule", file])
-        .collect();
-    let database = Database::start_with(&with);
+    let database = server();
     let mut all: Vec<_> = entries.iter().map(|entry| Shown::of(*entry)).collect();
     if !alone {
         figures(&mut all, &pace, &database).await;
@@ -190,14 +189,8 @@ async fn turns(all: &mut [Shown], work: &Work, pace: &Pace, database: &Database)
         }
         let side = Side::new(shown.entry, at, work, database).await;
         if !work.fresh {
-            shown.bytes = if shown.entry.on_redis() {
-                Some(side.fill(database).await)
-            } else {
-                weighed(&shown.entry)
-            };
-            if !shown.entry.on_redis() {
-                side.fill(database).await;
-            }
+            shown.bytes = weighed(&shown.entry, work.users);
+            side.ask_all().await;
         }
         sides.push(Some(side));
     }
@@ -237,7 +230,7 @@ async fn loads(all: &mut [Shown], pace: &Pace, database: &Database) {
         .filter(|(_, shown)| shown.entry.on_redis())
     {
         let side = Side::new(shown.entry, at, &work, database).await;
-        side.fill(database).await;
+        side.ask_all().await;
         side.open(rates[0], time / 2).await;
         sides.push((shown, side));
     }
@@ -308,25 +301,45 @@ async fn correctness(all: &mut [Shown], entries: &[Entry], database: &Database) 
     }
 }
 
-/// Bytes that a key takes in a process of its own, where nothing was allocated before.
-fn weighed(entry: &Entry) -> Option<f64> {
+/// Bytes that a key takes where nothing else is.
+fn weighed(entry: &Entry, keys: usize) -> Option<f64> {
     let program = env::current_exe().unwrap();
     let output = Command::new(program)
-        .args(["--weigh", entry.name])
+        .args(["--weigh", entry.name, &keys.to_string()])
         .output()
         .unwrap();
     String::from_utf8(output.stdout).unwrap().parse().ok()
 }
 
-async fn weigh(entry: Entry) -> f64 {
+/// In a process and on a server that nobody else has filled or will.
+async fn weigh(entry: Entry, keys: usize) -> f64 {
+    // By a limit of many a second, a bucket is full and its key gone before the last has come.
     let work = Work {
-        users: 100_000,
+        redis: const { &[contest::limit(100, 3600)] },
+        users: keys,
         ..Work::ADMITTED
     };
-    let side = Side::weighed(entry, &work).await;
-    let before = measure::resident();
-    side.ask_all().await;
-    (measure::resident() - before) / work.users as f64
+    let database = server();
+    let side = Side::new(entry, 0, &work, &database).await;
+    let held = || {
+        if entry.on_redis() {
+            measure::memory(&database)
+        } else {
+            measure::resident()
+        }
+    };
+    let before = held();
+    let admitted = side.ask_all().await.admitted;
+    (held() - before) / admitted as f64
+}
+
+fn server() -> Database {
+    let module = env::var("PEERS_REDIS_CELL");
+    let with: Vec<&str> = module
+        .iter()
+        .flat_map(|file| ["--loadmodule", file])
+        .collect();
+    Database::start_with(&with)
 }
 
 fn about(kind: &str, entries: &[Entry]) -> String {

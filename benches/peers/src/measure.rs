@@ -8,7 +8,7 @@ use crate::{
     database::{Database, busy},
     figures::median,
     peers::Entry,
-    work::{Closed, Contestant, Latency, Open, Work},
+    work::{Closed, Contestant, Latency, Open, Turn, Work},
 };
 
 /// Of one turn, and of several their medians. None where it is not to be had.
@@ -100,17 +100,6 @@ impl Side {
         }
     }
 
-    /// As it is weighed, which is without a server.
-    pub(crate) async fn weighed(entry: Entry, work: &Work) -> Self {
-        Self {
-            contestant: entry.built(work.process, "", "weighed").await,
-            users: users("weighed", work.users),
-            entry,
-            label: String::from("weighed"),
-            turns: 0,
-        }
-    }
-
     pub(crate) async fn turn(
         &mut self,
         work: &Work,
@@ -156,14 +145,8 @@ impl Side {
         }
     }
 
-    /// Each user once: how many bytes of the server a key takes.
-    pub(crate) async fn fill(&self, database: &Database) -> f64 {
-        let before = memory(database);
-        self.ask_all().await;
-        (memory(database) - before) / self.users.len() as f64
-    }
-
-    pub(crate) async fn ask_all(&self) {
+    /// Each user once.
+    pub(crate) async fn ask_all(&self) -> Turn {
         let closed = Closed {
             prefix: self.label.clone(),
             users: Arc::clone(&self.users),
@@ -172,7 +155,7 @@ impl Side {
             time: Duration::from_secs(60),
             most: self.users.len() as u64,
         };
-        Arc::clone(&self.contestant).closed(closed).await;
+        Arc::clone(&self.contestant).closed(closed).await
     }
 
     pub(crate) async fn open(&self, rate: usize, time: Duration) -> Latency {
@@ -227,12 +210,15 @@ impl Side {
     }
 }
 
-fn memory(database: &Database) -> f64 {
+/// Bytes of a server, without the buffers of its connections.
+pub(crate) fn memory(database: &Database) -> f64 {
     let about = database.cli(&["INFO", "memory"]);
-    let used = about
-        .lines()
-        .find_map(|line| line.strip_prefix("used_memory:"));
-    used.unwrap().trim().parse().unwrap()
+    let of = |field| -> f64 {
+        let mut lines = about.lines();
+        let found = lines.find_map(|line| line.strip_prefix(field)?.strip_prefix(':'));
+        found.unwrap().trim().parse().unwrap()
+    };
+    of("used_memory") - of("mem_clients_normal")
 }
 
 /// Bytes of this process.
