@@ -41,7 +41,7 @@ impl Meter {
         if limit.is_in_flight() {
             bail!(Limit: "{limit} counts what is in flight, which no log shows: replay a rate");
         }
-        limit.check_counting("replay", algorithm, true)?;
+        limit.check_counting("replay", algorithm, false)?;
         algorithm.check(limit.stored().rate, limit.stored().interval)?;
         let counting = Counting {
             algorithm,

@@ -44,7 +44,7 @@ impl Record {
     /// Sets back what the store's own clock wrote before it was set back: a ban lasts no longer
     /// than itself, and a refusal was no later than now. A caller's clock proves nothing.
     pub(crate) fn set_back(&mut self, now: Now) {
-        if !now.is_own {
+        if now.is_by_caller {
             return;
         }
         for (at, ..) in &mut self.strikes {

@@ -45,7 +45,11 @@ fn last_tick(now: Now, interval: i64) -> i64 {
 impl CallContext {
     /// Returns how long a window lasts beyond its interval, in ticks.
     fn lingers(&self) -> i64 {
-        if self.is_own { 0 } else { self.now.ticks(1) }
+        if self.in_own_format {
+            0
+        } else {
+            self.now.ticks(1)
+        }
     }
 
     /// Returns the last tick of a window that begins now.

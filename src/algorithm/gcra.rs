@@ -170,7 +170,7 @@ impl Gcra {
             return 0;
         };
         let ahead = (state.tat.at - self.from(now)).max(0);
-        if state.is_by(pace) && (ahead <= pace.whole() || !now.is_own) {
+        if state.is_by(pace) && (ahead <= pace.whole() || now.is_by_caller) {
             ahead
         } else {
             self.recount(pace, now)
@@ -181,7 +181,7 @@ impl Gcra {
     #[cold]
     fn recount(&mut self, pace: &Pace, now: Now) -> i64 {
         if let Some(own) = self.pace()
-            && now.is_own
+            && !now.is_by_caller
         {
             let (ahead, whole) = (self.ahead(now), own.whole());
             if ahead > 2 * whole + whole / 5 {
@@ -205,7 +205,7 @@ impl Gcra {
     #[cold]
     fn converted(&self, pace: &Pace, ahead: i64, now: Now) -> i64 {
         let used = self.pace().map_or(0, |own| {
-            let most = if now.is_own { own.whole() } else { MOST };
+            let most = if now.is_by_caller { MOST } else { own.whole() };
             own.used(ahead.min(most))
         });
         pace.cost(used).min(pace.whole())

@@ -181,7 +181,7 @@ pub(crate) struct CallContext {
     /// Of GCRA: the microseconds from permit to permit, computed once for a call.
     pub(super) emission: i64,
     /// Set where the limiter is in our own format.
-    pub(super) is_own: bool,
+    pub(super) in_own_format: bool,
 }
 
 impl CallContext {
@@ -194,7 +194,7 @@ impl CallContext {
             now,
             id,
             emission: 0,
-            is_own: false,
+            in_own_format: false,
         }
     }
 
@@ -248,7 +248,7 @@ impl CallContext {
             now,
             id: first.id,
             emission: 0,
-            is_own: first.of().counting.is_own(),
+            in_own_format: first.of().counting.in_own_format(),
         };
         Ok((call, changed))
     }
@@ -414,7 +414,7 @@ impl<A: Counter + ?Sized> LimiterState<A> {
         let given = receipt.limit().given().map(Limit::stored);
         let limit = self.limit.or(given).ok_or(ErrorKind::NotInitialized)?;
         let mut call = CallContext::of_verb(limit, now, receipt.id.for_more());
-        call.is_own = counting.is_own();
+        call.in_own_format = counting.in_own_format();
         self.state.check(&mut call)?;
         self.limit = Some(limit);
         Ok(-self.state.charge(&call, more))

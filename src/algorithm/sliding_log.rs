@@ -78,7 +78,7 @@ impl Counter for SlidingLog {
     #[inline(always)]
     fn begin(&mut self, call: &CallContext, wanted: i64) -> i64 {
         let StoredLimit { rate, interval, .. } = call.limit;
-        if call.is_own && self.log.len() > MOST_ENTRIES && self.is_long() {
+        if call.in_own_format && self.log.len() > MOST_ENTRIES && self.is_long() {
             self.merge(call);
         }
         if let Some(before) = &call.rewritten {
@@ -371,7 +371,7 @@ impl SlidingLog {
     /// A caller's clock proves nothing, as it may be slow. Returns how many.
     fn set_back(&mut self, call: &CallContext) -> i64 {
         let (newest, now) = (self.log.newest(), call.now);
-        if now.is_own && newest.is_some_and(|newest| newest > now.score()) {
+        if !now.is_by_caller && newest.is_some_and(|newest| newest > now.score()) {
             self.log.set_back(latest(call))
         } else {
             0
@@ -503,7 +503,7 @@ mod tests {
             now: Now::millis(6_000),
             id: ID,
             emission: 0,
-            is_own: false,
+            in_own_format: false,
         };
         let left = limiter.state.begin(&call, 1);
         assert_eq!(left, 4);

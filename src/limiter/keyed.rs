@@ -91,7 +91,7 @@ impl RateLimiterBuilder {
         let naming = Naming::derived(&about.prefix, &self.name)?;
         let of = CompiledLimit {
             limit: LimitSource::Code(self.limit.for_request_key()),
-            counting: self.checked(about.in_redisson == Some(true))?,
+            counting: self.checked(about.prefers_redisson == Some(true))?,
             observers: about.observers.clone(),
             observed: ObservedRule::new(Some(self.limit), None).into(),
             ban: self.ban,
@@ -138,11 +138,11 @@ impl RateLimiterBuilder {
     }
 
     /// Checks the settings. Returns how its limit is counted in a store that keeps all limiters in
-    /// Redisson's format, if `in_redisson`, or in our own.
-    fn checked(&self, in_redisson: bool) -> Result<Counting, ConfigError> {
+    /// Redisson's format, if `prefers_redisson`, or in our own.
+    fn checked(&self, prefers_redisson: bool) -> Result<Counting, ConfigError> {
         let name = &self.name;
         self.limit
-            .check_counting(name, self.algorithm, !in_redisson)?;
+            .check_counting(name, self.algorithm, prefers_redisson)?;
         let limit = self.limit.stored();
         self.algorithm.check(limit.rate, limit.interval)?;
         if let Some(ban) = &self.ban {
@@ -150,7 +150,7 @@ impl RateLimiterBuilder {
         }
         let counting = Counting {
             algorithm: self.algorithm,
-            is_shared: in_redisson,
+            prefers_redisson,
             ..Counting::default()
         };
         Ok(counting.of(Some(&self.limit)))

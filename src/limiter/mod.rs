@@ -120,7 +120,7 @@ impl RateLimiter {
     /// ```
     pub fn of_rule(store: &impl Store, name: &str) -> Result<Self, ConfigError> {
         let mut limiter = Self::new(store, name)?;
-        limiter.settings().counting.is_shared = false;
+        limiter.settings().counting.prefers_redisson = false;
         Ok(limiter)
     }
 
@@ -217,9 +217,9 @@ impl RateLimiter {
         let may_have_log = match self.code_limit() {
             Some(_) => algorithm.facts().has_log,
             // Another algorithm may still be chosen.
-            None => !algorithm.facts().is_always_own,
+            None => !algorithm.facts().only_own_format,
         };
-        if self.code_limit().is_some() && may_have_log && self.is_own() {
+        if self.code_limit().is_some() && may_have_log && self.in_own_format() {
             bail!(Limit: "{:?} needs no slots, which only logs in Redisson's format have: leave \
                 `slots` out, or count in that format", self.name());
         }
@@ -441,14 +441,14 @@ impl RateLimiter {
         Arc::make_mut(&mut self.limiter.of)
     }
 
-    /// Returns whether no store has its limit.
-    fn is_own(&self) -> bool {
-        self.limiter.of.counting.is_own()
+    /// Returns whether it is in our own format, so that no store has its limit.
+    fn in_own_format(&self) -> bool {
+        self.limiter.of.counting.in_own_format()
     }
 
     /// Checks that its limit is known here, if no store has it.
     fn check_known(&self) -> Result<(), Error> {
-        if self.is_own() && self.code_limit().is_none() {
+        if self.in_own_format() && self.code_limit().is_none() {
             Err(in_code())
         } else {
             Ok(())
@@ -496,12 +496,12 @@ impl RateLimiter {
             | Op::Expire(..)
             | Op::ClearExpire
             | Op::Rename(_)
-                if self.is_own() || self.code_limit().is_some() =>
+                if self.in_own_format() || self.code_limit().is_some() =>
             {
                 return Err(in_code());
             }
             Op::Available | Op::Release(_) | Op::Inspect => self.check_known()?,
-            Op::Repair if self.is_own() => return Ok(OpResult::Number(0)),
+            Op::Repair if self.in_own_format() => return Ok(OpResult::Number(0)),
             _ => {}
         }
         let changes = (!op.only_reads()).then_some(op.verb());

@@ -164,9 +164,9 @@ pub(crate) struct About {
     pub(crate) address: Option<Arc<str>>,
     /// Set if the store cannot count for each client on its own.
     pub(crate) lacks_clients: bool,
-    /// Whether the limiters of rules are in Redisson's format; `None` for each as it can be, where
-    /// the store that they are for is not known.
-    pub(crate) in_redisson: Option<bool>,
+    /// Whether the limiters of rules are in Redisson's format, where that has their algorithm;
+    /// `None` for each as it can be, where the store that they are for is not known.
+    pub(crate) prefers_redisson: Option<bool>,
     pub(crate) rule_names: RuleNames,
     pub(crate) observers: Observers,
 }

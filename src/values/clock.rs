@@ -186,8 +186,9 @@ pub(crate) struct Now {
     /// The nanoseconds after that tick.
     past: u32,
     per_ms: i64,
-    /// True if all scores are by this clock: a score far ahead of it is then wrong.
-    pub(crate) is_own: bool,
+    /// Set if a caller gave the time. If not, all scores are by this clock, and one far ahead of it
+    /// is wrong.
+    pub(crate) is_by_caller: bool,
 }
 
 impl Now {
@@ -201,7 +202,7 @@ impl Now {
             tick: tick.min(LATEST),
             past: time.subsec_nanos() % 1000,
             per_ms: TICKS,
-            is_own: true,
+            is_by_caller: false,
         }
     }
 
@@ -211,7 +212,7 @@ impl Now {
             tick: if tick < LATEST { tick } else { LATEST },
             past: 0,
             per_ms: TICKS,
-            is_own: true,
+            is_by_caller: false,
         }
     }
 
@@ -221,14 +222,17 @@ impl Now {
             tick,
             past: 0,
             per_ms: 1,
-            is_own: true,
+            is_by_caller: false,
         }
     }
 
-    /// Returns the same instant by a clock that all scores are by, or else by a caller's, which
-    /// proves nothing about scores by others.
-    pub(crate) const fn of_all(self, is_own: bool) -> Self {
-        Self { is_own, ..self }
+    /// Returns the same instant by a caller's clock, which proves nothing about scores by others,
+    /// or else by one that all scores are by.
+    pub(crate) const fn by_caller(self, is_by_caller: bool) -> Self {
+        Self {
+            is_by_caller,
+            ..self
+        }
     }
 
     /// Returns the score of a grant: rounded up.

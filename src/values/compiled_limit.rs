@@ -107,7 +107,7 @@ impl CompiledLimit {
             limit: LimitSource::Store,
             counting: Counting {
                 // The limiters of rules have names that we make.
-                is_shared: !is_rule,
+                prefers_redisson: !is_rule,
                 ..Counting::default()
             },
             lease: None,
@@ -165,15 +165,15 @@ impl CompiledLimit {
 
     /// Checks that its algorithm can count by this limit.
     pub(crate) fn check(&self, limit: &Limit) -> Result<(), Error> {
-        let (is_own, algorithm) = (self.counting.is_own(), self.counting.algorithm);
-        let has_log = is_own && algorithm == Algorithm::SlidingLog;
+        let (in_own_format, algorithm) = (self.counting.in_own_format(), self.counting.algorithm);
+        let has_log = in_own_format && algorithm == Algorithm::SlidingLog;
         if limit.is_several() && !(has_log && self.lease.is_none()) {
             let detail = "several limits are counted by a sliding log in our own format, without a \
                           lease";
             return Err(Error::new(ErrorKind::Limit).detail(detail));
         }
         let limit = limit.stored();
-        if limit.rate_type == RateType::PerClient && is_own {
+        if limit.rate_type == RateType::PerClient && in_own_format {
             let detail = "for all clients together: leave `per_client` out, and name the client in \
                           the key";
             return Err(Error::new(ErrorKind::Limit).detail(detail));
@@ -213,7 +213,10 @@ pub(crate) struct Limiter {
 impl Limiter {
     /// Returns whether both have one name, algorithm and format. Others cannot share a name.
     pub(crate) fn is_same(&self, other: &Self) -> bool {
-        let key = |limiter: &Self| (limiter.of.counting.algorithm, limiter.of.counting.is_own());
+        let key = |limiter: &Self| {
+            let counting = &limiter.of.counting;
+            (counting.algorithm, counting.in_own_format())
+        };
         self.name == other.name && key(self) == key(other)
     }
 }

@@ -278,16 +278,16 @@ impl Limit {
         &self,
         owner: &str,
         by: Algorithm,
-        is_own: bool,
+        prefers_redisson: bool,
     ) -> Result<(), ConfigError> {
-        let is_own = is_own || by.facts().is_always_own;
+        let in_own_format = !prefers_redisson || by.facts().only_own_format;
         let is_plain = by == Algorithm::SlidingLog && self.rate_type == RateType::Overall;
         match self.calendar {
             Some(_) if !is_plain => {
                 bail!(Limit: "{owner:?} counts {self} by the calendar, for all \
                 clients together: leave the algorithm and `per_client` out")
             }
-            None if self.is_several() && !(is_own && is_plain) => {
+            None if self.is_several() && !(in_own_format && is_plain) => {
                 bail!(Limit: "{owner:?} counts by {self}, which a sliding log in our own format \
                     alone can: leave the algorithm, `per_client` and Redisson's format out")
             }
@@ -295,11 +295,11 @@ impl Limit {
                 bail!(Limit: "{owner:?} cannot count {self} by the \
                 calendar: only days, weeks and months go by it, as in `Limit::monthly(10_000)`")
             }
-            None if is_own && self.is_per_client() => {
+            None if in_own_format && self.is_per_client() => {
                 bail!(Limit: "{owner:?} counts {self} for all clients together: leave \
                 `per_client` out, and name the client in the key, or count in Redisson's format")
             }
-            None if is_own && self.keep_alive.is_some() => {
+            None if in_own_format && self.keep_alive.is_some() => {
                 bail!(Limit: "{owner:?} counts {self} in a key that is gone after its use: leave \
                 `keep_alive` out, or count in Redisson's format")
             }
@@ -512,7 +512,7 @@ mod tests {
             (Algorithm::Gcra, true),
             (Algorithm::Calendar, false),
         ] {
-            let checked = daily.check_counting("login", algorithm, false);
+            let checked = daily.check_counting("login", algorithm, true);
             assert_eq!(checked.is_ok(), is_taken, "{algorithm:?}");
         }
     }

@@ -58,7 +58,7 @@ async fn its_waits_are_kept(idle: &RateLimiter, limit: Limit) {
 /// Asks for each limiter of several keys once: the next call after a log is lost counts its permits
 /// as used.
 pub async fn losses_are_noticed(direct: &RedisStore, limiters: &[Limiter]) {
-    for limiter in limiters.iter().filter(|it| !it.is_own()) {
+    for limiter in limiters.iter().filter(|it| !it.in_own_format()) {
         let limit = RateLimiter::new(direct, &limiter.name).unwrap();
         if let Err(error) = limit.available_permits().await {
             assert!(
@@ -109,7 +109,7 @@ pub async fn all_is_free(
             let more = limit.try_acquire().await.unwrap();
             assert!(more.is_allowed(), "O7: {name}");
         };
-        if limiter.is_own() {
+        if limiter.in_own_format() {
             let (began, interval) = (Instant::now(), limiter.allowed.interval);
             let state = loop {
                 more().await;

@@ -81,7 +81,7 @@ async fn row_23_callers_that_go_away_at_every_await_point() {
 
 /// Asks this limiter in each way there is, and drops the callers at each await point. Returns the
 /// permits granted to those that stayed.
-async fn leave(scene: &Scene, limiter: &RateLimiter, is_own: bool) -> u64 {
+async fn leave(scene: &Scene, limiter: &RateLimiter, of_crowd: bool) -> u64 {
     let store = scene.load.handles[0].clone();
     let mut granted = 0;
     let mut dropped = 0;
@@ -89,14 +89,14 @@ async fn leave(scene: &Scene, limiter: &RateLimiter, is_own: bool) -> u64 {
     // O8: also for each that left, except the three that were never polled.
     let report = |left: usize, decisions: &[Result<Decision, Error>]| {
         (3..left).for_each(|_| {
-            if is_own {
+            if of_crowd {
                 observed.less_left_of_crowd();
             } else {
                 observed.less_left();
             }
         });
         decisions.iter().for_each(|decision| {
-            if is_own {
+            if of_crowd {
                 observed.less_of_crowd(decision);
             } else {
                 observed.less(decision);

@@ -17,7 +17,7 @@ async fn set_back(scene: &Scene, by: i64) {
     for own in [false, true] {
         let limiters = scene.load.limiters.iter();
         let logs: Vec<_> = limiters
-            .filter(|it| !it.is_calendar() && it.is_own() == own)
+            .filter(|it| !it.is_calendar() && it.in_own_format() == own)
             .map(|limiter| limiter.log())
             .collect();
         until("something is in use", async || {

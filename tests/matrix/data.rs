@@ -48,7 +48,7 @@ async fn one_is_lost(row: &'static str, which: impl Fn(&super::lanes::Limiter) -
     let mut lost = 0;
     for _ in 0..4 {
         // One in our own format has one key: without it, all permits are free.
-        for limiter in scene.load.limiters.iter().filter(|it| !it.is_own()) {
+        for limiter in scene.load.limiters.iter().filter(|it| !it.in_own_format()) {
             lost += usize::from(scene.server.cli(&["DEL", &which(limiter)]) == "1");
         }
         scene.load.decided(2).await;
@@ -85,7 +85,7 @@ async fn row_10_the_only_key_is_lost() {
     let mut scene = Scene::begin_with("row 10, only key", &[], PATIENT).await;
     let mut lost = 0;
     for _ in 0..4 {
-        for limiter in scene.load.limiters.iter().filter(|it| it.is_own()) {
+        for limiter in scene.load.limiters.iter().filter(|it| it.in_own_format()) {
             lost += usize::from(scene.server.cli(&["DEL", &limiter.log()]) == "1");
         }
         scene.load.decided(2).await;

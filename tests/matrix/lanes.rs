@@ -207,18 +207,18 @@ impl Limiter {
 
     /// Returns whether its limit is in the code, and its state one string in our own format. The
     /// others are in Redisson's.
-    pub fn is_own(&self) -> bool {
+    pub fn in_own_format(&self) -> bool {
         !matches!(LANES[self.lane].how, How::Limiter | How::Waiter)
     }
 
     /// Returns whether it is a sliding log in our own format.
     pub fn is_own_log(&self) -> bool {
-        self.is_own() && !self.is_calendar()
+        self.in_own_format() && !self.is_calendar()
     }
 
     /// Returns what counts the grants: a log, or the state of a calendar.
     pub fn log(&self) -> String {
-        if !self.is_own() {
+        if !self.in_own_format() {
             companion(&self.name, "permits")
         } else if self.is_calendar() {
             calendar_key(&self.name)

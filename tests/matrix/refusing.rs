@@ -33,7 +33,7 @@ pub fn of_user(url: &str) -> RedisStoreBuilder {
 fn lanes_by_format(scene: &Scene) -> (Vec<usize>, Vec<usize>) {
     let limiters = scene.load.limiters.iter().filter(|it| !it.is_calendar());
     let lanes = |own: bool| {
-        let lanes = limiters.clone().filter(move |it| it.is_own() == own);
+        let lanes = limiters.clone().filter(move |it| it.in_own_format() == own);
         let lanes: BTreeSet<_> = lanes.map(|it| it.lane).collect();
         lanes.into_iter().collect()
     };

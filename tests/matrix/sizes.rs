@@ -41,7 +41,7 @@ async fn row_25_a_key_that_is_asked_for_all_the_time() {
 
 /// Asks for a limiter of 100 permits in a second, while the load pauses.
 async fn is_asked_for_all_the_time(scene: &Scene, hot: RateLimiter) {
-    let is_own = hot.name().contains(CROWD);
+    let of_crowd = hot.name().contains(CROWD);
     let before = scene.server.scripts_called();
     let began = Instant::now();
     let mut tasks = JoinSet::new();
@@ -53,7 +53,7 @@ async fn is_asked_for_all_the_time(scene: &Scene, hot: RateLimiter) {
                 for _ in 0..50 {
                     asked += 1;
                     let answer = hot.try_acquire().await;
-                    if is_own {
+                    if of_crowd {
                         observed.less_of_crowd(&answer);
                     } else {
                         observed.less(&answer);

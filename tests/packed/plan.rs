@@ -200,8 +200,8 @@ impl Maker {
     fn call(&mut self) -> Plan {
         let (random, off) = (&mut self.random, self.off);
         let version = random.place(self.versions.len());
-        let is_own = self.clocks == 0 || self.clocks == 2 && random.percent(50);
-        let ahead = (!is_own).then(|| match random.below(4) {
+        let by_server = self.clocks == 0 || self.clocks == 2 && random.percent(50);
+        let ahead = (!by_server).then(|| match random.below(4) {
             0 | 1 => 0,
             2 => random.within(-off, off),
             _ => random.of(&[-off, off]),

@@ -147,7 +147,7 @@ async fn a_limiter_in_order_has_nothing_wrong() {
         "name": spoilt.name, "limit": "10/1h", "algorithm": "sliding-log", "left": 6, "used": 4,
         "granted_in_last_second": 4, "next_free_ms": data["next_free_ms"], "expires_ms": null,
         "stored": { "rate": "10", "interval": "3600000", "type": "0", "keepAliveTime": "0" },
-        "value": "6", "pttl": [-1, -1, -2, -1, -2], "is_own": false, "settled": true,
+        "value": "6", "pttl": [-1, -1, -2, -1, -2], "in_own_format": false, "settled": true,
         "entries": 2, "entries_by_size": { "21": 2 }, "expired_entries": 0, "foreign_entries": 0,
         "live_permits": 4, "drift": 0, "entries_ahead": 0, "furthest_ahead_ms": 0,
         "banned_ms": 0, "strikes": 0, "other_clients": [], "scanned_all": true, "redisson": null,

@@ -160,8 +160,9 @@ impl Calls for Client {
     }
 
     fn joins(&self, demand: &Demand) -> Option<Joins> {
-        let is_own = demand.first().of().counting.is_own();
-        let joins = is_own && NODES.get() == 1 && demand.max_wait.is_none() && !demand.is_list();
+        let in_own_format = demand.first().of().counting.in_own_format();
+        let joins =
+            in_own_format && NODES.get() == 1 && demand.max_wait.is_none() && !demand.is_list();
         joins.then_some(Joins {
             terms: 1,
             callers: usize::MAX,

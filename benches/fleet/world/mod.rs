@@ -121,7 +121,7 @@ fn compiled(scenario: &Scenario) -> Arc<CompiledLimit> {
         counting: Counting {
             algorithm: scenario.algorithm,
             slots,
-            is_shared: slots.is_some(),
+            prefers_redisson: slots.is_some(),
             ..Counting::default()
         },
         lease: scenario.lease,

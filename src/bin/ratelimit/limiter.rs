@@ -183,7 +183,7 @@ impl Change {
     /// Returns the limiter. One that Redis does not have is that of a rule, if its name is of one.
     async fn limiter(&self) -> Result<RateLimiter, Stop> {
         let (store, seen) = self.one.look().await?;
-        let is_known = seen.is_own() || seen.exists();
+        let is_known = seen.in_own_format() || seen.exists();
         let limiter = if is_known || !self.one.connection.makes(seen.name()) {
             as_counted(&store, &seen)?
         } else {
@@ -291,7 +291,7 @@ async fn verify(connection: &RedisOptions, format: &Format) -> Result<bool, Stop
 
 /// Returns the limiter as its permits seem to be counted.
 fn as_counted(store: &RedisStore, seen: &Diagnosis) -> Result<RateLimiter, Stop> {
-    let limiter = if seen.is_own() {
+    let limiter = if seen.in_own_format() {
         RateLimiter::of_rule(store, seen.name())?
     } else {
         RateLimiter::new(store, seen.name())?

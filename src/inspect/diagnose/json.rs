@@ -18,7 +18,7 @@ impl Serialize for Diagnosis {
         map.serialize_entry("stored", &stored)?;
         map.serialize_entry("value", &self.value)?;
         map.serialize_entry("pttl", &self.time_to_live.map(pttl))?;
-        map.serialize_entry("is_own", &self.is_own)?;
+        map.serialize_entry("in_own_format", &self.in_own_format)?;
         self.write_log_to(&mut map)?;
         map.serialize_entry("banned_ms", &millis(self.banned_for))?;
         map.serialize_entry("strikes", &self.strikes)?;

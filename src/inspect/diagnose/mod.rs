@@ -168,13 +168,13 @@ impl Look<'_> {
         let is_redissons = report.time_to_live != [TimeToLive::Missing; 5];
         if !is_redissons {
             for key in [packed::calendar::key(name), packed::key(name)] {
-                if !report.is_own {
+                if !report.in_own_format {
                     self.read_own(&mut report, key, *now).await?;
                 }
             }
         }
         // What has no state may still have a ban.
-        let formats: &[bool] = if report.is_own {
+        let formats: &[bool] = if report.in_own_format {
             &[true]
         } else if is_redissons {
             &[false]
@@ -182,12 +182,12 @@ impl Look<'_> {
             &[false, true]
         };
         let mut until = 0;
-        for &is_own in formats {
+        for &in_own_format in formats {
             let mut get = redis::cmd("GET");
-            get.arg(keys::ban(name, is_own));
+            get.arg(keys::ban(name, in_own_format));
             let ban: Option<Vec<u8>> = self.reply(&get).await?;
             if let Some(ban) = ban.as_deref().and_then(packed::ban::State::of) {
-                report.is_own |= is_own;
+                report.in_own_format |= in_own_format;
                 until = ban.until.max(until);
                 report.strikes = ban.strikes.max(report.strikes);
             }
@@ -202,7 +202,7 @@ impl Look<'_> {
         let Some(bytes) = bytes else {
             return Ok(());
         };
-        report.is_own = true;
+        report.in_own_format = true;
         report.time_to_live[1] = self.time_to_live(&key).await?;
         report.keys.0[1] = key;
         if let Some(state) = packed::log::State::of(&bytes) {

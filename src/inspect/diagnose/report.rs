@@ -28,7 +28,7 @@ use crate::{
 ///   are credited when they are needed. By the calendar it is the date on which the window began,
 ///   and the permits used, as in `20261101 37`;
 /// - `pttl`, of the keys of limit, value, this client's value, log and this client's log, as Redis
-///   replies it: -1 for one that stays, -2 for none; `is_own`;
+///   replies it: -1 for one that stays, -2 for none; `in_own_format`;
 /// - `entries` of the log, `entries_by_size` in bytes, and those that are `expired_entries` and
 ///   `foreign_entries`; `live_permits`, in use; `entries_ahead` of the server's clock by more than
 ///   a tenth of the interval, and `furthest_ahead_ms`; `settled`, whether nothing moved meanwhile;
@@ -58,7 +58,7 @@ pub struct Diagnosis {
     /// stands in the place of the value's
     pub(super) value: Option<String>,
     /// Set if it is in our own format, as that of a rule
-    pub(super) is_own: bool,
+    pub(super) in_own_format: bool,
     /// Set if nothing moved while it was read. Always set for a log of at most 1000 entries
     pub(super) settled: bool,
     /// Entries in the log: grants, including those that have expired and were not swept yet
@@ -163,7 +163,7 @@ impl Diagnosis {
     pub fn left(&self) -> Option<i64> {
         let rate = self.number("rate");
         match self.algorithm {
-            Algorithm::SlidingLog if !self.is_own => {
+            Algorithm::SlidingLog if !self.in_own_format => {
                 let in_use = i64::try_from(self.live_permits).unwrap_or(i64::MAX);
                 let free = rate?.saturating_sub(in_use);
                 Some(free.saturating_sub(self.drift.unwrap_or(0)))
@@ -189,8 +189,8 @@ impl Diagnosis {
 
     /// Returns whether it is in our own format, as that of a rule, which
     /// [`RateLimiter::of_rule`](crate::RateLimiter::of_rule) is for.
-    pub fn is_own(&self) -> bool {
-        self.is_own
+    pub fn in_own_format(&self) -> bool {
+        self.in_own_format
     }
 
     /// Returns the algorithm that permits seem to be counted by, which Redis does not store.

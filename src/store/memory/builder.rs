@@ -27,7 +27,7 @@ pub struct MemoryStoreBuilder {
     /// The system's, steadied, if there is none.
     clock: Option<Arc<dyn Clock>>,
     observers: Observers,
-    in_redisson: Option<bool>,
+    prefers_redisson: Option<bool>,
     prefix: &'static str,
     /// Set if every call fails.
     #[cfg(feature = "test-util")]
@@ -40,7 +40,7 @@ impl MemoryStoreBuilder {
             max_limiters: MOST_LIMITERS,
             clock: None,
             observers: Observers::default(),
-            in_redisson: Some(false),
+            prefers_redisson: Some(false),
             prefix: "memory",
             #[cfg(feature = "test-util")]
             failing: None,
@@ -78,7 +78,7 @@ impl MemoryStoreBuilder {
     /// ```
     #[must_use]
     pub fn redisson(mut self) -> Self {
-        self.in_redisson = Some(true);
+        self.prefers_redisson = Some(true);
         self
     }
 
@@ -86,7 +86,7 @@ impl MemoryStoreBuilder {
     /// known.
     #[cfg(feature = "config")]
     pub(crate) fn in_any_format(mut self) -> Self {
-        self.in_redisson = None;
+        self.prefers_redisson = None;
         self
     }
 
@@ -155,7 +155,7 @@ impl MemoryStoreBuilder {
         let about = || About {
             prefix: self.prefix.into(),
             observers: self.observers.clone(),
-            in_redisson: self.in_redisson,
+            prefers_redisson: self.prefers_redisson,
             ..About::default()
         };
         let (shared, stack) = stack::memory(Arc::clone(&clock), about(), |listeners| {

@@ -248,7 +248,7 @@ impl Shared {
     }
 
     pub(super) fn now(&self) -> Now {
-        Now::by(&*self.clock).of_all(!self.is_by_callers)
+        Now::by(&*self.clock).by_caller(self.is_by_callers)
     }
 }
 

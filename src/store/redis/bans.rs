@@ -215,11 +215,8 @@ impl Server {
             }
             Op::Unban => {
                 let [now, until] = self.ban(limiter, stamp()?).await?;
-                self.command(
-                    "UNLINK",
-                    &[keys::ban(&limiter.name, limiter.of.counting.is_own())],
-                )
-                .await?;
+                let key = keys::ban(&limiter.name, limiter.of.counting.in_own_format());
+                self.command("UNLINK", &[key]).await?;
                 OpResult::Changed(until > now)
             }
             _ => return Ok(None),

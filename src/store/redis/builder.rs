@@ -64,7 +64,7 @@ impl RedisStoreBuilder {
             source,
             settings: RedisSettings {
                 prefix: DEFAULT_PREFIX.into(),
-                in_redisson: false,
+                prefers_redisson: false,
                 client_id: None,
                 clock: None,
                 deadline: DEFAULT_DEADLINE,
@@ -117,7 +117,7 @@ impl RedisStoreBuilder {
     /// # Ok::<_, tower_ratelimit::ConfigError>(())
     /// ```
     pub fn redisson(mut self) -> Self {
-        self.settings.in_redisson = true;
+        self.settings.prefers_redisson = true;
         self
     }
 

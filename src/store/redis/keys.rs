@@ -36,8 +36,8 @@ pub(super) fn add_suffixed(command: &mut Cmd, name: &Name, suffix: &str) {
 
 /// Returns the key of the ban of a limiter's caller. A limiter by the same name in the other format
 /// is another one.
-pub(crate) fn ban(name: &Name, is_own: bool) -> String {
-    suffixed(name, if is_own { "~:ban" } else { ":ban~" })
+pub(crate) fn ban(name: &Name, in_own_format: bool) -> String {
+    suffixed(name, if in_own_format { "~:ban" } else { ":ban~" })
 }
 
 /// Returns the part of a limiter's keys that decides their hash slot in a Cluster.

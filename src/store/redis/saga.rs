@@ -87,7 +87,7 @@ impl Server {
     pub(super) fn go_together(&self, a: &Charge, b: &Charge, in_slots: bool) -> bool {
         let [a_by, b_by] = [a, b].map(|charge| charge.of().counting);
         let [a_algorithm, b_algorithm] = [a_by.algorithm, b_by.algorithm];
-        let are_together = match (a_by.is_own(), b_by.is_own()) {
+        let are_together = match (a_by.in_own_format(), b_by.in_own_format()) {
             // One call has one clock.
             (true, true) => {
                 let by_server = |of: Algorithm| of.facts().waits_by_server;

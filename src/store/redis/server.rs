@@ -142,7 +142,9 @@ impl Calls for Server {
             let has_other_clock =
                 self.clock.is_some() && counting.algorithm.facts().waits_by_server;
             let ban = charge.of().ban;
-            counting.is_own() && !has_other_clock && ban.is_none_or(|ban| ban.after <= MOST_STRIKES)
+            counting.in_own_format()
+                && !has_other_clock
+                && ban.is_none_or(|ban| ban.after <= MOST_STRIKES)
         };
         let joins = !self.has_slots() && demand.max_wait.is_none() && charges.all(goes);
         let bans = || demand.charges().filter(|charge| charge.of().ban.is_some());
@@ -254,7 +256,7 @@ impl Server {
         again: bool,
     ) -> Result<List<Decision>, Failure> {
         first.check()?;
-        if first.first().of().counting.is_own() {
+        if first.first().of().counting.in_own_format() {
             return self.call_own(run, again).await;
         }
         // Boxed, so that it does not enlarge the future of calls in our own format.

@@ -96,8 +96,8 @@ pub struct RedisStore {
 #[derive(Clone)]
 pub(crate) struct RedisSettings {
     pub(crate) prefix: Arc<str>,
-    /// Set if the limiters of rules are in Redisson's format.
-    pub(super) in_redisson: bool,
+    /// Set if the limiters of rules are in Redisson's format, where that has their algorithm.
+    pub(super) prefers_redisson: bool,
     pub(crate) client_id: Option<Arc<str>>,
     pub(crate) clock: Option<Arc<dyn Clock>>,
     pub(crate) deadline: Duration,
@@ -178,7 +178,7 @@ impl RedisStore {
         let about = About {
             prefix: Arc::clone(&settings.prefix),
             address: source.shown.clone(),
-            in_redisson: Some(settings.in_redisson),
+            prefers_redisson: Some(settings.prefers_redisson),
             observers: settings.observers.clone(),
             ..About::default()
         };

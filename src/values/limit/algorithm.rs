@@ -145,7 +145,7 @@ pub(crate) struct Facts {
     /// a call may be sent again, and permits can be leased.
     pub(crate) has_log: bool,
     /// Set if Java knows no such limiters, so that all are in our own format.
-    pub(crate) is_always_own: bool,
+    pub(crate) only_own_format: bool,
     /// Set if its waits use the server's clock, even if calls carry another one: a window ends when
     /// its key does.
     pub(crate) waits_by_server: bool,
@@ -163,28 +163,28 @@ impl Algorithm {
             Self::SlidingLog => Facts {
                 word: "sliding-log",
                 has_log: true,
-                is_always_own: false,
+                only_own_format: false,
                 waits_by_server: false,
                 no_lease: "",
             },
             Self::FixedWindow => Facts {
                 word: "fixed-window",
                 has_log: false,
-                is_always_own: false,
+                only_own_format: false,
                 waits_by_server: true,
                 no_lease: "a fixed window has no entry that could be scored at its end",
             },
             Self::Gcra => Facts {
                 word: "gcra",
                 has_log: false,
-                is_always_own: true,
+                only_own_format: true,
                 waits_by_server: false,
                 no_lease: "GCRA has no entry that could be scored at its end",
             },
             Self::Calendar => Facts {
                 word: "calendar",
                 has_log: false,
-                is_always_own: true,
+                only_own_format: true,
                 waits_by_server: true,
                 no_lease: "a window of the calendar has no entry that could be scored",
             },
@@ -216,8 +216,9 @@ pub(crate) struct Counting {
     pub(crate) calendar: Option<Calendar>,
     /// The limits beside the longest, which only a log in our own format has.
     pub(crate) shorter: Shorter,
-    /// Set if its limiters are in Redisson's format, which Java shares, where the algorithm has it.
-    pub(crate) is_shared: bool,
+    /// Set if its limiters are in Redisson's format, which Java shares, where that has the
+    /// algorithm.
+    pub(crate) prefers_redisson: bool,
 }
 
 impl Counting {
@@ -245,8 +246,8 @@ impl Counting {
 
     /// Returns whether its limiters are in our own format, so that their limit is in the code
     /// alone.
-    pub(crate) fn is_own(&self) -> bool {
-        !self.is_shared || self.algorithm.facts().is_always_own
+    pub(crate) fn in_own_format(&self) -> bool {
+        !self.prefers_redisson || self.algorithm.facts().only_own_format
     }
 
     /// Returns the slots, which only a log has.

@@ -33,7 +33,7 @@ use super::{Key, KeyExtractor, NoKey, push_non_empty};
 pub struct FromExtension<T, F = fn(&T) -> String> {
     text: F,
     /// Whether it is the value's own text.
-    is_own: bool,
+    is_to_string: bool,
     of: PhantomData<fn() -> T>,
 }
 
@@ -42,7 +42,7 @@ impl<T: fmt::Display> FromExtension<T> {
     pub fn key() -> Self {
         Self {
             text: T::to_string,
-            is_own: true,
+            is_to_string: true,
             of: PhantomData,
         }
     }
@@ -57,7 +57,7 @@ impl<T, F> FromExtension<T, F> {
     {
         Self {
             text,
-            is_own: false,
+            is_to_string: false,
             of: PhantomData,
         }
     }
@@ -75,8 +75,8 @@ where
 
     fn fingerprint(&self) -> Option<u64> {
         // The type tells closures apart that capture nothing.
-        let is_known = self.is_own || size_of::<F>() == 0;
-        is_known.then_some(self.is_own.into())
+        let is_known = self.is_to_string || size_of::<F>() == 0;
+        is_known.then_some(self.is_to_string.into())
     }
 }
 

@@ -13,12 +13,12 @@ use crate::{
 };
 
 impl Rule {
-    /// Checks its settings for a store that keeps all limiters in Redisson's format, if
-    /// `in_redisson`, or in our own; `None` if the store is not known. Returns what is known of its
-    /// key; `None` without one.
+    /// Checks its settings for a store that keeps limiters in Redisson's format, where that has
+    /// them, if `store_prefers`, or in our own; `None` if the store is not known. Returns what is
+    /// known of its key; `None` without one.
     pub(super) fn check(
         &self,
-        in_redisson: Option<bool>,
+        store_prefers: Option<bool>,
     ) -> Result<Option<KeyTraits>, ConfigError> {
         let label = self.label();
         check_rule_name(label)?;
@@ -50,11 +50,11 @@ impl Rule {
                 digest or no key leave `observe_keys` out");
         }
         for limit in self.known_limits() {
-            limit.check_counting(label, self.algorithm, !self.is_shared(in_redisson))?;
+            limit.check_counting(label, self.algorithm, self.prefers_redisson(store_prefers))?;
             let limit = limit.stored();
             self.algorithm.check(limit.rate, limit.interval)?;
         }
-        if self.slots.is_some() && !self.is_shared(in_redisson) {
+        if self.slots.is_some() && !self.prefers_redisson(store_prefers) {
             bail!(Limit: "rule {label:?} needs no slots, which only logs in Redisson's format \
                 have: leave `slots` out, or count in that format, by `Rule::shared` or with \
                 `RedisStore::builder(..).redisson()`");
@@ -74,10 +74,10 @@ impl Rule {
         Ok(traits)
     }
 
-    /// Returns whether its limiters are in Redisson's format, where the algorithm has that.
-    pub(super) fn is_shared(&self, in_redisson: Option<bool>) -> bool {
+    /// Returns whether its limiters are in Redisson's format, where that has the algorithm.
+    pub(super) fn prefers_redisson(&self, store: Option<bool>) -> bool {
         let can_be = || !self.known_limits().any(Limit::is_several);
-        in_redisson.unwrap_or_else(can_be) || matches!(self.limit, LimitOf::Shared(_))
+        store.unwrap_or_else(can_be) || matches!(self.limit, LimitOf::Shared(_))
     }
 
     /// Checks that its limit is one that a store can have.
@@ -86,7 +86,7 @@ impl Rule {
             bail!(Limit: "rule {label:?} cannot share a limit by the calendar, as Java knows none: \
                 give the limit to `Rule::new`");
         }
-        if self.algorithm.facts().is_always_own {
+        if self.algorithm.facts().only_own_format {
             bail!(Limit: "rule {label:?} cannot share a limit by GCRA, as Java knows none: give \
                 the limit to `Rule::new`, or leave the algorithm out");
         }

@@ -143,7 +143,7 @@ impl CompiledRule {
     ) -> Result<Self, ConfigError> {
         let label = rule.label().to_owned();
         let about = store.about();
-        let traits = rule.check(about.in_redisson)?;
+        let traits = rule.check(about.prefers_redisson)?;
         let queue = rule.queue.or(defaults.queue).unwrap_or(LONGEST_QUEUE);
         if queue == 0 {
             bail!(Rule: "rule {label:?} has a queue of 0 requests: leave `wait` out if none should \
@@ -365,7 +365,7 @@ impl Rule {
         &self,
         observers: &Observers,
         key_is_bounded: bool,
-        is_shared: bool,
+        prefers_redisson: bool,
     ) -> Result<CompiledLimit, ConfigError> {
         let unit = self.unit.as_deref().filter(|it| *it != REQUESTS);
         Ok(CompiledLimit {
@@ -376,7 +376,7 @@ impl Rule {
             counting: Counting {
                 algorithm: self.algorithm,
                 slots: self.checked_slots()?,
-                is_shared,
+                prefers_redisson,
                 ..Counting::default()
             },
             lease: (!self.lease.is_zero()).then_some(self.lease),
@@ -396,8 +396,8 @@ impl Rule {
         observers: &Observers,
         key_is_bounded: bool,
     ) -> Result<Vec<NamedLimit>, ConfigError> {
-        let is_shared = self.is_shared(about.in_redisson);
-        let compiled = self.compiled(observers, key_is_bounded, is_shared)?;
+        let prefers_redisson = self.prefers_redisson(about.prefers_redisson);
+        let compiled = self.compiled(observers, key_is_bounded, prefers_redisson)?;
         let named = |label: &str, naming: Naming, limit: LimitSource| {
             let fixed = match limit {
                 LimitSource::Code(limit) => Some(limit),

@@ -37,7 +37,7 @@ impl Counted {
     pub(crate) fn at(&self, millis: i64) -> Now {
         match self {
             Self::ByServer => Now::millis(millis),
-            Self::ByHand(_) => Now::millis(millis).of_all(false),
+            Self::ByHand(_) => Now::millis(millis).by_caller(true),
         }
     }
 }

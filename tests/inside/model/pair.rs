@@ -183,7 +183,7 @@ impl<K: Kind> Pair<K> {
             name,
             counting: Counting {
                 algorithm: K::ALGORITHM,
-                is_shared: true,
+                prefers_redisson: true,
                 ..Counting::default()
             },
             rate_type,
@@ -236,7 +236,7 @@ impl<K: Kind> Pair<K> {
     /// A millisecond by the clock under test.
     pub(crate) fn instant(&self, now: i64) -> Now {
         match self.clock {
-            Clock::Given(_) => Now::millis(now).of_all(false),
+            Clock::Given(_) => Now::millis(now).by_caller(true),
             Clock::Server => Now::millis(now),
         }
     }

@@ -66,7 +66,7 @@ impl<K: Kind> Pair<K> {
         let ((given, now), id) = (self.given(), self.new_id());
         let mut command = self.verb("release");
         let (_, replied) = self.counts(command.arg((permits, given, &id.0)));
-        let now = Now::millis(now).of_all(false);
+        let now = Now::millis(now).by_caller(true);
         let release = |limiter: &mut LimiterState| limiter.release(permits.into(), now, id);
         assert_eq!(replied, self.model.verb(release));
         self.compare();
@@ -75,7 +75,7 @@ impl<K: Kind> Pair<K> {
     pub(crate) fn repair(&mut self) -> Result<i64, ErrorKind> {
         let (given, now) = self.given();
         let (reply, replied) = self.counts(self.verb("repair").arg(given));
-        let now = Now::millis(now).of_all(false);
+        let now = Now::millis(now).by_caller(true);
         assert_eq!(replied, self.model.verb(|limiter| limiter.repair(now)));
         if let Ok(lost) = replied {
             let left = self.model.clone().available(now, PermitId([0; 16]));

@@ -197,7 +197,7 @@ impl<'a> Afflicted<'a> {
     fn loses_keys(&mut self, random: &mut Random) {
         let first = random.place(self.limiters.len());
         for limiter in self.limiters.iter().cycle().skip(first).step_by(2).take(5) {
-            let key = if limiter.is_own() {
+            let key = if limiter.in_own_format() {
                 limiter.log()
             } else {
                 random.of(&[limiter.name.clone(), limiter.value(), limiter.log()])

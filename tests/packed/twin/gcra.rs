@@ -112,15 +112,15 @@ impl Gcra {
     }
 
     /// Returns whether it is counted by this limit, and no clock that was set back has written it.
-    pub fn is_usual(&self, limit: Limit, is_own: bool, us: i64) -> bool {
-        self.limit == limit && !(is_own && self.backlog(us) > 2 * self.pace.whole)
+    pub fn is_usual(&self, limit: Limit, is_by_server: bool, us: i64) -> bool {
+        self.limit == limit && !(is_by_server && self.backlog(us) > 2 * self.pace.whole)
     }
 
     /// Returns the permits in use now: by the server's clock not more than all, as another clock
     /// made what is.
     pub fn in_use(&self, clock: Clock) -> i64 {
         let backlog = self.backlog(clock.us);
-        self.pace.permits(if clock.is_own {
+        self.pace.permits(if clock.is_by_server {
             backlog.min(self.pace.whole)
         } else {
             backlog

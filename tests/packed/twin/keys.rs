@@ -94,7 +94,7 @@ impl Held {
         let mut expires = stored.and_then(|stored| stored.expires);
         let writes = stored.map_or(1, |stored| stored.writes + 1);
         if let Some(kept) = kept {
-            let lingers = if clock.is_own { 0 } else { 60_000 };
+            let lingers = if clock.is_by_server { 0 } else { 60_000 };
             expires = Some(clock.server() + kept + lingers);
         }
         if kept.is_some_and(|kept| kept <= 0) {

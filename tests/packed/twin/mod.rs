@@ -29,7 +29,7 @@ pub struct Clock {
     /// In us, by the server's clock, by which keys expire
     pub server_us: i64,
     /// Set if the call counts by the server's clock.
-    pub is_own: bool,
+    pub is_by_server: bool,
 }
 
 impl Clock {
@@ -38,7 +38,7 @@ impl Clock {
         Self {
             us: if now == 0 { server_us } else { now * 1000 },
             server_us,
-            is_own: now == 0,
+            is_by_server: now == 0,
         }
     }
 

@@ -75,7 +75,7 @@ impl State {
     /// Sets back what the server's clock wrote before it was set back, if a call counts by that
     /// clock; a caller's proves nothing. Returns whether there was any.
     pub fn set_back(&mut self, clock: Clock) -> bool {
-        clock.is_own
+        clock.is_by_server
             && match self {
                 Self::Log(log) => log.set_back(clock.now()),
                 Self::Gcra(gcra) => gcra.set_back(clock.us),

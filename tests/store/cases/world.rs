@@ -65,7 +65,7 @@ pub(crate) struct Stores {
 }
 
 impl Stores {
-    pub(crate) async fn new(topology: Topology, guards: Guards, in_redisson: bool) -> Self {
+    pub(crate) async fn new(topology: Topology, guards: Guards, redisson: bool) -> Self {
         let clock = ManualClock::new();
         let prefix = unique("cases");
         let store = async |client: &'static str| {
@@ -74,7 +74,7 @@ impl Stores {
                 .prefix(&prefix)
                 .client_clock(clock.clone())
                 .client_id(client);
-            let store = if in_redisson { store.redisson() } else { store };
+            let store = if redisson { store.redisson() } else { store };
             (client, connected(guards.put_on(store)).await)
         };
         let stores = [store("a").await, store("b").await];

@@ -226,8 +226,8 @@ async fn a_server_without_the_script_credits_once(way: Way, server: &RedisServer
 
 async fn what_is_no_value_is_an_error(way: Way) {
     let state = State::new(way, 5).await;
-    let is_own = Way::OWN.contains(&way);
-    let suffix = if is_own { "~" } else { "value" };
+    let in_own_format = Way::OWN.contains(&way);
+    let suffix = if in_own_format { "~" } else { "value" };
     state.ask("SADD", suffix, &["a set"]);
     fails(state.limiter.try_acquire().await, ErrorKind::ForeignState);
     let unset = RateLimiter::new(&state.store, &unique("unset")).unwrap();

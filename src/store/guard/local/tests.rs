@@ -353,7 +353,7 @@ fn a_limit_of_each_process_is_not_shared() {
     let limit = Limit::new(8, INTERVAL).per_client();
     let own = charge("own", 1, LimitSource::Code(limit));
     // Only Redisson's format has such limits.
-    let own = own.counted(|of| of.counting.is_shared = true);
+    let own = own.counted(|of| of.counting.prefers_redisson = true);
     assert_eq!(world.takes_all(&own), 8);
 }
 

@@ -64,7 +64,7 @@ impl Call {
 
     /// Adds the ban of a limiter in the same way.
     pub(super) fn ban(&mut self, Limiter { name, of }: &Limiter, ban: Ban) {
-        let key = keys::ban(name, of.counting.is_own());
+        let key = keys::ban(name, of.counting.in_own_format());
         self.keys.push((!name.text().seeded_hash(), key));
         self.terms.push(Terms::Ban(ban));
     }

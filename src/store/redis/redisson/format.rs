@@ -183,7 +183,7 @@ mod tests {
     fn no_key_of_a_limiter_names_another() {
         let name = Name::exact("{orders}").unwrap();
         let own = keys(&name, "7d9").into_iter();
-        let bans = [true, false].map(|is_own| ban(&name, is_own));
+        let bans = [true, false].map(|in_own_format| ban(&name, in_own_format));
         let states = [packed::key(&name), packed::calendar::key(&name)];
         for key in own.chain(bans).chain(states) {
             let taken = Name::exact(&key).is_ok();

@@ -24,7 +24,7 @@ use crate::values::{
 
 /// Returns the scripts that count a limiter; `None` in [our own format](super::packed).
 pub(crate) fn scripts(counting: Counting) -> Option<&'static Scripts> {
-    if counting.is_own() {
+    if counting.in_own_format() {
         return None;
     }
     Some(match counting.algorithm {

@@ -257,5 +257,5 @@ impl Log {
 }
 
 pub(super) fn instant(now: i64) -> Now {
-    Now::millis(now).of_all(false)
+    Now::millis(now).by_caller(true)
 }

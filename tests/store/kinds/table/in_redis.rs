@@ -152,7 +152,7 @@ pub async fn many_keys(mut kinds: Kinds<RedisStore>) {
     let orders = Limit::per_hour(9).named("orders");
     let [own, redissons] =
         [&kinds.own, &kinds.redisson].map(|store| orders.clone().keyed(store).unwrap());
-    for (keyed, is_own) in [(own, true), (redissons, false)] {
+    for (keyed, in_own_format) in [(own, true), (redissons, false)] {
         let server = kinds.server.as_mut().unwrap();
         let mut scripts = 0;
         // In the first round the server learns the scripts.
@@ -165,7 +165,7 @@ pub async fn many_keys(mut kinds: Kinds<RedisStore>) {
             scripts = crowd(server, ask).await.1;
         }
         // Eight in flight, and one for all others.
-        assert_eq!(scripts, if is_own { 9 } else { CROWD as u64 });
+        assert_eq!(scripts, if in_own_format { 9 } else { CROWD as u64 });
     }
 }
 
