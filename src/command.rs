@@ -48,9 +48,9 @@ impl Meter {
             ..Counting::default()
         };
         let of = CompiledLimit {
-            counting: counting.of(Some(&limit)),
+            counting: counting.for_limit(Some(&limit)),
             limit: LimitSource::Code(limit),
-            ..CompiledLimit::of("replay", false, false)
+            ..CompiledLimit::with_defaults("replay", false, false)
         };
         let (name, of) = (Name::exact("replay")?, of.into());
         Ok(Self(Charge::new(Limiter { name, of }, 1)))

@@ -267,7 +267,7 @@ mod tests {
     /// Returns the answers to callers that wait in line, each by what it asks.
     fn ask(limiter: &mut Limiter, permits: &[u32], now: i64) -> List<Answer> {
         let charge = |permits: &u32| Charge::plain(LimitSource::Store, *permits, ID);
-        let caller = |permits| Demand::of([charge(permits)], true);
+        let caller = |permits| Demand::caller([charge(permits)], true);
         let callers: Vec<_> = permits.iter().map(caller).collect();
         let limiters = std::iter::once(limiter as &mut LimiterState);
         acquire(limiters, &callers, Now::millis(now)).unwrap()

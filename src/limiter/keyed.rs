@@ -95,7 +95,7 @@ impl RateLimiterBuilder {
             observers: about.observers.clone(),
             observed: ObservedRule::new(Some(self.limit), None).into(),
             ban: self.ban,
-            ..CompiledLimit::of(&self.name, true, false)
+            ..CompiledLimit::with_defaults(&self.name, true, false)
         };
         about.check(&self.name, &of)?;
         let holder = Holder::default();
@@ -153,7 +153,7 @@ impl RateLimiterBuilder {
             prefers_redisson,
             ..Counting::default()
         };
-        Ok(counting.of(Some(&self.limit)))
+        Ok(counting.for_limit(Some(&self.limit)))
     }
 }
 

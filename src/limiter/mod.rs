@@ -77,7 +77,7 @@ impl RateLimiter {
         let (store, name) = (store.handle().0, Name::exact(name)?);
         let of = CompiledLimit {
             observers: store.about().observers.clone(),
-            ..CompiledLimit::of(name.as_str(), false, false)
+            ..CompiledLimit::with_defaults(name.as_str(), false, false)
         };
         let limiter = Limiter {
             name,

@@ -169,7 +169,7 @@ mod tests {
         let naming = Naming::derived("shop", &name).unwrap();
         let of = CompiledLimit {
             ban,
-            ..CompiledLimit::of(&name, true, false)
+            ..CompiledLimit::with_defaults(&name, true, false)
         };
         names.claim(&of, &naming, None, holder).is_ok()
     }

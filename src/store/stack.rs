@@ -73,7 +73,7 @@ impl Outermost {
 
     /// Adds the store's address to an error.
     fn named(&self, error: Error) -> Error {
-        error.of(self.about.address.as_ref())
+        error.with_address(self.about.address.as_ref())
     }
 
     /// Reports to the observers how many limiters or refusals there are, if that has changed.

@@ -86,17 +86,17 @@ pub(crate) enum Warning {
 impl CompiledLimit {
     /// Returns that of a rule, whose limit is the stored one.
     pub(crate) fn new(name: &str, hidden: bool) -> Arc<Self> {
-        Arc::new(Self::of(name, true, hidden))
+        Arc::new(Self::with_defaults(name, true, hidden))
     }
 
     /// Returns that of a limiter without a rule, whose limit is the stored one.
     #[cfg(test)]
     pub(crate) fn unnamed(name: &str) -> Arc<Self> {
-        Arc::new(Self::of(name, false, false))
+        Arc::new(Self::with_defaults(name, false, false))
     }
 
     /// Returns one that no observer sees, and whose limit is the stored one.
-    pub(crate) fn of(name: &str, is_rule: bool, hidden: bool) -> Self {
+    pub(crate) fn with_defaults(name: &str, is_rule: bool, hidden: bool) -> Self {
         Self {
             name: name.into(),
             is_rule,
@@ -133,7 +133,7 @@ impl CompiledLimit {
     /// Returns the same with this limit, counted as that limit wants it.
     pub(crate) fn by(&self, limit: LimitSource) -> Arc<Self> {
         Arc::new(Self {
-            counting: self.counting.of(limit.given()),
+            counting: self.counting.for_limit(limit.given()),
             limit,
             ..self.clone()
         })
@@ -265,7 +265,7 @@ mod tests {
     #[test]
     fn a_limit_that_the_algorithm_cannot_count_by_is_an_error() {
         let limit = Limit::new(3001, Duration::from_millis(3));
-        let mut compiled = CompiledLimit::of("orders", true, false);
+        let mut compiled = CompiledLimit::with_defaults("orders", true, false);
         assert!(compiled.check(&limit).is_ok());
         compiled.counting.algorithm = Algorithm::Gcra;
         assert!(compiled.check(&limit).is_err());

@@ -60,7 +60,7 @@ impl MaxWait {
         }
     }
 
-    pub(crate) const fn of(longest: Duration) -> Self {
+    pub(crate) const fn at_most(longest: Duration) -> Self {
         Self {
             longest: Some(longest),
             ..Self::ENDLESS
@@ -138,7 +138,7 @@ impl Demand {
 #[cfg(test)]
 impl Demand {
     /// Returns one caller of a call, which waits in a queue or not.
-    pub(crate) fn of(charges: impl IntoIterator<Item = Charge>, waits: bool) -> Self {
+    pub(crate) fn caller(charges: impl IntoIterator<Item = Charge>, waits: bool) -> Self {
         Self {
             charges: charges.into_iter().collect(),
             on_failure: None,

@@ -128,7 +128,7 @@ impl Error {
     }
 
     /// Adds the server's address, if the error is about the server and not about the call.
-    pub(crate) fn of(mut self, address: Option<&Arc<str>>) -> Self {
+    pub(crate) fn with_address(mut self, address: Option<&Arc<str>>) -> Self {
         use ErrorKind::{Rejected, Timeout, Tls, Unavailable};
         let known = self.about.as_ref().and_then(|it| it.address.as_ref());
         // An error that is shared is not copied for an address that it has.

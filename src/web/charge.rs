@@ -98,7 +98,7 @@ pub(crate) enum PassedBy {
 }
 
 impl<'a> Earlier<'a> {
-    pub(crate) fn of(
+    pub(crate) fn find(
         extensions: &'a Extensions,
         layer: LayerId,
         store: &Arc<dyn AnyStore>,

@@ -95,7 +95,7 @@ where
             let earlier = if self.shared.settings.always {
                 None
             } else {
-                Earlier::of(&parts.extensions, *id, store)
+                Earlier::find(&parts.extensions, *id, store)
             };
             rules.plan(&parts, earlier)
         };

@@ -105,7 +105,7 @@ fn acquire(algorithm: Algorithm, slots: Option<Slots>, limiters: usize) -> Deman
     };
     Demand {
         wants_remaining: true,
-        ..Demand::of((0..limiters).map(charge), false)
+        ..Demand::caller((0..limiters).map(charge), false)
     }
 }
 
@@ -260,7 +260,7 @@ proptest! {
         let of = |charge: Charge| charge.by(limit).counted(|of| of.ban = ban);
         let demand = acquire(Algorithm::Gcra, None, 1);
         let charge = of(demand.first().clone());
-        let run = vec![Demand::of([charge], false); callers];
+        let run = vec![Demand::caller([charge], false); callers];
         let reply = numbers.map_or(reply, |numbers| {
             Value::Array(numbers.into_iter().map(Value::Int).collect())
         });
@@ -318,7 +318,7 @@ proptest! {
         let asked = Asked { stamp, rows: &[row], carried: &[], again: false };
         let mut joined = Joined::default();
         for callers in &callers {
-            let run = vec![Demand::of([demand.first().clone().by(limit)], false); *callers];
+            let run = vec![Demand::caller([demand.first().clone().by(limit)], false); *callers];
             joined.add(asked.call(&run));
         }
         let replies = joined.replies(reply.clone());

@@ -125,7 +125,7 @@ fn compiled(scenario: &Scenario) -> Arc<CompiledLimit> {
             ..Counting::default()
         },
         lease: scenario.lease,
-        ..CompiledLimit::of("fleet", true, false)
+        ..CompiledLimit::with_defaults("fleet", true, false)
     })
 }
 

@@ -23,7 +23,9 @@ fn limit(text: &str) -> Limit {
 
 fn take(limiter: &mut Limiter, limit: Limit, permits: u32, millis: i64) -> Answer {
     let charge = Charge::plain(LimitSource::Code(limit), permits, PermitId::NONE);
-    limiter.state.count_by(Counting::default().of(Some(&limit)));
+    limiter
+        .state
+        .count_by(Counting::default().for_limit(Some(&limit)));
     let now = Now::at(0).ticks(millis);
     limiter.acquire_one(&charge, true, Now::at(now)).unwrap()
 }

@@ -45,7 +45,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
             Step {
                 demand: Demand {
                     wants_remaining: remaining,
-                    ..Demand::of([charge], waits)
+                    ..Demand::caller([charge], waits)
                 },
                 pause,
             }
@@ -151,7 +151,7 @@ fn what_is_made_is_reported() {
         let mut first = LimiterState { limit: None, state };
         let mut spent = LimiterState::<SlidingLog>::default();
         spent.acquire_one(&take(1, 1), false, NOW).unwrap();
-        let caller = Demand::of([take(2, 2), take(1, 3)], false);
+        let caller = Demand::caller([take(2, 2), take(1, 3)], false);
         let limiters: [&mut LimiterState; 2] = [&mut first, &mut spent];
         let answers = acquire(limiters.into_iter(), &[caller], NOW).unwrap();
         assert_eq!(answers[1].verdict, Verdict::Refused);

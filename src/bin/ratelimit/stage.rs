@@ -151,11 +151,11 @@ impl Stage {
     /// Makes the layer. The store that the rules are for is not known: it has its own format, or
     /// else Redisson's, which has slots.
     pub(crate) fn new(rules: Rules) -> Result<Self, ConfigError> {
-        let in_own = Self::of(rules.clone(), MemoryStore::builder());
-        in_own.or_else(|_| Self::of(rules, MemoryStore::builder().redisson()))
+        let in_own = Self::on(rules.clone(), MemoryStore::builder());
+        in_own.or_else(|_| Self::on(rules, MemoryStore::builder().redisson()))
     }
 
-    fn of(rules: Rules, store: MemoryStoreBuilder) -> Result<Self, ConfigError> {
+    fn on(rules: Rules, store: MemoryStoreBuilder) -> Result<Self, ConfigError> {
         let clock = ManualClock::new();
         clock.set(Duration::ZERO);
         // No bound, and so no estimates: each caller is counted exactly.

@@ -186,7 +186,7 @@ impl Look<'_> {
             let mut get = redis::cmd("GET");
             get.arg(keys::ban(name, in_own_format));
             let ban: Option<Vec<u8>> = self.reply(&get).await?;
-            if let Some(ban) = ban.as_deref().and_then(packed::ban::State::of) {
+            if let Some(ban) = ban.as_deref().and_then(packed::ban::State::read) {
                 report.in_own_format |= in_own_format;
                 until = ban.until.max(until);
                 report.strikes = ban.strikes.max(report.strikes);
@@ -205,13 +205,13 @@ impl Look<'_> {
         report.in_own_format = true;
         report.time_to_live[1] = self.time_to_live(&key).await?;
         report.keys.0[1] = key;
-        if let Some(state) = packed::log::State::of(&bytes) {
+        if let Some(state) = packed::log::State::read(&bytes) {
             report.read_log(&state, now);
-        } else if let Some(state) = packed::gcra::state(&bytes) {
+        } else if let Some(state) = packed::gcra::read(&bytes) {
             report.read_gcra(&state, now);
-        } else if let Some(state) = packed::window::State::of(&bytes) {
+        } else if let Some(state) = packed::window::State::read(&bytes) {
             report.read_window(&state, now);
-        } else if let Some(state) = packed::calendar::State::of(&bytes) {
+        } else if let Some(state) = packed::calendar::State::read(&bytes) {
             report.algorithm = Algorithm::Calendar;
             report.value = Some(format!("{} {}", state.label, state.used));
             if let TimeToLive::Left(left) = report.time_to_live[1] {

@@ -190,7 +190,7 @@ pub(crate) fn sent(demand: &Demand) -> Demand {
 
 /// Returns a charge of this many permits of a limiter whose rule has its name.
 pub(crate) fn charge(name: &str, permits: u32, limit: LimitSource) -> Charge {
-    let of = CompiledLimit::of(name, true, false);
+    let of = CompiledLimit::with_defaults(name, true, false);
     Charge::named(Name::exact(name).unwrap(), limit, &of, permits)
 }
 
@@ -205,7 +205,7 @@ pub(crate) fn shadow(charge: Charge) -> Charge {
 pub(crate) fn asks(charges: impl IntoIterator<Item = Charge>) -> Demand {
     Demand {
         wants_remaining: true,
-        ..Demand::of(charges, false)
+        ..Demand::caller(charges, false)
     }
 }
 

@@ -288,7 +288,7 @@ mod tests {
         });
         Demand {
             wants_remaining: true,
-            ..Demand::of(charges, false)
+            ..Demand::caller(charges, false)
         }
     }
 

@@ -142,7 +142,7 @@ impl Locked<'_> {
         let Estimate { hash, taken, .. } = estimate.state;
         if taken > 0
             && let Some(limit) = &estimate.limit
-            && let Some(sketch) = self.known.of(kind(limit))
+            && let Some(sketch) = self.known.find(kind(limit))
         {
             sketch.add(hash, taken, self.now.tick);
         }
@@ -196,7 +196,7 @@ impl Locked<'_> {
 
     fn sketch(&mut self, limit: &Limit, names: usize) -> Option<&mut Sketch> {
         let kind = kind(&limit.stored());
-        if self.known.of(kind).is_none() {
+        if self.known.find(kind).is_none() {
             let sketches = self.known.sketches.iter();
             let mut intervals: Vec<_> = sketches.map(Sketch::interval).collect();
             intervals.push(kind.0);
@@ -209,7 +209,7 @@ impl Locked<'_> {
             self.known.sketches.push(sketch);
             self.untracked.any.store(true, Ordering::Relaxed);
         }
-        self.known.of(kind)
+        self.known.find(kind)
     }
 
     fn record_kind(&mut self, name: &Name, limit: &Limit) {
@@ -225,7 +225,7 @@ impl Locked<'_> {
 }
 
 impl Sketches {
-    fn of(&mut self, kind: (i64, Width)) -> Option<&mut Sketch> {
+    fn find(&mut self, kind: (i64, Width)) -> Option<&mut Sketch> {
         let mut sketches = self.sketches.iter_mut();
         sketches.find(|sketch| (sketch.interval(), sketch.width()) == kind)
     }

@@ -223,7 +223,7 @@ impl RedisStore {
 
     /// Names the server that an error is about.
     fn named(&self, error: Error) -> Error {
-        error.of(self.shared.about().address.as_ref())
+        error.with_address(self.shared.about().address.as_ref())
     }
 }
 

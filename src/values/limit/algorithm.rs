@@ -223,7 +223,7 @@ pub(crate) struct Counting {
 
 impl Counting {
     /// Returns how a limit is counted: by its calendar, if it has one, else like this.
-    pub(crate) fn of(self, limit: Option<&Limit>) -> Self {
+    pub(crate) fn for_limit(self, limit: Option<&Limit>) -> Self {
         match limit.and_then(Limit::calendar) {
             None => Self {
                 shorter: limit.map(Limit::shorter).unwrap_or_default(),

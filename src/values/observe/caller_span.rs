@@ -24,11 +24,11 @@ impl CallerSpan {
         if LevelFilter::current() == LevelFilter::OFF {
             return None;
         }
-        Self::of(Span::current())
+        Self::if_declared(Span::current())
     }
 
     #[inline(never)]
-    fn of(span: Span) -> Option<Self> {
+    fn if_declared(span: Span) -> Option<Self> {
         let has_field = |field: &&str| span.has_field(*field);
         let is_declared = [RESULT, RULE, SOURCE, REMAINING].iter().any(has_field);
         is_declared.then(|| Self(Box::new(span)))

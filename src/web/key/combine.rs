@@ -174,7 +174,7 @@ mod tests {
     fn a_repeated_header_is_not_excused() {
         let twice = [("a", "x"), ("a", "y"), ("b", "z")];
         let (a, b) = (|| FromHeader::new("a"), || FromHeader::new("b"));
-        let refused = Err(NoKey::of("a", Fault::Ambiguous));
+        let refused = Err(NoKey::with_fault("a", Fault::Ambiguous));
         assert_eq!(name(&a(), &twice), refused);
         assert_eq!(name(&a().or(b()), &twice), refused);
         assert_eq!(name(&FromHeader::new("c").or(a()).or(b()), &twice), refused);
@@ -191,7 +191,7 @@ mod tests {
     fn the_servers_fault_goes_before_the_callers() {
         let (a, server) = (
             || FromHeader::new("a"),
-            Err(NoKey::of("peer address", Fault::Server)),
+            Err(NoKey::with_fault("peer address", Fault::Server)),
         );
         assert_eq!(name(&a().or(PeerIp), &[]), server);
         assert_eq!(name(&PeerIp.or(a()), &[]), server);

@@ -128,7 +128,7 @@ impl FromHeader {
     fn fit(&self, len: usize) -> Result<(), NoKey> {
         let most = self.longest;
         if len > most {
-            return Err(NoKey::of(self.name, Fault::TooLong { most }));
+            return Err(NoKey::with_fault(self.name, Fault::TooLong { most }));
         }
         Ok(())
     }
@@ -149,7 +149,7 @@ impl KeyExtractor for FromHeader {
                 self.fit(lines.iter().map(|line| line.len()).sum::<usize>() + separators)?;
                 push_non_empty(key, Some(lines.join(&b"; "[..])), name)
             }
-            (Some(_), Some(_)) => Err(NoKey::of(name, Fault::Ambiguous)),
+            (Some(_), Some(_)) => Err(NoKey::with_fault(name, Fault::Ambiguous)),
             (value, _) => {
                 self.fit(value.map_or(0, HeaderValue::len))?;
                 push_non_empty(key, value.map(HeaderValue::as_bytes), name)
@@ -201,7 +201,7 @@ mod tests {
         let key = |lines: &[&[u8]]| key("X-Api-Key", lines);
         let (missing, twice) = (
             NoKey::missing("X-Api-Key"),
-            NoKey::of("X-Api-Key", Fault::Ambiguous),
+            NoKey::with_fault("X-Api-Key", Fault::Ambiguous),
         );
         assert_eq!(key(&[]), Err(missing));
         assert!(key(&[b""]).is_err());

@@ -297,7 +297,7 @@ impl Key {
     /// the request.
     fn lacks_peer(&mut self) -> NoKey {
         self.mistakes |= mistakes::NO_PEER;
-        NoKey::of("peer address", Fault::Server)
+        NoKey::with_fault("peer address", Fault::Server)
     }
 }
 
@@ -319,10 +319,10 @@ impl NoKey {
     /// Reports something that the caller should have sent. Its name is shown to the caller.
     #[must_use]
     pub const fn missing(what: &'static str) -> Self {
-        Self::of(what, Fault::Caller)
+        Self::with_fault(what, Fault::Caller)
     }
 
-    const fn of(what: &'static str, fault: Fault) -> Self {
+    const fn with_fault(what: &'static str, fault: Fault) -> Self {
         Self::Missing(Missing { what, fault })
     }
 

@@ -87,7 +87,7 @@ pub(super) struct FoundKey {
 impl FoundKey {
     /// Finds the key of a rule, unless the rule before it has the same.
     #[inline]
-    fn of(&mut self, rule: &CompiledRule, parts: &Parts) -> Result<(), NoKey> {
+    fn find(&mut self, rule: &CompiledRule, parts: &Parts) -> Result<(), NoKey> {
         match self.found {
             Some((of, found)) if of == rule.key_of => found,
             _ => {
@@ -186,7 +186,7 @@ impl CompiledRule {
             of,
             max_wait: wait.map(|wait| MaxWait {
                 queue: Some(queue),
-                ..MaxWait::of(wait)
+                ..MaxWait::at_most(wait)
             }),
             key_of: 0,
             warned: Once::default(),
@@ -219,7 +219,7 @@ impl CompiledRule {
         if permits == 0 {
             return Ok(());
         }
-        let found = by.of(self, parts);
+        let found = by.find(self, parts);
         let key = &mut by.key;
         if found.is_err_and(|none| none.fault() == Some(Fault::Server)) {
             // Recorded already, unless an extractor of the user's wraps `PeerIp`.
@@ -385,7 +385,7 @@ impl Rule {
             ban: self.ban,
             charge_if: self.charge_if.clone(),
             unit: unit.map(Into::into),
-            ..CompiledLimit::of(self.label(), true, self.hide_headers)
+            ..CompiledLimit::with_defaults(self.label(), true, self.hide_headers)
         })
     }
 

@@ -92,7 +92,7 @@ pub(crate) enum Plan {
 impl Limit {
     /// Creates a rule that counts requests by `key` against this limit.
     pub fn by(self, key: impl KeyExtractor) -> Rule {
-        Rule::of(None, LimitOf::Fixed(self), Some(AnyKey::new(key)))
+        Rule::with_defaults(None, LimitOf::Fixed(self), Some(AnyKey::new(key)))
     }
 }
 
@@ -100,7 +100,7 @@ impl Rule {
     /// Creates a rule with a name. The limit is fixed, one of several [`Tiers`], or found by
     /// [`limit_by`].
     pub fn new(name: &str, limit: impl Into<RuleLimit>, key: impl KeyExtractor) -> Self {
-        Self::of(
+        Self::with_defaults(
             Some(name.to_owned()),
             limit.into().0,
             Some(AnyKey::new(key)),
@@ -123,7 +123,7 @@ impl Rule {
     /// let each = each.or_init(Limit::per_second(10));
     /// ```
     pub fn shared(name: &str) -> Self {
-        Self::of(None, LimitOf::Shared(name.to_owned()), None)
+        Self::with_defaults(None, LimitOf::Shared(name.to_owned()), None)
     }
 
     /// Sets this limit if none is stored, in the same call. Only for [`shared`](Self::shared)
@@ -441,7 +441,7 @@ impl Rule {
         self
     }
 
-    pub(crate) fn of(name: Option<String>, limit: LimitOf, key: Option<AnyKey>) -> Self {
+    pub(crate) fn with_defaults(name: Option<String>, limit: LimitOf, key: Option<AnyKey>) -> Self {
         Self {
             name,
             limit,

@@ -172,7 +172,7 @@ fn rule(
              together are `by = \"constant:all\"`",
         ));
     }
-    let mut rule = Rule::of(Some(name.to_owned()), limit, key);
+    let mut rule = Rule::with_defaults(Some(name.to_owned()), limit, key);
     let init = fields.init.as_ref();
     rule.init = init.map(|init| limit_of_rate(fields, init)).transpose()?;
     if let Some(cost) = &fields.cost {

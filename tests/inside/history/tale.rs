@@ -76,7 +76,7 @@ impl Tale {
         };
         let demand = Demand {
             wants_remaining: true,
-            ..Demand::of([charge], false)
+            ..Demand::caller([charge], false)
         };
         let event = self.add(handle, at, What::Demand(demand, Outcome::Nothing));
         Asked { tale: self, event }
@@ -234,7 +234,7 @@ impl Asked<'_> {
 
     pub(super) fn waits_for(self, longest: Duration) -> Self {
         if let What::Demand(demand, _) = &mut self.tale.events[self.event].what {
-            demand.max_wait = Some(MaxWait::of(longest));
+            demand.max_wait = Some(MaxWait::at_most(longest));
         }
         self
     }

@@ -201,7 +201,8 @@ impl Stage {
             .map(|(charge, how)| (charge, how.rewrite))
             .collect();
         let callers = charges.iter().zip(&list.callers);
-        let run = callers.map(|(charges, (waits, _))| Demand::of(charges.iter().cloned(), *waits));
+        let run =
+            callers.map(|(charges, (waits, _))| Demand::caller(charges.iter().cloned(), *waits));
         let run: Vec<_> = run.collect();
         let in_slots = self.slots_of(&list.which);
         let asks = self.pairs[0].asks(list.exact);
@@ -210,7 +211,7 @@ impl Stage {
         // The cheaper script, where it serves.
         let cheaper = match &list.callers[..] {
             [_] if charges[0].len() > 1 && in_slots.is_none() => {
-                let caller = Demand::of(charges[0].clone(), false);
+                let caller = Demand::caller(charges[0].clone(), false);
                 let cheaper = (SCRIPTS.brief)(std::slice::from_ref(&caller), &limiters, asks);
                 cheaper.map(|(call, read)| (call, read, caller))
             }
@@ -248,7 +249,7 @@ impl Stage {
             });
             Demand {
                 wants_remaining: list.exact,
-                ..Demand::of(by, waits)
+                ..Demand::caller(by, waits)
             }
         });
         let run: Vec<_> = run.collect();
@@ -284,7 +285,7 @@ fn a_key_that_is_no_log_changes_nothing() {
     let sent = first.unsent(1);
     let charges = [&*first, &*second].map(|pair| pair.charge(sent, lower));
     let limiters = charges.each_ref().map(|charge| (charge, true));
-    let run = [Demand::of(charges.iter().cloned(), false)];
+    let run = [Demand::caller(charges.iter().cloned(), false)];
     let command = redisson::acquire_command(&ACQUIRE_LIST, &limiters, &run, first.asks(true));
     let before = first.raw();
     first.call(&ACQUIRE_LIST, &command).unwrap_err();

@@ -259,7 +259,7 @@ impl<K: Kind> Pair<K> {
     pub(crate) fn acquires(&self, run: &[(Sent, bool)], how: How) -> Vec<Demand> {
         let demands = run.iter().map(|(sent, waits)| Demand {
             wants_remaining: how.exact,
-            ..Demand::of([self.charge(*sent, how.limit)], *waits)
+            ..Demand::caller([self.charge(*sent, how.limit)], *waits)
         });
         demands.collect()
     }
@@ -321,7 +321,7 @@ impl<K: Kind> Pair<K> {
     pub(crate) fn run_command(&self, run: &[(Sent, bool)], how: How) -> Cmd {
         let callers = run.iter();
         let run: Vec<_> = callers
-            .map(|(sent, waits)| Demand::of([self.charge(*sent, how.limit)], *waits))
+            .map(|(sent, waits)| Demand::caller([self.charge(*sent, how.limit)], *waits))
             .collect();
         let limiters = [(run[0].first(), how.rewrite)];
         let script = self.scripts().acquire;
@@ -342,7 +342,7 @@ impl<K: Kind> Pair<K> {
         let of = CompiledLimit {
             limit,
             counting: self.counting,
-            ..CompiledLimit::of("model", true, false)
+            ..CompiledLimit::with_defaults("model", true, false)
         };
         let (name, of) = (self.name.clone(), of.into());
         Limiter { name, of }

@@ -148,7 +148,7 @@ impl<T> Reading<'_, T> {
             if !is_whole(text) || !is_content(line) {
                 continue;
             }
-            match LogFormat::of(line, self.rows) {
+            match LogFormat::find(line, self.rows) {
                 Ok(format) => {
                     let missing = format.missing();
                     let before = self.format.as_ref().map_or(usize::MAX, LogFormat::missing);
@@ -198,7 +198,7 @@ impl<T> Reading<'_, T> {
     fn is_header(&mut self, line: &str, number: u64) -> bool {
         let has_header = self.format.as_ref().is_some_and(LogFormat::has_header);
         if has_header && line.starts_with(FIELDS) && number > self.header {
-            self.format = LogFormat::of(line, self.rows).ok().or(self.format.take());
+            self.format = LogFormat::find(line, self.rows).ok().or(self.format.take());
         }
         number == self.header || (has_header && line.starts_with('#'))
     }

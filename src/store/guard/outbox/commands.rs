@@ -36,7 +36,7 @@ pub(super) struct Bounds {
 }
 
 impl Bounds {
-    pub(super) const fn of(deadline: Duration) -> Self {
+    pub(super) const fn for_deadline(deadline: Duration) -> Self {
         Self {
             deadline,
             most: MOST,
@@ -100,11 +100,11 @@ impl Commands {
     /// Returns whether a runtime may send one more that is shared. More of them would be smaller,
     /// and cost more.
     pub(super) fn has_room_of(&self, runtime: Id) -> bool {
-        self.of(runtime) < self.bound.div_ceil(self.bounds.together)
+        self.in_flight_of(runtime) < self.bound.div_ceil(self.bounds.together)
     }
 
     /// Returns how many a runtime has in flight that could be shared.
-    pub(super) fn of(&self, runtime: Id) -> usize {
+    pub(super) fn in_flight_of(&self, runtime: Id) -> usize {
         let its = self.sent.iter().filter(|it| it.joint == Some(runtime));
         its.count()
     }

@@ -463,9 +463,9 @@ impl Flights {
         self.commands.has_room()
             && match joint {
                 Some(runtime) => {
-                    let lane = self.lanes.of(runtime);
+                    let lane = self.lanes.lane(runtime);
                     lane.is_none_or(|lane| lane.waiting.is_empty())
-                        && self.commands.of(runtime) == 0
+                        && self.commands.in_flight_of(runtime) == 0
                 }
                 None => self.alone.is_empty(),
             }
@@ -478,7 +478,7 @@ impl Flights {
             let first = self.alone.front().map(|(since, _)| *since);
             return self.alone.len() >= most || is_late(first);
         };
-        self.lanes.of(runtime).is_some_and(|lane| {
+        self.lanes.lane(runtime).is_some_and(|lane| {
             let first = lane.waiting.front().map(|(since, _)| *since);
             // One that is about to take them waits for a connection.
             let is_held_up = lane.gathers.is_none() && is_late(first);

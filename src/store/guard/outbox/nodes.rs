@@ -48,7 +48,7 @@ impl Nodes {
         deadline: Duration,
         clock: Arc<dyn Clock>,
     ) -> Self {
-        Self::with_bounds(count, place, Bounds::of(deadline), clock)
+        Self::with_bounds(count, place, Bounds::for_deadline(deadline), clock)
     }
 
     pub(super) fn with_bounds(

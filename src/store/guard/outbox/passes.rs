@@ -46,7 +46,7 @@ impl Nodes {
     ) -> Self {
         let breakers = &mut self.breakers;
         breakers.failures = failures.min(MOST_FAILURES);
-        breakers.open = breakers.open.clone().of(address);
+        breakers.open = breakers.open.clone().with_address(address);
         breakers.turned = Box::new(turned);
         self
     }

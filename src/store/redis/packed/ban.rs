@@ -34,7 +34,7 @@ pub(crate) struct State {
 
 impl State {
     /// Reads a state; `None` if it is another one.
-    pub(crate) fn of(bytes: &[u8]) -> Option<Self> {
+    pub(crate) fn read(bytes: &[u8]) -> Option<Self> {
         let strikes = bytes.len().checked_sub(47)?;
         let is_ours = strikes % 20 == 0 && bytes.ends_with(&[16 + KIND, 183]);
         is_ours.then(|| Self {

@@ -177,7 +177,7 @@ pub(crate) struct State {
 
 impl State {
     /// Reads a state; `None` if it is another one.
-    pub(crate) fn of(bytes: &[u8]) -> Option<Self> {
+    pub(crate) fn read(bytes: &[u8]) -> Option<Self> {
         let is_ours = bytes.len() == 74 && bytes.ends_with(&[16 + KIND, 183]);
         is_ours.then(|| Self {
             label: number_at(bytes, 0, 6),

@@ -153,7 +153,7 @@ pub(super) fn settled(receipt: &Charge) -> Option<(GcraRow, [i64; 2])> {
 }
 
 /// Reads a state; `None` if it is another one.
-pub(crate) fn state(bytes: &[u8]) -> Option<State> {
+pub(crate) fn read(bytes: &[u8]) -> Option<State> {
     let is_ours = bytes.len() == 76 && bytes.ends_with(&[16 + KIND, 183]);
     let state = is_ours.then(|| State {
         interval: number_at(bytes, 0, 6),

@@ -169,7 +169,7 @@ pub(crate) struct State {
 
 impl State {
     /// Reads a state; `None` if it is another one.
-    pub(crate) fn of(bytes: &[u8]) -> Option<Self> {
+    pub(crate) fn read(bytes: &[u8]) -> Option<Self> {
         let (front, &[ahead, windows, form, magic]) = bytes.split_last_chunk()?;
         let (ahead, windows) = (usize::from(ahead), usize::from(windows));
         let stop = front.len().checked_sub(30 * windows + 6)?;

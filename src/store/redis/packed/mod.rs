@@ -154,7 +154,7 @@ struct Numbers<'r>(slice::Iter<'r, Value>);
 
 impl<'r> Numbers<'r> {
     /// Returns those of a reply, and the time by which it counted in us.
-    fn of(reply: &'r Value) -> Result<(Self, i64), Error> {
+    fn with_time(reply: &'r Value) -> Result<(Self, i64), Error> {
         let Value::Array(numbers) = reply else {
             return Err(unreadable());
         };

@@ -252,7 +252,7 @@ impl Asked<'_> {
     /// Reads the reply to [`call`](Self::call). Where one that waits is refused, so are those
     /// behind it that wait.
     pub(crate) fn read(&self, reply: &Value, run: &[Demand]) -> Result<RunReply, Error> {
-        let (mut numbers, now) = Numbers::of(reply)?;
+        let (mut numbers, now) = Numbers::with_time(reply)?;
         let mut counted = Said::new(self.rows);
         let (callers, ahead) = with_ahead(together(run));
         for group in groups(callers) {
@@ -406,7 +406,7 @@ mod tests {
             let limit = LimitSource::Code(Limit::per_hour(100));
             let name = Name::exact("quota").unwrap();
             let of = CompiledLimit::unnamed("rule");
-            Demand::of([Charge::named(name, limit, &of, permits)], false)
+            Demand::caller([Charge::named(name, limit, &of, permits)], false)
         })
     }
 

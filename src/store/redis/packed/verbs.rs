@@ -73,7 +73,7 @@ pub(crate) fn ask_left(row: &Row, name: &Name, Stamp { now, .. }: Stamp) -> Scri
 /// Reads the reply to it: the time by which it counted, in us, and what is left; `None` if no
 /// window holds that time.
 pub(crate) fn read_left(row: &Row, reply: &Value) -> Result<(i64, Option<i64>), Error> {
-    let (mut numbers, now) = Numbers::of(reply)?;
+    let (mut numbers, now) = Numbers::with_time(reply)?;
     let group = row.group(&mut numbers, 1, None)?;
     let standing = group.and_then(|group| group.standing);
     let left = standing.map(|standing| row.answer(now, standing).remaining);
@@ -92,7 +92,7 @@ pub(crate) fn ask_ban(limiter: &Limiter, stamp: Stamp) -> ScriptCall {
 
 /// Reads the reply to both: the time by which it counted and that at which the ban ends, in ms.
 pub(crate) fn read_ban(reply: &Value) -> Result<[i64; 2], Error> {
-    let (mut numbers, now) = Numbers::of(reply)?;
+    let (mut numbers, now) = Numbers::with_time(reply)?;
     Row::any(Algorithm::Gcra).group(&mut numbers, 1, None)?;
     let found = ban::read(&mut numbers)?;
     numbers.end()?;
@@ -127,7 +127,7 @@ pub(crate) fn report(caller: &Demand, strikes: &[(Carried, i64)], stamp: Stamp) 
 
 /// Reads the reply to it: how the ban of each limiter stands.
 pub(crate) fn read_report(reply: &Value, caller: &Demand) -> Result<List<BanState>, Error> {
-    let (mut numbers, _) = Numbers::of(reply)?;
+    let (mut numbers, _) = Numbers::with_time(reply)?;
     let each = caller.charges().map(|charge| match charge.of().ban {
         None => Ok(BanState::default()),
         Some(_) => {

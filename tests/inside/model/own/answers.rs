@@ -26,7 +26,7 @@ impl Side {
                 algorithm: self.kind,
                 ..Counting::default()
             },
-            ..CompiledLimit::of("model", true, false)
+            ..CompiledLimit::with_defaults("model", true, false)
         };
         let (name, of) = (self.name.clone(), of.into());
         Charge::new(Limiter { name, of }, permits)

@@ -53,7 +53,7 @@ fn asked(rows: &[Row]) -> Asked<'_> {
 fn answers(numbers: &[i64], callers: &[u32], waits: bool) -> Vec<Answer> {
     let callers = callers.iter();
     let run: Vec<_> = callers
-        .map(|permits| Demand::of([quota("quota", *permits)], waits))
+        .map(|permits| Demand::caller([quota("quota", *permits)], waits))
         .collect();
     let numbers = [NOW * 1000].into_iter().chain(numbers.iter().copied());
     let reply = Value::Array(numbers.map(Value::Int).collect());
@@ -92,8 +92,8 @@ fn a_line_waits_for_windows_that_are_not_begun() {
 /// One that waits must not pass another: those who do ask together for the same alone.
 #[test]
 fn those_who_wait_ask_in_calls_of_their_own() {
-    let at_once = |permits| Demand::of([quota("quota", permits)], false);
-    let waits = |permits| Demand::of([quota("quota", permits)], true);
+    let at_once = |permits| Demand::caller([quota("quota", permits)], false);
+    let waits = |permits| Demand::caller([quota("quota", permits)], true);
     for (run, first) in [
         (vec![at_once(3), at_once(1), waits(1), at_once(1)], 2),
         (vec![waits(3), waits(3), waits(1)], 2),
@@ -108,7 +108,7 @@ fn a_grant_of_a_window_that_is_over_is_settled_in_none() {
     let (mut connection, name) = (connect(), unique("quota"));
     let (seconds, _): (i64, i64) = ask(&mut connection, &["TIME"]);
     let now = 1000 * seconds;
-    let run = [Demand::of([quota(&name, 3)], false)];
+    let run = [Demand::caller([quota(&name, 3)], false)];
     // So long that a busy machine does not reach its end.
     let far = 3_600_000;
     let window = |label, start, end| Window { label, start, end };

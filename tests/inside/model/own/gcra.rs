@@ -20,7 +20,7 @@ fn by_gcra(clock: Option<i64>) -> Stage {
 /// The callers of a call, of so many permits each.
 fn run<const N: usize>(stage: &mut Stage, terms: Terms, permits: [u32; N]) -> [Demand; N] {
     permits.map(|permits| {
-        let mut demand = Demand::of([stage.sides[0].charge(terms, permits)], false);
+        let mut demand = Demand::caller([stage.sides[0].charge(terms, permits)], false);
         demand.identify(stage.id());
         demand
     })
@@ -28,7 +28,7 @@ fn run<const N: usize>(stage: &mut Stage, terms: Terms, permits: [u32; N]) -> [D
 
 fn state(stage: &mut Stage) -> Option<State> {
     let bytes = stage.state(0)?;
-    Some(gcra::state(&bytes).unwrap())
+    Some(gcra::read(&bytes).unwrap())
 }
 
 /// A grant says when it was, and a refusal by how much it came too early: both must lie between two

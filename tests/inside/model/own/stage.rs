@@ -203,7 +203,7 @@ impl Stage {
                 }
             };
             let charges: Vec<_> = question.which.iter().map(charge).collect();
-            let mut demand = Demand::of(charges, question.waits);
+            let mut demand = Demand::caller(charges, question.waits);
             demand.identify(self.id());
             run.push(demand);
         }
@@ -220,7 +220,7 @@ impl Stage {
                 lead: (terms.1.cast_signed() * part / 1000).max(1),
                 ..first.clone()
             };
-            run.push(Demand::of([ahead], false));
+            run.push(Demand::caller([ahead], false));
         }
         run
     }
@@ -325,7 +325,7 @@ impl Stage {
         };
         if said.is_vague
             && let Some(state) = self.state(question.which[0])
-            && let Some(log) = packed::log::State::of(&state)
+            && let Some(log) = packed::log::State::read(&state)
             && said.answers[0].verdict == Verdict::Granted
         {
             // What was fetched ahead lies behind it.

@@ -49,7 +49,7 @@ const LONGEST_LIST: usize = 300;
 impl LogFormat {
     /// Finds the format by a line, which may be a header: an error says what is missing, and of
     /// which kind it is.
-    pub(in super::super) fn of(line: &str, wanted: &Rows) -> Result<Self, Lack> {
+    pub(in super::super) fn find(line: &str, wanted: &Rows) -> Result<Self, Lack> {
         let text = skip(line, wanted.skip);
         let mut format = Self {
             shape: Shape::of(text),

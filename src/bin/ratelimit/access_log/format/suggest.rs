@@ -36,7 +36,7 @@ pub(in super::super) fn rival(sample: &[&str], wanted: &Rows) -> Option<String> 
     let columns = Columns::of_sample(sample, wanted);
     let format = sample
         .iter()
-        .find_map(|line| LogFormat::of(line, wanted).ok())?;
+        .find_map(|line| LogFormat::find(line, wanted).ok())?;
     let at = wanted.columns.iter().position(|(it, _)| it == "ip")?;
     let place = &format.columns.get(at)?.as_ref()?.place;
     let count = |name: &str| {
@@ -49,7 +49,7 @@ pub(in super::super) fn rival(sample: &[&str], wanted: &Rows) -> Option<String> 
     let few = count(place)?;
     let is_rival = |it: &&&str| **it != *place && !wanted.needs(it) && count(it) > Some(few * 5);
     let rival = columns
-        .of(Kind::Addresses)
+        .columns_of(Kind::Addresses)
         .iter()
         .find(is_rival)?
         .escape_debug()
@@ -130,7 +130,7 @@ impl Columns {
     }
 
     /// Returns the columns that nearly always hold this kind, the best one first.
-    fn of(&self, kind: Kind) -> Vec<&str> {
+    fn columns_of(&self, kind: Kind) -> Vec<&str> {
         let is_good = |found: &&FoundColumn| {
             let mut held = found.held.iter();
             // Proxies say nothing of clients that came by another way.
@@ -149,7 +149,7 @@ impl Columns {
 
     fn suggestion(&self, wanted: &Rows) -> String {
         let (mut columns, mut also, mut lacks) = (Vec::new(), String::new(), false);
-        let request = !self.of(Kind::Request).is_empty();
+        let request = !self.columns_of(Kind::Request).is_empty();
         for (kind, name, noun) in KINDS {
             let is_needed = match kind {
                 Kind::Address => wanted.needs(name),
@@ -160,7 +160,7 @@ impl Columns {
             if !is_needed {
                 continue;
             }
-            match &self.of(kind)[..] {
+            match &self.columns_of(kind)[..] {
                 // No option adds these.
                 [] if matches!(kind, Kind::Address | Kind::Time) => {
                     also += &format!("; no column holds {noun}");

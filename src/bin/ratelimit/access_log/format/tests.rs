@@ -14,7 +14,7 @@ fn columns(names: &[&str]) -> Rows {
 
 /// Reads the column of a line that shows its format.
 fn read(line: &str, by: &str) -> Option<String> {
-    let format = LogFormat::of(line, &columns(&["time", by])).unwrap();
+    let format = LogFormat::find(line, &columns(&["time", by])).unwrap();
     text(&format.read(line)?)
 }
 
@@ -38,14 +38,14 @@ fn every_column_of_a_combined_line_can_be_counted_by() {
     ] {
         assert_eq!(read(COMBINED, by).as_deref(), Some(caller), "{by}");
     }
-    let format = LogFormat::of(COMBINED, &columns(&["time", "10"])).unwrap();
+    let format = LogFormat::find(COMBINED, &columns(&["time", "10"])).unwrap();
     assert_eq!(
         format.read(&COMBINED[..60]),
         None,
         "its last column is cut off"
     );
     for missing in ["tenant", "11"] {
-        let error = LogFormat::of(COMBINED, &columns(&["time", missing]))
+        let error = LogFormat::find(COMBINED, &columns(&["time", missing]))
             .unwrap_err()
             .1;
         assert!(error.contains(&format!("{missing:?}")), "{error}");
@@ -73,16 +73,16 @@ fn json_has_names_also_inside_of_others() {
         (r#"{"ts":1771211336,"user.id":"x"}"#, "user.id", "x"),
     ] {
         assert_eq!(read(line, by).as_deref(), Some(caller), "{line}");
-        let format = LogFormat::of(line, &columns(&["time", by])).unwrap();
+        let format = LogFormat::find(line, &columns(&["time", by])).unwrap();
         let empty = format.read("{}").unwrap();
         assert!(empty.iter().all(Option::is_none), "{empty:?}");
         assert_eq!(format.read(r#"{"ts":"#), None);
     }
-    let error = LogFormat::of(r#"{"level":"info"}"#, &columns(&["ip"]))
+    let error = LogFormat::find(r#"{"level":"info"}"#, &columns(&["ip"]))
         .unwrap_err()
         .1;
     assert!(error.contains("\"ip\": it has level"), "{error}");
-    let error = LogFormat::of("{\"\\u001b[2J\":1}", &columns(&["ip"]))
+    let error = LogFormat::find("{\"\\u001b[2J\":1}", &columns(&["ip"]))
         .unwrap_err()
         .1;
     assert!(error.ends_with("it has \\u{1b}[2J"), "{error}");
@@ -104,18 +104,18 @@ fn a_request_line_has_a_method_and_a_path() {
         (caddy, [Some("GET"), Some("/"), Some("h"), None]),
         (absent, [Some("-"), None, None, Some("400")]),
     ] {
-        let fields = LogFormat::of(line, &columns).unwrap().read(line).unwrap();
+        let fields = LogFormat::find(line, &columns).unwrap().read(line).unwrap();
         let fields: Vec<_> = fields.iter().map(Option::as_deref).collect();
         assert_eq!(fields, expected, "{line}");
     }
-    let short = LogFormat::of("192.0.2.7 [1771211336.0] x", &columns).unwrap();
+    let short = LogFormat::find("192.0.2.7 [1771211336.0] x", &columns).unwrap();
     assert!(short.columns.iter().all(Option::is_none));
 }
 
 #[test]
 fn csv_has_named_columns() {
     let header = r#"status,time,"client_ip",path"#;
-    let format = LogFormat::of(header, &columns(&["time", "ip"])).unwrap();
+    let format = LogFormat::find(header, &columns(&["time", "ip"])).unwrap();
     assert!(format.has_header());
     for (line, caller) in [
         ("200,1771211336,a,/", Some("a")),
@@ -129,7 +129,7 @@ fn csv_has_named_columns() {
     }
     for header in ["time,path", "what is this", ""] {
         assert!(
-            LogFormat::of(header, &columns(&["time", "ip"])).is_err(),
+            LogFormat::find(header, &columns(&["time", "ip"])).is_err(),
             "{header}"
         );
     }

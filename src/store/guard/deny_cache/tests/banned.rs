@@ -19,7 +19,7 @@ fn asks_for(name: &str) -> Demand {
     let ban = Ban::after(3).within(WITHIN).lasting(WITHIN);
     ask.charges[0].limiter.of = Arc::new(CompiledLimit {
         ban: Some(ban),
-        ..CompiledLimit::of(name, true, false)
+        ..CompiledLimit::with_defaults(name, true, false)
     });
     ask
 }

@@ -16,7 +16,7 @@ fn one_that_gives_up_before_there_is_room_is_told_so() {
     let ask = one("a");
     let queue = |wait| MaxWait {
         queue: Some(1),
-        ..MaxWait::of(wait)
+        ..MaxWait::at_most(wait)
     };
     for (wait, elapsed, waits) in [
         (1000, 0, 999),
@@ -28,7 +28,7 @@ fn one_that_gives_up_before_there_is_room_is_told_so() {
         let world = World::new(CAP);
         world.refused(&ask, wait, || {});
         world.advance(elapsed);
-        for max_wait in [MaxWait::of, queue] {
+        for max_wait in [MaxWait::at_most, queue] {
             let waits = Duration::from_millis(waits);
             let hopeless = u128::from(wait - elapsed) > waits.as_millis();
             let refused_for = world.repeated(&waiting(&ask, max_wait(waits)));
@@ -56,7 +56,7 @@ fn one_that_waits_for_more_than_the_rate_asks() {
     let refusals = &world.cache.refusals;
     let (known, elapsed) = refusals.known(&ask).unwrap();
     assert_eq!(known.refusal(elapsed).kind, RefusalKind::AboveRate);
-    for max_wait in [MaxWait::of(CAP * 60), MaxWait::ENDLESS] {
+    for max_wait in [MaxWait::at_most(CAP * 60), MaxWait::ENDLESS] {
         assert!(refusals.known(&waiting(&ask, max_wait)).is_none());
     }
 }
@@ -66,7 +66,7 @@ fn one_that_waits_for_more_than_the_rate_asks() {
 fn waiters_show_what_holds_without_those_before_them() {
     let world = World::new(CAP);
     let ask = one("a");
-    let waits = waiting(&ask, MaxWait::of(Duration::from_millis(100)));
+    let waits = waiting(&ask, MaxWait::at_most(Duration::from_millis(100)));
     let refused = |wait, behind| {
         let refusal = for_ms(&waits, wait);
         let refusal = Decision::Deny(Refusal { behind, ..refusal });
@@ -86,7 +86,7 @@ fn waiters_show_what_holds_without_those_before_them() {
 fn one_that_has_waited_drops_nothing_that_is_known() {
     let world = World::new(CAP);
     let ask = one("a");
-    let waits = waiting(&ask, MaxWait::of(Duration::from_secs(3)));
+    let waits = waiting(&ask, MaxWait::at_most(Duration::from_secs(3)));
     world.refused(&waits, 1000, || {
         world.advance(3000);
         world.refused(&ask, 1000, || {});

@@ -115,7 +115,7 @@ impl World {
             name: Name::exact("hot").unwrap(),
             of: Arc::new(CompiledLimit {
                 lease: (!lease.is_zero()).then_some(lease),
-                ..CompiledLimit::of("hot", true, false)
+                ..CompiledLimit::with_defaults("hot", true, false)
             }),
             ids: Cell::new(0),
         }

@@ -107,7 +107,7 @@ impl Lanes {
     }
 
     /// Returns the lane of a runtime.
-    pub(super) fn of(&self, runtime: Id) -> Option<&Lane> {
+    pub(super) fn lane(&self, runtime: Id) -> Option<&Lane> {
         self.at(runtime).map(|at| &self.all[at])
     }
 

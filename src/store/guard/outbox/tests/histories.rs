@@ -113,13 +113,13 @@ impl History {
         let limiter = self.dice.roll(self.limiters) as u64;
         let max_wait = match self.dice.roll(8) {
             0 => Some(MaxWait::ENDLESS),
-            1 => Some(MaxWait::of(Duration::from_millis(
+            1 => Some(MaxWait::at_most(Duration::from_millis(
                 self.dice.roll(400) as u64
             ))),
             2 => Some(MaxWait {
                 queue: Some(self.dice.roll(4)),
                 yields: self.dice.one_in(2),
-                ..MaxWait::of(Duration::from_millis(300))
+                ..MaxWait::at_most(Duration::from_millis(300))
             }),
             _ => None,
         };

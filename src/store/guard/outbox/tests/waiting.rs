@@ -60,7 +60,7 @@ fn a_caller_that_cannot_be_served_in_time_is_refused_at_once() {
             let _waiting = world.waits(1);
             world.answer_all();
             let calls = world.calls().len();
-            let mut late = world.acquire(1, Some(MaxWait::of(millis(max_wait))));
+            let mut late = world.acquire(1, Some(MaxWait::at_most(millis(max_wait))));
             late.charges[0].permits = permits;
             let mut late = world.caller(Some(0), late);
             let refusal = refused(&world, &mut late);
@@ -81,7 +81,7 @@ fn a_caller_that_finds_enough_waiting_is_turned_away() {
     world.answer_all();
     let queue = |longest| MaxWait {
         queue: Some(longest),
-        ..MaxWait::of(millis(10_000))
+        ..MaxWait::at_most(millis(10_000))
     };
     let mut second = world.acquire(1, Some(queue(1)));
     second.charges[0].permits = 1;
@@ -105,7 +105,7 @@ fn a_caller_that_finds_enough_waiting_is_turned_away() {
 fn a_caller_whose_time_is_over_is_refused_and_those_behind_it_go() {
     let (mut world, _full) = full();
     let mut first = world.waits(1);
-    let wait = MaxWait::of(millis(30));
+    let wait = MaxWait::at_most(millis(30));
     let late = world.acquire(1, Some(wait));
     let mut late = world.caller(Some(0), late);
     let mut behind = world.waits(1);
@@ -240,7 +240,7 @@ fn what_a_list_undoes_is_no_room_for_lists() {
 #[test]
 fn a_refusal_says_whether_it_counts_those_before() {
     let (mut world, _full) = full();
-    let soon = MaxWait::of(millis(100));
+    let soon = MaxWait::at_most(millis(100));
     let mut callers: Vec<_> = (0..3)
         .map(|_| world.comes_to(Some(0), 1, Some(soon)))
         .collect();
@@ -272,7 +272,7 @@ fn a_caller_that_is_turned_away_leaves_its_room_to_those_behind() {
     let mut first = world.waits(1);
     let queue = MaxWait {
         queue: Some(1),
-        ..MaxWait::of(millis(10_000))
+        ..MaxWait::at_most(millis(10_000))
     };
     let mut turned_away = world.comes_to(Some(0), 1, Some(queue));
     let behind = [world.waits(1), world.waits(1)];
@@ -292,7 +292,7 @@ fn a_caller_that_is_late_when_its_turn_has_come_learns_what_the_store_says() {
     world.answer_all();
     assert!(world.poll(&mut first).is_none());
     world.advance(195);
-    let mut late = world.comes_to(Some(0), 1, Some(MaxWait::of(millis(20))));
+    let mut late = world.comes_to(Some(0), 1, Some(MaxWait::at_most(millis(20))));
     // None is polled before its time is over, and by then there is room for both.
     world.advance(100);
     assert!(world.poll(&mut late).is_none());
@@ -309,7 +309,7 @@ fn what_the_last_waiter_was_refused_by_is_not_about_the_next() {
     world.answer_all();
     assert!(world.poll(&mut first).is_none());
     drop(first);
-    let next = world.comes_to(Some(0), 1, Some(MaxWait::of(millis(10))));
+    let next = world.comes_to(Some(0), 1, Some(MaxWait::at_most(millis(10))));
     assert_eq!(world.calls().last(), Some(&vec![next.id]));
 }
 
@@ -417,7 +417,7 @@ fn a_waiter_that_yields_comes_back_later_and_in_time() {
 fn a_caller_whose_turn_comes_after_its_time_is_refused_at_once() {
     for (max_wait, is_refused) in [(199, true), (200, false)] {
         let (mut world, _full) = full();
-        let mut late = world.comes_to(Some(0), 1, Some(MaxWait::of(millis(max_wait))));
+        let mut late = world.comes_to(Some(0), 1, Some(MaxWait::at_most(millis(max_wait))));
         world.answer_all();
         assert_eq!(
             refused(&world, &mut late).is_some(),
@@ -432,7 +432,7 @@ fn a_caller_whose_turn_comes_after_its_time_is_refused_at_once() {
 fn callers_that_a_call_tries_may_be_late_and_no_others() {
     let (mut world, _full) = full();
     let mut first = world.waits(1);
-    let short = MaxWait::of(millis(20));
+    let short = MaxWait::at_most(millis(20));
     let longest = |place| if place < 64 { MaxWait::ENDLESS } else { short };
     let mut behind: Vec<_> = (2..=65)
         .map(|place| world.comes_to(Some(0), 1, Some(longest(place))))

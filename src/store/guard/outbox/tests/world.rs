@@ -79,7 +79,7 @@ impl World {
         };
         Demand {
             max_wait,
-            ..Demand::of([charge], false)
+            ..Demand::caller([charge], false)
         }
     }
 
