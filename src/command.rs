@@ -47,18 +47,18 @@ impl Meter {
             algorithm,
             ..Counting::default()
         };
-        let of = CompiledLimit {
+        let compiled = CompiledLimit {
             counting: counting.for_limit(Some(&limit)),
             limit: LimitSource::Code(limit),
             ..CompiledLimit::with_defaults("replay", false, false)
         };
-        let (name, of) = (Name::exact("replay")?, of.into());
-        Ok(Self(Charge::new(Limiter { name, of }, 1)))
+        let (name, compiled) = (Name::exact("replay")?, compiled.into());
+        Ok(Self(Charge::new(Limiter { name, compiled }, 1)))
     }
 
     /// Returns the state of a caller that has nothing in use.
     pub fn begin(&self) -> Metered {
-        let counting = self.0.of().counting;
+        let counting = self.0.compiled().counting;
         let mut count = Count::new(counting.algorithm);
         count.state.count_by(counting);
         Metered(count)

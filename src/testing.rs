@@ -141,11 +141,11 @@ fn charge(name: &str, limit: Limit, remaining: u64, wait: Option<Duration>) -> C
 
 impl Charge {
     /// Returns the charge of a rule's limit that stands like this, which took nothing.
-    pub(crate) fn by_hand(of: Arc<CompiledLimit>, standing: Standing) -> Self {
-        let name = Name::known(&of.name);
+    pub(crate) fn by_hand(compiled: Arc<CompiledLimit>, standing: Standing) -> Self {
+        let name = Name::known(&compiled.name);
         Self {
             standing,
-            ..Self::new(Limiter { name, of }, 0)
+            ..Self::new(Limiter { name, compiled }, 0)
         }
     }
 }

@@ -342,12 +342,12 @@ impl Charge {
     #[inline]
     fn stands(&mut self, answer: &Answer, counted: bool) {
         let mut standing = answer.standing(counted);
-        if self.of().is_in_flight() {
+        if self.compiled().is_in_flight() {
             let wait = standing.wait.filter(|_| standing.refused);
             standing.wait = wait.map(|wait| self.soonest(wait));
         }
         self.standing = standing;
-        if let Some(limit) = self.of().limit.given()
+        if let Some(limit) = self.compiled().limit.given()
             && limit.is_several()
         {
             self.each = Some(answer.standing_of_each(limit, self.permits, counted));
@@ -356,7 +356,7 @@ impl Charge {
 
     /// Returns the wait of a refusal; for places in flight, at most [`ASKS_AGAIN`].
     fn soonest(&self, wait: Duration) -> Duration {
-        if self.of().is_in_flight() {
+        if self.compiled().is_in_flight() {
             wait.min(ASKS_AGAIN)
         } else {
             wait
@@ -368,7 +368,7 @@ impl Charge {
     fn grant(&mut self, answer: &Answer, counted: bool) {
         self.stands(answer, counted);
         self.standing.granted = true;
-        if let Some(mark) = answer.mark(self.of().counting) {
+        if let Some(mark) = answer.mark(self.compiled().counting) {
             self.taken = Some((mark, Settled::default()));
         }
     }

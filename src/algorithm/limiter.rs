@@ -211,7 +211,7 @@ impl CallContext {
         exact: bool,
         now: Now,
     ) -> Result<(Self, Changed), ErrorKind> {
-        let (limit, changed) = match (&first.of().limit, stored) {
+        let (limit, changed) = match (&first.compiled().limit, stored) {
             (LimitSource::Store, None) => return Err(ErrorKind::NotInitialized),
             (LimitSource::Code(given) | LimitSource::StoreOrInit(given), None) => {
                 (given.stored(), Changed::Created)
@@ -248,7 +248,7 @@ impl CallContext {
             now,
             id: first.id,
             emission: 0,
-            in_own_format: first.of().counting.in_own_format(),
+            in_own_format: first.compiled().counting.in_own_format(),
         };
         Ok((call, changed))
     }
@@ -390,7 +390,7 @@ impl<A: Counter + ?Sized> LimiterState<A> {
         keep: u32,
         now: Now,
     ) -> Result<i64, ErrorKind> {
-        let (counting, kind) = (receipt.of().counting, self.state.kind());
+        let (counting, kind) = (receipt.compiled().counting, self.state.kind());
         let has_entry = counting.tells_grants_apart();
         if counting.algorithm != kind || (taken.is_none() && !has_entry) {
             return Ok(0);

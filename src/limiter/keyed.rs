@@ -89,7 +89,7 @@ impl RateLimiterBuilder {
         let store = store.handle().0;
         let about = store.about();
         let naming = Naming::derived(&about.prefix, &self.name)?;
-        let of = CompiledLimit {
+        let compiled = CompiledLimit {
             limit: LimitSource::Code(self.limit.for_request_key()),
             counting: self.checked(about.prefers_redisson == Some(true))?,
             observers: about.observers.clone(),
@@ -97,14 +97,14 @@ impl RateLimiterBuilder {
             ban: self.ban,
             ..CompiledLimit::with_defaults(&self.name, true, false)
         };
-        about.check(&self.name, &of)?;
+        about.check(&self.name, &compiled)?;
         let holder = Holder::default();
         let names = &about.rule_names;
-        if names.claim(&of, &naming, None, &holder).is_err() {
+        if names.claim(&compiled, &naming, None, &holder).is_err() {
             bail!(Duplicate: "another limit or rule of this store is named {:?} and differs in \
                 limit, algorithm or ban: rename one of them", self.name);
         }
-        let all = limiter_of(&naming, ALL, &of.into());
+        let all = limiter_of(&naming, ALL, &compiled.into());
         let any = RateLimiter {
             _holder: Some(holder.into()),
             ..RateLimiter::with(store, all)
@@ -201,7 +201,7 @@ impl Keyed {
     /// must not be read there.
     pub fn of(&self, key: impl LimiterKey) -> RateLimiter {
         RateLimiter {
-            limiter: limiter_of(&self.naming, key, &self.any.limiter.of),
+            limiter: limiter_of(&self.naming, key, &self.any.limiter.compiled),
             ..self.any.clone()
         }
     }
@@ -214,11 +214,11 @@ impl fmt::Debug for Keyed {
 }
 
 /// Returns the limiter of a key, by the limit of the code.
-fn limiter_of(naming: &Naming, key: impl LimiterKey, of: &Arc<CompiledLimit>) -> Limiter {
+fn limiter_of(naming: &Naming, key: impl LimiterKey, compiled: &Arc<CompiledLimit>) -> Limiter {
     let mut identity = Identity::default();
     key.add_to(&mut identity);
     Limiter {
         name: naming.name(&identity),
-        of: Arc::clone(of),
+        compiled: Arc::clone(compiled),
     }
 }

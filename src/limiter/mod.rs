@@ -75,13 +75,13 @@ impl RateLimiter {
     /// fall into different slots of a Redis Cluster, or be another limiter's.
     pub fn new(store: &impl Store, name: &str) -> Result<Self, ConfigError> {
         let (store, name) = (store.handle().0, Name::exact(name)?);
-        let of = CompiledLimit {
+        let compiled = CompiledLimit {
             observers: store.about().observers.clone(),
             ..CompiledLimit::with_defaults(name.as_str(), false, false)
         };
         let limiter = Limiter {
             name,
-            of: of.into(),
+            compiled: compiled.into(),
         };
         Ok(Self {
             rule: None,
@@ -127,14 +127,14 @@ impl RateLimiter {
     /// Returns this limiter of a rule, which counts by the rule's limit and bans by its terms.
     pub(crate) fn with(store: Arc<dyn AnyStore>, limiter: Limiter) -> Self {
         let mut of_rule = Self {
-            rule: Some(Arc::clone(&limiter.of.name)),
+            rule: Some(Arc::clone(&limiter.compiled.name)),
             limiter,
             store,
             yields: false,
             origin: Origin::Code,
             _holder: None,
         };
-        if of_rule.limiter.of.lease.is_some() {
+        if of_rule.limiter.compiled.lease.is_some() {
             of_rule.settings().lease = None;
         }
         of_rule
@@ -213,7 +213,7 @@ impl RateLimiter {
     /// # }
     /// ```
     pub fn slots(mut self, slots: u32) -> Result<Self, ConfigError> {
-        let algorithm = self.limiter.of.counting.algorithm;
+        let algorithm = self.limiter.compiled.counting.algorithm;
         let may_have_log = match self.code_limit() {
             Some(_) => algorithm.facts().has_log,
             // Another algorithm may still be chosen.
@@ -226,7 +226,7 @@ impl RateLimiter {
         let interval = self.code_limit().map(Limit::interval);
         let slots = Slots::try_new(slots, self.name(), may_have_log, interval.into_iter())?;
         self.settings().counting.slots = Some(slots);
-        self.limiter.of.check_in_flight()?;
+        self.limiter.compiled.check_in_flight()?;
         Ok(self)
     }
 
@@ -257,11 +257,14 @@ impl RateLimiter {
     /// # Ok::<_, tower_ratelimit::ConfigError>(())
     /// ```
     pub fn lease(mut self, lease: Duration) -> Result<Self, ConfigError> {
-        let of = &self.limiter.of;
-        let (algorithm, in_slots) = (of.counting.algorithm, of.counting.slots().is_some());
+        let compiled = &self.limiter.compiled;
+        let (algorithm, in_slots) = (
+            compiled.counting.algorithm,
+            compiled.counting.slots().is_some(),
+        );
         check_lease(self.name(), lease, algorithm, in_slots, self.code_limit())?;
-        if let Some(ban) = &of.ban {
-            ban.check_beside(&of.name, !lease.is_zero())?;
+        if let Some(ban) = &compiled.ban {
+            ban.check_beside(&compiled.name, !lease.is_zero())?;
         }
         self.settings().lease = (!lease.is_zero()).then_some(lease);
         Ok(self)
@@ -438,12 +441,12 @@ impl RateLimiter {
     }
 
     fn settings(&mut self) -> &mut CompiledLimit {
-        Arc::make_mut(&mut self.limiter.of)
+        Arc::make_mut(&mut self.limiter.compiled)
     }
 
     /// Returns whether it is in our own format, so that no store has its limit.
     fn in_own_format(&self) -> bool {
-        self.limiter.of.counting.in_own_format()
+        self.limiter.compiled.counting.in_own_format()
     }
 
     /// Checks that its limit is known here, if no store has it.
@@ -457,7 +460,7 @@ impl RateLimiter {
 
     /// Returns the limit, if it is in the code.
     fn code_limit(&self) -> Option<&Limit> {
-        match &self.limiter.of.limit {
+        match &self.limiter.compiled.limit {
             LimitSource::Code(limit) => Some(limit),
             LimitSource::Store | LimitSource::StoreOrInit(_) => None,
         }
@@ -477,7 +480,7 @@ impl RateLimiter {
 
     async fn manage_permits(&self, op: Op) -> Result<i64, Error> {
         // Of a limit that is known here and that no store has, this is no more than an unused one.
-        let unused = self.limiter.of.limit.given().map(|limit| match op {
+        let unused = self.limiter.compiled.limit.given().map(|limit| match op {
             Op::Available => limit.most_permits().cast_signed(),
             _ => 0,
         });

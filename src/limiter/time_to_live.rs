@@ -142,15 +142,15 @@ impl RateLimiter {
         let mut renamed = self.clone();
         renamed.rule = None;
         // That of a rule has its limit in the store by now, and no rule counts by the new name.
-        let of = CompiledLimit {
+        let compiled = CompiledLimit {
             is_rule: false,
             limit: LimitSource::Store,
             ban: None,
-            ..self.limiter.of.named(name)
+            ..self.limiter.compiled.named(name)
         };
         renamed.limiter = Limiter {
             name: new,
-            of: of.into(),
+            compiled: compiled.into(),
         };
         Ok(renamed)
     }

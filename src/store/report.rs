@@ -27,7 +27,7 @@ pub(super) struct Undecided {
 
 impl Undecided {
     pub(super) fn new(demand: Demand) -> Self {
-        let waits = demand.max_wait.is_some() && !demand.first().of().observers.is_empty();
+        let waits = demand.max_wait.is_some() && !demand.first().compiled().observers.is_empty();
         if waits {
             report_wait(&demand, None);
         }
@@ -41,7 +41,7 @@ impl Undecided {
 
     /// Reports to the observers and the caller's span that it has ended.
     fn ends(&self, seen: &ReportedDecision<'_>) {
-        if self.demand.first().of().observers.is_empty() && self.span.is_none() {
+        if self.demand.first().compiled().observers.is_empty() && self.span.is_none() {
             return;
         }
         let waited = self.since.map(|since| clock::moment() - since);
@@ -77,7 +77,7 @@ pub(super) struct SeenBy(Option<CallerSpan>);
 #[inline]
 pub(super) fn seen_by(demand: &Demand) -> Option<SeenBy> {
     let span = CallerSpan::current();
-    let is_seen = span.is_some() || !demand.first().of().observers.is_empty();
+    let is_seen = span.is_some() || !demand.first().compiled().observers.is_empty();
     is_seen.then_some(SeenBy(span))
 }
 
@@ -98,9 +98,11 @@ pub(super) fn at_once(by: &SeenBy, demand: &Demand, decision: &Result<Decision, 
 }
 
 fn report_wait(demand: &Demand, ended: Option<Duration>) {
-    let of = demand.first().of();
-    let rule = of.rule();
-    of.observers.changed(&StateChange::Waiting { rule, ended });
+    let compiled = demand.first().compiled();
+    let rule = compiled.rule();
+    compiled
+        .observers
+        .changed(&StateChange::Waiting { rule, ended });
 }
 
 /// The parts of a decision that are reported.
@@ -130,23 +132,23 @@ impl<'a> ReportedDecision<'a> {
 
     #[inline(always)]
     fn decided<'c>(&self, charge: &'c Charge) -> DecidedRule<'c> {
-        let of = charge.of();
+        let compiled = charge.compiled();
         let answered = |it: &&Charge| it.limiter.is_same(&charge.limiter);
         let answered = self.charges.iter().find(answered);
         let limit = answered.map(|it| &it.standing);
         DecidedRule {
-            rule: of.rule(),
+            rule: compiled.rule(),
             result: self.result(charge, limit),
             shadow: charge.shadow,
             permits: charge.permits,
             limit: answered.and_then(limit_of),
             remaining: limit.and_then(|limit| limit.remaining),
-            key: of
+            key: compiled
                 .observed
                 .shown
                 .and_then(|around| charge.name().identity(around)),
             key_hash: charge.name().text().seeded_hash(),
-            observed: &of.observed,
+            observed: &compiled.observed,
         }
     }
 
@@ -220,7 +222,7 @@ fn report(
             waited,
             rules,
         };
-        first.of().observers.decided(&decided);
+        first.compiled().observers.decided(&decided);
         if let Some(span) = span {
             span.decided(&decided);
         }

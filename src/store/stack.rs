@@ -309,7 +309,7 @@ impl<S: Decide> Remote<S> {
             return;
         }
         let back = demand.charges();
-        for charge in back.filter(|charge| !is_request || charge.of().is_in_flight()) {
+        for charge in back.filter(|charge| !is_request || charge.compiled().is_in_flight()) {
             self.settle(charge.made(demand.asked_at), 0);
         }
     }
@@ -343,7 +343,7 @@ impl<S: Decide> AnyStore for Remote<S> {
                     self.outermost.report_count(self.refusals.count(), refusals);
                 }
                 Err(error) if Late::of(error) == Some(Late::Unsent) => {
-                    let observers = &demand.first().of().observers;
+                    let observers = &demand.first().compiled().observers;
                     observers.changed(&StateChange::Overload);
                 }
                 Err(error) if error.kind() == ErrorKind::NotInitialized => {

@@ -86,12 +86,12 @@ impl Charge {
     /// `of_both` gives the permits of both.
     pub(crate) fn join(&mut self, other: Self, of_both: fn(u32, u32) -> u32) {
         let mut rules = self.rules.take().unwrap_or_else(|| {
-            let this = (Arc::clone(self.of()), self.permits);
+            let this = (Arc::clone(self.compiled()), self.permits);
             Arc::new(vec![this])
         });
         match &other.rules {
             Some(others) => Arc::make_mut(&mut rules).extend_from_slice(others),
-            None => Arc::make_mut(&mut rules).push((Arc::clone(other.of()), other.permits)),
+            None => Arc::make_mut(&mut rules).push((Arc::clone(other.compiled()), other.permits)),
         }
         if self.shadow == other.shadow {
             // Only one of them may bring a limit.
@@ -103,12 +103,12 @@ impl Charge {
             // The stricter rule counts: by its policy while the store fails, by charging whatever
             // the response is, or by its ban.
             let is_stricter = self.allow_on_failure && !other.allow_on_failure;
-            if is_stricter || other.of().is_stricter_than(self.of()) {
+            if is_stricter || other.compiled().is_stricter_than(self.compiled()) {
                 self.allow_on_failure &= other.allow_on_failure;
-                self.limiter.of = other.limiter.of;
+                self.limiter.compiled = other.limiter.compiled;
             }
             if *self.limit() != limit {
-                self.limiter.of = self.of().by(limit);
+                self.limiter.compiled = self.compiled().by(limit);
             }
         } else if self.shadow {
             // A shadow rule must not refuse through an enforced rule on the same limiter.
@@ -119,13 +119,13 @@ impl Charge {
 
     /// Returns the same permits of this limiter, by another limit.
     pub(crate) fn by(mut self, limit: LimitSource) -> Self {
-        self.limiter.of = self.of().by(limit);
+        self.limiter.compiled = self.compiled().by(limit);
         self
     }
 
     /// Returns the limit that it is counted by, as its rule or its limiter has it.
-    pub(crate) fn of(&self) -> &Arc<CompiledLimit> {
-        &self.limiter.of
+    pub(crate) fn compiled(&self) -> &Arc<CompiledLimit> {
+        &self.limiter.compiled
     }
 
     /// Returns the name of the limiter.
@@ -134,14 +134,14 @@ impl Charge {
     }
 
     pub(crate) fn limit(&self) -> &LimitSource {
-        &self.limiter.of.limit
+        &self.limiter.compiled.limit
     }
 
     /// Checks that the limit that comes from the caller can be counted.
     #[inline]
     pub(crate) fn check(&self) -> Result<(), Error> {
         match self.limit().given() {
-            Some(limit) => self.of().check(limit),
+            Some(limit) => self.compiled().check(limit),
             None => Ok(()),
         }
     }
@@ -184,19 +184,19 @@ impl Charge {
     pub(crate) fn is_of(&self, is: impl Fn(&CompiledLimit, u32) -> bool) -> bool {
         match &self.rules {
             Some(rules) => rules.iter().any(|(of, permits)| is(of, *permits)),
-            None => is(self.of(), self.permits),
+            None => is(self.compiled(), self.permits),
         }
     }
 
     /// Returns whether responses leave its limit out. A shadow limit is shown to its owner alone.
     pub(crate) fn is_hidden(&self) -> bool {
-        self.of().hidden || self.shadow
+        self.compiled().hidden || self.shadow
     }
 
     /// Reports to the observers that it is settled at this many permits.
     pub(crate) fn report(&self, charged: u32) {
-        self.of().observers.changed(&StateChange::Settled {
-            rule: self.of().rule(),
+        self.compiled().observers.changed(&StateChange::Settled {
+            rule: self.compiled().rule(),
             taken: self.permits,
             charged,
         });
@@ -298,7 +298,7 @@ impl Charge {
 impl fmt::Debug for Charge {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Charge")
-            .field("of", self.of())
+            .field("compiled", self.compiled())
             .field("permits", &self.permits)
             .field("shadow", &self.shadow)
             .field("standing", &self.standing)
@@ -309,9 +309,14 @@ impl fmt::Debug for Charge {
 #[cfg(test)]
 impl Charge {
     /// Returns the charge of a limiter of this name, by this limit.
-    pub(crate) fn named(name: Name, limit: LimitSource, of: &CompiledLimit, permits: u32) -> Self {
-        let of = of.by(limit);
-        Self::new(Limiter { name, of }, permits)
+    pub(crate) fn named(
+        name: Name,
+        limit: LimitSource,
+        compiled: &CompiledLimit,
+        permits: u32,
+    ) -> Self {
+        let compiled = compiled.by(limit);
+        Self::new(Limiter { name, compiled }, permits)
     }
 
     /// Returns the same permits of another limiter.
@@ -322,7 +327,7 @@ impl Charge {
 
     /// Returns the same permits, counted in another way.
     pub(crate) fn counted(mut self, change: impl FnOnce(&mut CompiledLimit)) -> Self {
-        change(Arc::make_mut(&mut self.limiter.of));
+        change(Arc::make_mut(&mut self.limiter.compiled));
         self
     }
 

@@ -207,14 +207,14 @@ impl Debug for CompiledLimit {
 #[derive(Clone, Debug)]
 pub(crate) struct Limiter {
     pub(crate) name: Name,
-    pub(crate) of: Arc<CompiledLimit>,
+    pub(crate) compiled: Arc<CompiledLimit>,
 }
 
 impl Limiter {
     /// Returns whether both have one name, algorithm and format. Others cannot share a name.
     pub(crate) fn is_same(&self, other: &Self) -> bool {
         let key = |limiter: &Self| {
-            let counting = &limiter.of.counting;
+            let counting = &limiter.compiled.counting;
             (counting.algorithm, counting.in_own_format())
         };
         self.name == other.name && key(self) == key(other)
@@ -223,7 +223,10 @@ impl Limiter {
 
 impl PartialEq for Limiter {
     fn eq(&self, other: &Self) -> bool {
-        let same = || Arc::ptr_eq(&self.of, &other.of) || self.of.counts_like(&other.of);
+        let same = || {
+            Arc::ptr_eq(&self.compiled, &other.compiled)
+                || self.compiled.counts_like(&other.compiled)
+        };
         self.name == other.name && same()
     }
 }
@@ -243,9 +246,9 @@ mod tests {
     #[test]
     fn limiters_are_equal_that_count_by_the_same_limit_in_the_same_way() {
         let limit = LimitSource::Code(Limit::per_second(5));
-        let named = |of| Limiter {
+        let named = |compiled| Limiter {
             name: Name::exact("orders").unwrap(),
-            of,
+            compiled,
         };
         let plain = CompiledLimit::new("orders", false);
         let limiter = named(plain.by(limit));
@@ -257,7 +260,7 @@ mod tests {
         };
         let windowed = CompiledLimit {
             counting,
-            ..(*limiter.of).clone()
+            ..(*limiter.compiled).clone()
         };
         assert_ne!(limiter, named(windowed.into()));
     }

@@ -216,8 +216,8 @@ impl Refusal {
             charges.filter(|charge| charge.standing.refused && !charge.shadow)
         };
         let lasts = |charge: &Charge| charge.standing.wait >= self.retry_after;
-        refusing().any(|charge| charge.of().is_in_flight())
-            && !refusing().any(|charge| !charge.of().is_in_flight() && lasts(charge))
+        refusing().any(|charge| charge.compiled().is_in_flight())
+            && !refusing().any(|charge| !charge.compiled().is_in_flight() && lasts(charge))
     }
 
     /// Returns the same refusal with another wait, for a caller behind others.

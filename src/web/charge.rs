@@ -137,13 +137,13 @@ impl<'a> Earlier<'a> {
     pub(crate) fn has_met(&self, has: impl Fn(&CompiledLimit) -> bool) -> bool {
         self.of_this_layer().any(|grant| {
             let mut charges = grant.charges().iter();
-            charges.any(|charge| has(charge.of()) || charge.is_of(|of, _| has(of)))
+            charges.any(|charge| has(charge.compiled()) || charge.is_of(|of, _| has(of)))
         })
     }
 
     /// Returns which layer has made the same charge, if one has.
     pub(crate) fn charged_by(&self, again: &Charge) -> Option<PassedBy> {
-        let rule = again.of();
+        let rule = again.compiled();
         let has_charged = |pass: PassedBy, grant: &Grant| {
             // The cost must be the same here. That of another layer must not depend on the request.
             let is_same = |of: &CompiledLimit, permits: u32| {
@@ -161,7 +161,7 @@ impl<'a> Earlier<'a> {
                     }
             };
             // A shadow rule without room has taken nothing.
-            let is_tried = |it: &Charge| it.shadow && !it.took() && it.of().name == rule.name;
+            let is_tried = |it: &Charge| it.shadow && !it.took() && it.compiled().name == rule.name;
             let same_layer = pass == PassedBy::SameLayer && again.shadow;
             grant.charges().iter().any(|it| {
                 if it.took() {
@@ -207,7 +207,7 @@ impl SettleOnDrop {
             }
         }
         let mut taken = self.grant.taken();
-        if !taken.any(|charge| charge.of().charge_if.is_some()) {
+        if !taken.any(|charge| charge.compiled().charge_if.is_some()) {
             return;
         }
         let grpc_status = head.headers.get(GRPC_STATUS).map(code);
@@ -221,7 +221,7 @@ impl SettleOnDrop {
     /// Leaves the places in flight to the clones of the grant: the task that serves an upgraded
     /// connection, which nothing here sees the end of, may hold one.
     fn leave_places(&self) {
-        let places = self.grant.taken().filter(|it| it.of().is_in_flight());
+        let places = self.grant.taken().filter(|it| it.compiled().is_in_flight());
         let places: List<_> = places.cloned().collect();
         if !places.is_empty() {
             let store = Arc::clone(&self.store);
@@ -242,13 +242,13 @@ impl SettleOnDrop {
     }
 
     fn apply_charge_if(&self, status: StatusCode, grpc_status: Option<u32>) {
-        for of in self.grant.taken().map(Charge::of) {
+        for of in self.grant.taken().map(Charge::compiled) {
             // The user's code runs without the lock, and not while something is dropped.
             let charge_if = of.charge_if.as_ref();
             if charge_if.is_some_and(|counts| !counts(status.as_u16(), grpc_status)) {
                 // A rule charges a request once, and its limit is in an `Arc` of its own.
                 self.grant.correct(CorrectedBy::Rule, |charge, _| {
-                    Arc::ptr_eq(charge.of(), of).then_some(0)
+                    Arc::ptr_eq(charge.compiled(), of).then_some(0)
                 });
             }
         }
@@ -264,8 +264,8 @@ impl Drop for SettleOnDrop {
         for (place, charge) in grant.charges().iter().enumerate() {
             let permits = match corrections.get(place) {
                 // Its place comes back, whatever was corrected: the response is over.
-                _ if charge.of().is_in_flight() && !self.is_upgraded => 0,
-                Some((_, permits)) if !charge.of().is_in_flight() => *permits,
+                _ if charge.compiled().is_in_flight() && !self.is_upgraded => 0,
+                Some((_, permits)) if !charge.compiled().is_in_flight() => *permits,
                 _ => continue,
             };
             if charge.took() && permits != charge.permits {

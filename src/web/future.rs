@@ -88,7 +88,7 @@ impl LayerState {
         let charges = grant.charges().iter();
         for charge in charges.filter(|charge| charge.shadow && charge.standing.refused) {
             detail!(
-                rule = &*charge.of().name,
+                rule = &*charge.compiled().name,
                 "a request passes that this rule would refuse if it were enforced"
             );
         }

@@ -350,8 +350,8 @@ fn name() -> Name {
 }
 
 fn limiter() -> Limiter {
-    let (name, of) = (name(), CompiledLimit::new("a", false));
-    Limiter { name, of }
+    let (name, compiled) = (name(), CompiledLimit::new("a", false));
+    Limiter { name, compiled }
 }
 
 fn question() -> Demand {

@@ -160,7 +160,7 @@ impl Calls for Client {
     }
 
     fn joins(&self, demand: &Demand) -> Option<Joins> {
-        let in_own_format = demand.first().of().counting.in_own_format();
+        let in_own_format = demand.first().compiled().counting.in_own_format();
         let joins =
             in_own_format && NODES.get() == 1 && demand.max_wait.is_none() && !demand.is_list();
         joins.then_some(Joins {

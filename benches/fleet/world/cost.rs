@@ -57,7 +57,7 @@ const fn nanos(micros: f64) -> u64 {
 
 /// Returns the nanoseconds of a command: for each of its limiters there is a run of callers.
 pub(super) fn of(runs: &[Vec<Demand>]) -> u64 {
-    let counting = runs[0][0].first().of().counting;
+    let counting = runs[0][0].first().compiled().counting;
     let measured = match counting.algorithm {
         Algorithm::Gcra => GCRA,
         Algorithm::SlidingLog if counting.slots().is_some() => SLOTS,

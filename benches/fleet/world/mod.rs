@@ -102,7 +102,7 @@ struct Fleet {
     shared: Arc<Shared>,
     processes: Vec<Process>,
     random: SmallRng,
-    of: Arc<CompiledLimit>,
+    compiled: Arc<CompiledLimit>,
     zipf: Zipf<f64>,
     next_request: f64,
 }
@@ -143,7 +143,7 @@ impl Fleet {
             shared: Arc::new(Shared { network, book }),
             processes: Vec::new(),
             random: SmallRng::seed_from_u64(seed),
-            of: compiled(scenario),
+            compiled: compiled(scenario),
             zipf: Zipf::new(scenario.keys as f64, scenario.zipf).expect("an exponent"),
             next_request: 0.0,
         }
@@ -244,8 +244,8 @@ impl Fleet {
     /// processes.
     fn acquire(&self, key: u32) -> Demand {
         let name = Name::exact(&format!("fleet:{{{key}}}:limit")).expect("a name");
-        let of = Arc::clone(&self.of);
-        let charge = Charge::new(Limiter { name, of }, 1);
+        let compiled = Arc::clone(&self.compiled);
+        let charge = Charge::new(Limiter { name, compiled }, 1);
         let policy = FailurePolicy::Local(1.0 / self.scenario.processes as f64);
         Demand {
             on_failure: Some(policy),

@@ -150,7 +150,7 @@ impl Node {
     }
 
     fn limiter(&mut self, of: &Limiter) -> &mut Count {
-        let counting = of.of.counting;
+        let counting = of.compiled.counting;
         let limiter = self
             .limiters
             .entry(key_of(&of.name))
@@ -167,7 +167,7 @@ fn without_lead(mut demand: Demand) -> Demand {
 
 /// Logs count milliseconds, GCRA microseconds.
 fn now_of(limiter: &Limiter, at: u64) -> Now {
-    match limiter.of.counting.algorithm {
+    match limiter.compiled.counting.algorithm {
         Algorithm::Gcra => Now::at((at / 1000) as i64),
         _ => Now::millis((at / MILLI) as i64),
     }

@@ -98,7 +98,7 @@ impl<B: Backend> BackendCalls<B> {
             let opened = self.open(names).await.map_err(FailedCall::before)?;
             for (first, bans) in firsts().zip(bans) {
                 for (charge, carried) in first.charges().zip(&bans.carried) {
-                    if let Some(ban) = &charge.of().ban {
+                    if let Some(ban) = &charge.compiled().ban {
                         let before = (carried.number, carried.age);
                         opened.store.strike_before(charge, ban, before);
                     }
@@ -164,7 +164,7 @@ impl<B: Backend> BackendCalls<B> {
         });
         let mut written = Vec::new();
         for charge in grants.flat_map(Grant::taken) {
-            let is_found = charge.of().counting.tells_grants_apart();
+            let is_found = charge.compiled().counting.tells_grants_apart();
             let correction = || Correction::new(charge.clone(), 0);
             if unwritten.written.contains(charge.name()) {
                 written.push(correction());
@@ -293,7 +293,7 @@ pub(super) fn names<'n>(names: impl Iterator<Item = &'n Name>) -> List<Name> {
 impl Opened {
     /// Returns how the ban of a charge's caller stands.
     fn found(&self, charge: &Charge) -> BanState {
-        let Some(ban) = &charge.of().ban else {
+        let Some(ban) = &charge.compiled().ban else {
             return BanState::default();
         };
         let ([left, back], strikes) = self.store.ban_of(charge, ban);

@@ -132,7 +132,7 @@ impl Corrections {
         );
         for Correction { receipt, keep, .. } in corrections {
             let is_receipt = *keep <= receipt.permits;
-            let observers = &receipt.of().observers;
+            let observers = &receipt.compiled().observers;
             observers.changed(&StateChange::Lost {
                 receipt: is_receipt,
             });

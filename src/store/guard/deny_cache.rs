@@ -175,7 +175,10 @@ impl Refusals {
         if !self.has_any.load(Ordering::Relaxed) {
             return None;
         }
-        if demand.charges().any(|charge| charge.of().ban.is_some()) {
+        if demand
+            .charges()
+            .any(|charge| charge.compiled().ban.is_some())
+        {
             return self.refusal_or_ban(demand);
         }
         let (known, elapsed) = self.known(demand)?;
@@ -306,7 +309,7 @@ impl Refusals {
     /// Returns the clock by which waits are counted; `None` where there are several.
     fn clock_of(&self, demand: &Demand) -> Option<&StoreClock> {
         let by_server = |charge: &Charge| {
-            !self.ends_windows && charge.of().counting.algorithm.facts().waits_by_server
+            !self.ends_windows && charge.compiled().counting.algorithm.facts().waits_by_server
         };
         if self.clock.own.is_none() || !demand.charges().any(by_server) {
             Some(&self.clock)
@@ -442,7 +445,7 @@ fn key(demand: &Demand) -> u64 {
     for charge in demand.charges() {
         charge.name().text().hash(&mut state);
         state.write_u64(charge.limit().given().map_or(0, Limit::permits));
-        state.write_u64(charge.of().answer_hash);
+        state.write_u64(charge.compiled().answer_hash);
         state.write_u64(u64::from(charge.permits) << 1 | u64::from(charge.shadow));
     }
     state.write_u64(demand.wants_remaining.into());
@@ -453,7 +456,8 @@ fn key(demand: &Demand) -> u64 {
 fn is_same(held: &Charge, asked: &Charge) -> bool {
     (held.permits, held.shadow) == (asked.permits, asked.shadow)
         && held.limiter == asked.limiter
-        && (Arc::ptr_eq(held.of(), asked.of()) || held.of().answers_like(asked.of()))
+        && (Arc::ptr_eq(held.compiled(), asked.compiled())
+            || held.compiled().answers_like(asked.compiled()))
 }
 
 #[cfg(test)]

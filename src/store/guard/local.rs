@@ -58,9 +58,9 @@ impl<L: StandIn> Locals<L> {
             };
             let granted = matches!(decision, Decision::Allow(_)) && !charge.shadow;
             // A limit that no code gives is known from answers alone.
-            let is_stored = matches!(charge.of().limit, LimitSource::Store);
+            let is_stored = matches!(charge.compiled().limit, LimitSource::Store);
             if is_stored && let Ok(limit) = Limit::try_new(standing.permits, standing.interval()) {
-                lock(&self.last_seen).insert(Arc::clone(&charge.of().name), limit);
+                lock(&self.last_seen).insert(Arc::clone(&charge.compiled().name), limit);
             }
             if granted || is_stored {
                 let permits = if granted { charge.permits } else { 0 };
@@ -99,7 +99,7 @@ impl<L: StandIn> Locals<L> {
         };
         for charge in reduced.charges() {
             // Places in flight are given back by receipts: those of the store find nothing here.
-            let limit = charge.of().limit.given();
+            let limit = charge.compiled().limit.given();
             let Some(limit) = limit.filter(|limit| !limit.is_in_flight()) else {
                 continue;
             };
@@ -129,9 +129,9 @@ impl<L: StandIn> Locals<L> {
         let mut charges = Vec::with_capacity(demand.charges.len());
         for charge in demand.charges().filter(counted) {
             let Some(limit) = self.limit(charge) else {
-                if charge.of().is_to_warn(Warning::Unknown) {
+                if charge.compiled().is_to_warn(Warning::Unknown) {
                     warning!(
-                        rule = charge.of().for_logs(),
+                        rule = charge.compiled().for_logs(),
                         "requests are refused because only the store knows the limit, and it has \
                          not answered yet: give the rule `or_init`"
                     );
@@ -160,9 +160,9 @@ impl<L: StandIn> Locals<L> {
     /// Returns the limit to decide by. One that only the store knows is the one last seen on this
     /// limiter, or on any limiter of its rule.
     fn limit(&self, charge: &Charge) -> Option<Limit> {
-        let given = charge.of().limit.given().copied();
+        let given = charge.compiled().limit.given().copied();
         let of_limiter = || self.recent.limit(charge.name());
-        let of_rule = || lock(&self.last_seen).get(&charge.of().name).copied();
+        let of_rule = || lock(&self.last_seen).get(&charge.compiled().name).copied();
         given.or_else(of_limiter).or_else(of_rule)
     }
 }

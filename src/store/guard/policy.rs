@@ -50,13 +50,13 @@ pub(crate) fn answer_by(
 fn warn_refused(demand: &Demand, error: &Error) {
     for charge in demand.charges() {
         match error.kind() {
-            ErrorKind::NotInitialized if charge.of().is_to_warn(Warning::Unset) => warning!(
-                rule = charge.of().for_logs(),
+            ErrorKind::NotInitialized if charge.compiled().is_to_warn(Warning::Unset) => warning!(
+                rule = charge.compiled().for_logs(),
                 "requests are refused because the limit was never set: call \
                  `RateLimiter::try_set_rate`, or give the rule `or_init`"
             ),
-            ErrorKind::ForeignState if charge.of().is_to_warn(Warning::Foreign) => warning!(
-                rule = charge.of().for_logs(),
+            ErrorKind::ForeignState if charge.compiled().is_to_warn(Warning::Foreign) => warning!(
+                rule = charge.compiled().for_logs(),
                 "requests are refused because something else is stored under a limiter's name: \
                  look at it with `ratelimit diagnose`, and `delete` it"
             ),
@@ -101,9 +101,9 @@ fn warn_uncounted(demand: &Demand, error: &Error) {
         return;
     }
     for charge in demand.charges().filter(|charge| charge.shadow) {
-        if charge.of().is_to_warn(Warning::Uncounted) {
+        if charge.compiled().is_to_warn(Warning::Uncounted) {
             warning!(
-                rule = charge.of().for_logs(),
+                rule = charge.compiled().for_logs(),
                 error = %error,
                 "requests are not counted by a shadow rule: once it is enforced, they will be refused"
             );

@@ -87,7 +87,10 @@ impl Shared {
     fn decide_locked(&self, first: &Demand, run: &[Demand]) -> Result<List<Answer>, Error> {
         let now = self.now();
         let mut locked = self.lock_all(first);
-        if first.charges().any(|charge| charge.of().ban.is_some()) {
+        if first
+            .charges()
+            .any(|charge| charge.compiled().ban.is_some())
+        {
             self.decide_or_ban(first, run, &mut locked, now)
         } else {
             self.decide_lent(first, run, &mut locked, now)
@@ -117,7 +120,7 @@ impl Shared {
     ) -> Result<List<Answer>, Error> {
         let (mut terms, mut records, mut limits) = (List::new(), List::new(), List::new());
         for charge in first.charges() {
-            let (name, ban) = (charge.name(), charge.of().ban);
+            let (name, ban) = (charge.name(), charge.compiled().ban);
             let shard = self.shard_in(locked, name);
             records.push(ban.map_or_else(Record::default, |_| shard.take_record(name, now)));
             terms.push(ban);
@@ -221,7 +224,7 @@ impl Shared {
         let mut met = Vec::new();
         if let Some(untracked) = &mut untracked {
             for (charge, _) in first.charges().zip(&estimated[..]).filter(|it| *it.1) {
-                let limit = charge.of().limit.given();
+                let limit = charge.compiled().limit.given();
                 let estimate = limit.and_then(|it| untracked.meet(charge.name(), it, self.max));
                 met.push(estimate.ok_or(ErrorKind::Full)?);
             }
@@ -232,7 +235,7 @@ impl Shared {
             .zip(&mut *lent)
             .filter_map(|(charge, kept)| match kept {
                 Some(Lent { place, .. }) => {
-                    place.kept.count_by(charge.of(), now);
+                    place.kept.count_by(charge.compiled(), now);
                     Some(&mut *place.kept.limiter)
                 }
                 None => next_met

@@ -44,7 +44,7 @@ impl Shared {
         limiter: &Limiter,
         now: Now,
     ) -> Result<(), Error> {
-        let stored = limiter.of.limit.given().map(Limit::stored);
+        let stored = limiter.compiled.limit.given().map(Limit::stored);
         let Some(stored) = stored.or(kept.limiter.limit) else {
             return Ok(());
         };
@@ -68,7 +68,7 @@ impl Shared {
     /// Adds to the permits of a name without a place, whose shard is locked. Returns whether that
     /// can be counted.
     pub(super) fn charge_untracked(&self, limiter: &Limiter, past: &[(i64, u32)]) -> bool {
-        let given = limiter.of.limit.given();
+        let given = limiter.compiled.limit.given();
         let Some(limit) = given.filter(|limit| Untracked::can_count(Some(limit))) else {
             return false;
         };

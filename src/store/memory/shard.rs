@@ -142,12 +142,12 @@ impl StoredLimiter {
     /// Takes a charge that has room, if the limiter counts by its algorithm and its limit.
     /// Otherwise it takes nothing, and returns `None`.
     pub(super) fn grant(&mut self, charge: &Charge, exact: bool, now: Now) -> Option<Granted> {
-        let is_counted = self.limiter.state.kind() == charge.of().counting.algorithm
+        let is_counted = self.limiter.state.kind() == charge.compiled().counting.algorithm
             && self.limiter.limit.is_some_and(|limit| charge.is_by(&limit));
-        if !is_counted || !self.is_by(charge.of()) && charge.check().is_err() {
+        if !is_counted || !self.is_by(charge.compiled()) && charge.check().is_err() {
             return None;
         }
-        self.count_by(charge.of(), now);
+        self.count_by(charge.compiled(), now);
         let (before, expires_at) = (self.limiter.small(), self.expires_at);
         let answer = (self.limiter).acquire_one(charge, exact, now);
         let answer = answer.ok().filter(|it| it.verdict == Verdict::Granted)?;
@@ -165,7 +165,7 @@ impl StoredLimiter {
         match granted.before {
             Some(before) => self.limiter = before,
             None => {
-                let mark = granted.answer.mark(charge.of().counting);
+                let mark = granted.answer.mark(charge.compiled().counting);
                 // As any settlement, it may find less where a wrong clock has moved a slot.
                 let _ = self.limiter.settle(charge, mark, 0, now);
             }
@@ -177,7 +177,7 @@ impl StoredLimiter {
         let settled = self
             .limiter
             .settle(receipt, receipt.claim_mark(), keep, now);
-        if !self.is_by(receipt.of()) {
+        if !self.is_by(receipt.compiled()) {
             // It went by the receipt's slots.
             self.by = Weak::new();
         }
@@ -209,9 +209,9 @@ impl StoredLimiter {
         (id, permits): (PermitId, u32),
         now: Now,
     ) -> Result<(), Error> {
-        self.count_by(&limiter.of, now);
+        self.count_by(&limiter.compiled, now);
         // What was granted over time may be more than a shorter limit grants at once.
-        let counting = limiter.of.counting;
+        let counting = limiter.compiled.counting;
         self.limiter.state.count_by(counting.by_longest());
         let charged = self.charge_at_once(limiter, (id, permits), now);
         self.limiter.state.count_by(counting);
@@ -300,7 +300,7 @@ impl Shard {
         if !self.has_room(can_estimate, now) {
             return None;
         }
-        Some(self.make(&limiter.name, StoredLimiter::new(&limiter.of)))
+        Some(self.make(&limiter.name, StoredLimiter::new(&limiter.compiled)))
     }
 
     /// Makes a place for a limiter. No other has its name here.

@@ -53,7 +53,7 @@ impl Decide for Shared {
         let (id, exact) = (self.next_id(), demand.wants_remaining);
         let waits = demand.max_wait.is_some();
         let alone = demand.decided_alone(id, |charge| {
-            if waits || charge.of().ban.is_some() {
+            if waits || charge.compiled().ban.is_some() {
                 None
             } else {
                 self.answer_one(charge, exact).ok()
@@ -67,7 +67,9 @@ impl Decide for Shared {
             return None;
         }
         if demand.is_list()
-            && demand.charges().all(|charge| charge.of().ban.is_none())
+            && demand
+                .charges()
+                .all(|charge| charge.compiled().ban.is_none())
             && let Some(granted) = self.grant_list(demand)
         {
             return Some(Ok(granted));
@@ -82,7 +84,7 @@ impl Decide for Shared {
 
     fn strike(&self, demand: &Demand, refusal: &mut Refusal) {
         for charge in demand.charges() {
-            let (name, of) = (charge.name(), charge.of());
+            let (name, of) = (charge.name(), charge.compiled());
             let (Some(ban), Some(refused)) = (of.ban, refusal.without_room(&charge.limiter)) else {
                 continue;
             };
@@ -171,7 +173,7 @@ impl Shared {
         let mut shard = self.shard(charge.name());
         let kept = match shard.get_mut(charge.name(), now) {
             Some(kept) => {
-                if !kept.is_by(charge.of()) {
+                if !kept.is_by(charge.compiled()) {
                     charge.check()?;
                 }
                 kept
@@ -181,7 +183,7 @@ impl Shared {
                 self.add(&mut shard, &charge.limiter, now)?
             }
         };
-        kept.count_by(charge.of(), now);
+        kept.count_by(charge.compiled(), now);
         let answer = (kept.limiter).acquire_one(charge, exact, now)?;
         kept.keep_alive(now);
         Ok(answer)
@@ -219,10 +221,10 @@ impl Shared {
         limiter: &Limiter,
         now: Now,
     ) -> Result<&'s mut StoredLimiter, Error> {
-        if limiter.of.limit == LimitSource::Store {
+        if limiter.compiled.limit == LimitSource::Store {
             return Err(ErrorKind::NotInitialized.into());
         }
-        let can_estimate = Untracked::can_count(limiter.of.limit.given());
+        let can_estimate = Untracked::can_count(limiter.compiled.limit.given());
         let kept = shard
             .add(limiter, can_estimate, now)
             .ok_or(ErrorKind::Full)?;

@@ -60,7 +60,7 @@ impl Shared {
             return self.without_limiter(name, op);
         };
         if let Op::SetRate { .. } | Op::Release(_) | Op::Available | Op::Repair = op {
-            kept.count_by(&limiter.of, now);
+            kept.count_by(&limiter.compiled, now);
         }
         let outcome = match *op {
             Op::TrySetRate(limit) => {

@@ -78,7 +78,7 @@ fn refused(run: &[Demand], answers: &[Answer], before: &[BanState]) -> List<Refu
             .zip(answers)
             .zip(before.iter().zip(&mut refused));
         for ((charge, answer), (before, refused)) in each {
-            let has_ban = charge.of().ban.is_some() && before.left == 0;
+            let has_ban = charge.compiled().ban.is_some() && before.left == 0;
             if has_ban && outcome.strikes(caller, charge, answer) {
                 refused.0.push((place, outcome.wait));
             }
@@ -99,7 +99,7 @@ fn mark(
         let is_granted = JoinedAnswer::of(caller, answers).is_granted;
         let each = caller.charges().zip(answers).zip(refused);
         for (((charge, answer), refused), (before, now)) in each.zip(before.iter().zip(now)) {
-            let ban = charge.of().ban;
+            let ban = charge.compiled().ban;
             let from = ban.and_then(|ban| refused.banned_from(&ban, before, now));
             if from.is_some_and(|from| from <= place) && (charge.shadow || !is_granted) {
                 answer.ban(now.back);
@@ -152,7 +152,8 @@ impl Server {
         let mut now = None;
         if refused.iter().any(|it| !it.0.is_empty()) {
             let each = first.charges().zip(&refused).zip(&before);
-            let strikes = each.map(|((charge, it), before)| it.strikes(charge.of().ban, before));
+            let strikes =
+                each.map(|((charge, it), before)| it.strikes(charge.compiled().ban, before));
             let strikes: List<_> = strikes.collect();
             now = self.report(first, run, &strikes).await.ok();
         }
@@ -215,7 +216,7 @@ impl Server {
             }
             Op::Unban => {
                 let [now, until] = self.ban(limiter, stamp()?).await?;
-                let key = keys::ban(&limiter.name, limiter.of.counting.in_own_format());
+                let key = keys::ban(&limiter.name, limiter.compiled.counting.in_own_format());
                 self.command("UNLINK", &[key]).await?;
                 OpResult::Changed(until > now)
             }

@@ -289,7 +289,7 @@ impl Server {
                 OpResult::Changed(deleted > 0)
             }
             Op::TimeToLive => {
-                let key = match limiter.of.counting.algorithm {
+                let key = match limiter.compiled.counting.algorithm {
                     Algorithm::Calendar => calendar::key(name),
                     _ => packed::key(name),
                 };
@@ -317,7 +317,7 @@ impl Server {
 
     /// Releases permits of any callers. Returns how many: fewer if fewer are used.
     async fn release(&self, limiter: &Limiter, stamp: Stamp, permits: u32) -> Result<i64, Error> {
-        let algorithm = limiter.of.counting.algorithm;
+        let algorithm = limiter.compiled.counting.algorithm;
         let call = verbs::release(algorithm, &limiter.name, stamp, permits);
         packed::freed(&self.reply(&call).await?)
     }
@@ -328,7 +328,7 @@ impl Server {
 
     /// Returns the stamp of a call for limiters such as this.
     pub(super) fn stamp(&self, id: PermitId, limiter: &Limiter) -> Stamp {
-        let now = self.own_now(limiter.of.counting.algorithm);
+        let now = self.own_now(limiter.compiled.counting.algorithm);
         Stamp { id, now }
     }
 
@@ -343,7 +343,7 @@ impl Server {
     /// Returns the row of a limiter: of one by the calendar, by a time of the server or else the
     /// caller's clock.
     fn row(&self, limiter: &Limiter, now: Option<i64>) -> Result<Row, Error> {
-        let (limit, counting) = (limiter.of.limit, limiter.of.counting);
+        let (limit, counting) = (limiter.compiled.limit, limiter.compiled.counting);
         let Some(limit) = limit.given() else {
             return Err(ErrorKind::Limit.into());
         };

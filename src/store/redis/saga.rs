@@ -60,7 +60,10 @@ impl Server {
     fn parts(&self, demand: &Demand) -> Vec<Demand> {
         let mut charges: Vec<&Charge> = demand.charges().collect();
         charges.sort_by(|a, b| {
-            let bounded_first = b.of().key_is_bounded.cmp(&a.of().key_is_bounded);
+            let bounded_first = b
+                .compiled()
+                .key_is_bounded
+                .cmp(&a.compiled().key_is_bounded);
             bounded_first.then_with(|| likelier_to_refuse(a, b))
         });
         let in_slots = self.has_slots();
@@ -85,7 +88,7 @@ impl Server {
     /// Returns whether one script decides for both. Hash tags that differ may share a hash slot,
     /// and are treated as apart all the same.
     pub(super) fn go_together(&self, a: &Charge, b: &Charge, in_slots: bool) -> bool {
-        let [a_by, b_by] = [a, b].map(|charge| charge.of().counting);
+        let [a_by, b_by] = [a, b].map(|charge| charge.compiled().counting);
         let [a_algorithm, b_algorithm] = [a_by.algorithm, b_by.algorithm];
         let are_together = match (a_by.in_own_format(), b_by.in_own_format()) {
             // One call has one clock.
@@ -103,7 +106,7 @@ impl Server {
 /// Orders charges by cost relative to their limit, the highest first; unknown limits come last.
 fn likelier_to_refuse(a: &Charge, b: &Charge) -> Ordering {
     let part = |charge: &Charge, of: &Charge| {
-        let limit = of.limiter.of.limit.given();
+        let limit = of.limiter.compiled.limit.given();
         u128::from(charge.permits)
             * u128::from(limit.map_or(u64::MAX, |limit| limit.most_permits()))
     };

@@ -79,7 +79,7 @@ impl Decide for Server {
         if let Some(result) = self.manage_ban(limiter, op).await? {
             return Ok(result);
         }
-        let Some(scripts) = redisson::scripts(limiter.of.counting) else {
+        let Some(scripts) = redisson::scripts(limiter.compiled.counting) else {
             return self.manage_own(limiter, op).await;
         };
         match (
@@ -137,17 +137,21 @@ impl Calls for Server {
     fn joins(&self, demand: &Demand) -> Option<Joins> {
         let mut charges = demand.charges();
         let goes = |charge: &Charge| {
-            let counting = charge.of().counting;
+            let counting = charge.compiled().counting;
             // One call has one clock.
             let has_other_clock =
                 self.clock.is_some() && counting.algorithm.facts().waits_by_server;
-            let ban = charge.of().ban;
+            let ban = charge.compiled().ban;
             counting.in_own_format()
                 && !has_other_clock
                 && ban.is_none_or(|ban| ban.after <= MOST_STRIKES)
         };
         let joins = !self.has_slots() && demand.max_wait.is_none() && charges.all(goes);
-        let bans = || demand.charges().filter(|charge| charge.of().ban.is_some());
+        let bans = || {
+            demand
+                .charges()
+                .filter(|charge| charge.compiled().ban.is_some())
+        };
         joins.then(|| Joins {
             terms: demand.charges.len() + bans().count(),
             callers: match bans().next() {
@@ -186,7 +190,7 @@ impl Server {
         if keep == receipt.permits {
             return;
         }
-        let counting = receipt.of().counting;
+        let counting = receipt.compiled().counting;
         let call = match redisson::scripts(counting) {
             Some(scripts) => match self.call_settings() {
                 Ok(settings) => (scripts.settle)(receipt, keep, settings),
@@ -256,7 +260,7 @@ impl Server {
         again: bool,
     ) -> Result<List<Decision>, Failure> {
         first.check()?;
-        if first.first().of().counting.in_own_format() {
+        if first.first().compiled().counting.in_own_format() {
             return self.call_own(run, again).await;
         }
         // Boxed, so that it does not enlarge the future of calls in our own format.
@@ -276,8 +280,8 @@ impl Server {
     ) -> Result<List<Answer>, Failure> {
         // The scripts with slots, if any limiter has slots.
         let mut each = first.charges();
-        let slotted = each.find(|charge| charge.of().counting.slots().is_some());
-        let counting = slotted.unwrap_or(first.first()).of().counting;
+        let slotted = each.find(|charge| charge.compiled().counting.slots().is_some());
+        let counting = slotted.unwrap_or(first.first()).compiled().counting;
         let scripts = redisson::scripts(counting).ok_or(Error::new(ErrorKind::Limit))?;
         let settings = redisson::CallSettings {
             exact: run.iter().any(|demand| demand.wants_remaining),
@@ -312,17 +316,17 @@ impl Server {
             if answer.changed == Changed::Rewritten {
                 let name = charge.name().text().clone();
                 self.rewritten.insert(name, moment());
-                if charge.of().is_to_warn(Warning::Rewritten) {
+                if charge.compiled().is_to_warn(Warning::Rewritten) {
                     warning!(
-                        rule = charge.of().for_logs(),
+                        rule = charge.compiled().for_logs(),
                         "the stored limit differed and was rewritten: expected after a deployment \
                          that changes it"
                     );
                 }
             }
-            if answer.repaired > 0 && charge.of().is_to_warn(Warning::Repaired) {
+            if answer.repaired > 0 && charge.compiled().is_to_warn(Warning::Repaired) {
                 warning!(
-                    rule = charge.of().for_logs(),
+                    rule = charge.compiled().for_logs(),
                     entries = answer.repaired,
                     "grant timestamps that lay in the future were reset: a process with a wrong \
                      clock shares this limit"

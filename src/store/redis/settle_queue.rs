@@ -121,7 +121,7 @@ impl SettleQueue {
     pub(super) fn push(&self, receipt: &Charge, keep: u32, mut call: ScriptCall, undone: bool) {
         let queued = moment();
         let charges = keep > receipt.permits;
-        let most = if receipt.of().is_in_flight() {
+        let most = if receipt.compiled().is_in_flight() {
             PLACES_IN_FLIGHT
         } else {
             PLACES

@@ -113,7 +113,7 @@ impl Grant {
     pub(crate) fn charges(&self) -> &[Charge] {
         let all = &self.charges;
         let Some(rule) = &self.rule else { return all };
-        let of_rule = all.iter().find(|it| it.of().name == *rule);
+        let of_rule = all.iter().find(|it| it.compiled().name == *rule);
         of_rule.map_or(&[], slice::from_ref)
     }
 
@@ -188,7 +188,7 @@ impl Grant {
     }
 
     fn has_charged(&self, rule: &str) -> bool {
-        self.taken().any(|charge| *charge.of().name == *rule)
+        self.taken().any(|charge| *charge.compiled().name == *rule)
     }
 
     fn correct_by_handler(&self, charge: impl Fn(u32) -> u32) -> bool {
@@ -199,7 +199,7 @@ impl Grant {
                 CorrectedBy::Handler => permits,
                 _ => it.permits,
             };
-            let is_meant = rule.is_none_or(|rule| *it.of().name == *rule);
+            let is_meant = rule.is_none_or(|rule| *it.compiled().name == *rule);
             is_meant.then(|| charge(before))
         };
         let meant = self.layers().filter(|grant| match rule {

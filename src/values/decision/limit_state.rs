@@ -29,7 +29,7 @@ impl<'a> LimitState<'a> {
     /// of a [`Limit::named`](crate::Limit::named), whatever the key; for another
     /// [`RateLimiter`](crate::RateLimiter) its own.
     pub fn name(&self) -> &'a str {
-        &self.charge.of().name
+        &self.charge.compiled().name
     }
 
     /// Returns the permits of one interval, as stored: another process may have changed them.

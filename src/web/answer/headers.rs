@@ -133,12 +133,12 @@ impl ShownLimit<'_> {
     #[inline]
     pub(super) fn name(&self) -> Cow<'_, str> {
         if self.charge.each.is_none() {
-            return Cow::Borrowed(&self.charge.of().name);
+            return Cow::Borrowed(&self.charge.compiled().name);
         }
         let interval = self.standing.interval;
         let mut each = self.charge.standings().iter();
         let is_shortest = !each.any(|other| other.interval < interval);
-        name_of_part(&self.charge.of().name, is_shortest, interval)
+        name_of_part(&self.charge.compiled().name, is_shortest, interval)
     }
 }
 
@@ -234,7 +234,7 @@ impl ReportedLimits<'_> {
     fn reset(&self, limit: ShownLimit<'_>) -> Option<u64> {
         match self.kind {
             // When requests end, nothing knows.
-            DecisionKind::Granted if limit.charge.of().is_in_flight() => None,
+            DecisionKind::Granted if limit.charge.compiled().is_in_flight() => None,
             DecisionKind::Granted => Some(ceil(limit.standing.reset_after)),
             // The wait of the first is the longest; the others have their own, or room.
             DecisionKind::Refused(retry_after) if limit.is_first => retry_after,
@@ -325,7 +325,7 @@ impl ReportedLimits<'_> {
             return;
         };
         let reset = self.reset(limit);
-        if reset.is_some() || limit.charge.of().is_in_flight() {
+        if reset.is_some() || limit.charge.compiled().is_in_flight() {
             insert(remaining_name, remaining);
         }
         if let Some(reset) = reset {
@@ -426,7 +426,7 @@ thread_local! {
 
 /// Returns `"api";q=10;qu="tokens";w=60`, which each response has, and which seldom changes.
 pub(super) fn policy(limit: ShownLimit<'_>) -> Option<HeaderValue> {
-    let (of, standing) = (limit.charge.of(), limit.standing);
+    let (of, standing) = (limit.charge.compiled(), limit.standing);
     let permits = standing.permits;
     // What few limits have in their name and their unit, their interval and permits do not tell.
     let is_usual = limit.charge.each.is_none() && !of.is_in_flight();
@@ -442,7 +442,7 @@ pub(super) fn render_policy(limit: ShownLimit<'_>) -> Option<HeaderValue> {
     let mut text = Short::default();
     push_name(&mut text, &limit.name());
     push_number(&mut text, ";q=", limit.standing.permits);
-    let of = limit.charge.of();
+    let of = limit.charge.compiled();
     let places = of.is_in_flight().then_some(CONCURRENT);
     if let Some(unit) = of.unit.as_deref().or(places) {
         // A word: it contains nothing to escape.
@@ -467,6 +467,6 @@ pub(crate) fn ceil(time: Duration) -> u64 {
 fn window(limit: ShownLimit<'_>) -> Option<u64> {
     let interval = limit.standing.interval;
     let is_whole =
-        interval > 0 && interval.is_multiple_of(1000) && !limit.charge.of().is_in_flight();
+        interval > 0 && interval.is_multiple_of(1000) && !limit.charge.compiled().is_in_flight();
     is_whole.then_some(interval / 1000)
 }

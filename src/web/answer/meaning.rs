@@ -54,7 +54,7 @@ pub(super) fn violated(refusal: &Refusal) -> impl Iterator<Item = String> {
 fn banned(refusal: &Refusal) -> (StatusCode, u8) {
     let mut charges = refusal.charges.iter();
     let by = charges.find(|charge| charge.standing.banned && !charge.shadow);
-    let status = by.and_then(|charge| StatusCode::from_u16(charge.of().ban?.status).ok());
+    let status = by.and_then(|charge| StatusCode::from_u16(charge.compiled().ban?.status).ok());
     (status.unwrap_or(TOO_MANY.0), RESOURCE_EXHAUSTED)
 }
 

@@ -45,7 +45,7 @@ pub(super) fn answer(
     };
     let is_plain =
         refusal.kind == RefusalKind::OverLimit && limit.standing.refused && !limit.shadow;
-    let is_plain = is_plain && limit.each.is_none() && !limit.of().is_in_flight();
+    let is_plain = is_plain && limit.each.is_none() && !limit.compiled().is_in_flight();
     if !is_plain || fields.have_a_time() {
         return render();
     }
@@ -58,7 +58,7 @@ pub(super) fn answer(
         as_text,
     };
     let number = retry_after.unwrap_or(0);
-    copies::copy_of(&ANSWERS, limit.of(), number, shown, render)
+    copies::copy_of(&ANSWERS, limit.compiled(), number, shown, render)
 }
 
 /// Builds the answer, with its header fields.
@@ -188,7 +188,7 @@ mod tests {
         let wait = Duration::from_secs(1);
         let refusal = Refusal::for_test(RefusalKind::OverLimit);
         let refusal = refusal.with_limit("gone", Limit::per_minute(10), wait);
-        let of = Arc::downgrade(refusal.charges[0].of());
+        let of = Arc::downgrade(refusal.charges[0].compiled());
         let fields = Fields::new(&[HeaderStyle::Draft11]).unwrap();
         let answer = answer(&refusal, Some(1), fields, false);
         drop(refusal);

@@ -69,7 +69,7 @@ pub(super) struct CompiledRule {
     limits: Vec<NamedLimit>,
     /// What logs and observers show of the rule: that of its only limit, or with tiers one that is
     /// made for it.
-    pub(super) of: Arc<CompiledLimit>,
+    pub(super) compiled: Arc<CompiledLimit>,
     pub(super) max_wait: Option<MaxWait>,
     /// The place of the first rule of its entry that finds the same key.
     key_of: usize,
@@ -104,7 +104,7 @@ impl FoundKey {
 /// One limit of a rule, with the way it names limiters.
 struct NamedLimit {
     /// Its limit is the stored one where a closure chooses it by the request.
-    of: Arc<CompiledLimit>,
+    compiled: Arc<CompiledLimit>,
     naming: Naming,
 }
 
@@ -167,23 +167,23 @@ impl CompiledRule {
             },
         };
         for named in &limits {
-            let NamedLimit { of, naming } = named;
-            about.check(&label, of)?;
-            let claimed = about.rule_names.claim(of, naming, Some(by), holder);
-            claimed.map_err(|differs| duplicate(&of.name, differs))?;
+            let NamedLimit { compiled, naming } = named;
+            about.check(&label, compiled)?;
+            let claimed = about.rule_names.claim(compiled, naming, Some(by), holder);
+            claimed.map_err(|differs| duplicate(&compiled.name, differs))?;
         }
         rule.name = Some(label);
         if defaults.shadow {
             rule.share = NONE;
         }
         let wait = rule.wait.or(defaults.wait).filter(|wait| !wait.is_zero());
-        let of = match (&rule.limit, limits.first()) {
+        let compiled = match (&rule.limit, limits.first()) {
             (LimitOf::Tiers(_), _) | (_, None) => CompiledLimit::new(rule.label(), false),
-            (_, Some(only)) => Arc::clone(&only.of),
+            (_, Some(only)) => Arc::clone(&only.compiled),
         };
         Ok(Self {
             limits,
-            of,
+            compiled,
             max_wait: wait.map(|wait| MaxWait {
                 queue: Some(queue),
                 ..MaxWait::at_most(wait)
@@ -233,9 +233,9 @@ impl CompiledRule {
             Err(NoKey::Skip) => return Ok(()),
             Err(NoKey::Missing(missing)) => return Err(missing),
         }
-        if let Some((naming, of)) = self.limit(parts) {
+        if let Some((naming, compiled)) = self.limit(parts) {
             let name = naming.name(&key.identity);
-            charge(Limiter { name, of }, permits);
+            charge(Limiter { name, compiled }, permits);
         }
         Ok(())
     }
@@ -251,9 +251,9 @@ impl CompiledRule {
     }
 
     /// Returns whether this is one of its limits, also as a reload has made it again.
-    pub(super) fn has(&self, of: &CompiledLimit) -> bool {
+    pub(super) fn has(&self, compiled: &CompiledLimit) -> bool {
         let mut limits = self.limits.iter();
-        limits.any(|named| named.of.name == of.name)
+        limits.any(|named| named.compiled.name == compiled.name)
     }
 
     /// Returns the names of its limits, with the limiter of this identity by each.
@@ -266,9 +266,9 @@ impl CompiledRule {
             let fits = named.naming.takes_identity == takes_identity;
             let limiter = fits.then(|| Limiter {
                 name: named.naming.name(identity),
-                of: Arc::clone(&named.of),
+                compiled: Arc::clone(&named.compiled),
             });
-            (&*named.of.name, limiter)
+            (&*named.compiled.name, limiter)
         })
     }
 
@@ -278,9 +278,9 @@ impl CompiledRule {
         let first = self.limits.first()?;
         let named = match &self.rule.limit {
             LimitOf::Fixed(_) | LimitOf::Shared(_) => first,
-            LimitOf::Parts(of) => {
-                let limit = LimitSource::Code(of(parts).for_request_key());
-                return Some((&first.naming, first.of.by(limit)));
+            LimitOf::Parts(choose) => {
+                let limit = LimitSource::Code(choose(parts).for_request_key());
+                return Some((&first.naming, first.compiled.by(limit)));
             }
             LimitOf::Tiers(tiers) => {
                 let tier = (tiers.choose)(parts);
@@ -290,7 +290,7 @@ impl CompiledRule {
                 found.map_or(first, |(_, named)| named)
             }
         };
-        Some((&named.naming, Arc::clone(&named.of)))
+        Some((&named.naming, Arc::clone(&named.compiled)))
     }
 
     /// Checks that rules of one entry on the same limiter can be charged together: their costs are
@@ -308,11 +308,11 @@ impl CompiledRule {
             for this in &rule.limits {
                 let name = this.naming.to_string();
                 let (that, that_has_one) = *firsts.entry(name).or_insert((this, has_charge_if));
-                let agree = this.of.counting == that.of.counting
-                    && this.of.ban == that.of.ban
+                let agree = this.compiled.counting == that.compiled.counting
+                    && this.compiled.ban == that.compiled.ban
                     && !(has_charge_if || that_has_one);
                 if !agree && !ptr::eq(this, that) {
-                    let [one, other] = [that, this].map(|named| &named.of.name);
+                    let [one, other] = [that, this].map(|named| &named.compiled.name);
                     bail!(Rule: "rules {one:?} and {other:?} of one entry charge the same limiter: \
                         give them the same algorithm, the same slots, the same `ban` and no \
                         `charge_if`, or make one rule of them");
@@ -338,13 +338,13 @@ impl CompiledRule {
             ("are refused", "")
         };
         match missing.fault {
-            Fault::Caller if self.of.is_to_warn(Warning::MissingKey) => warning!(
+            Fault::Caller if self.compiled.is_to_warn(Warning::MissingKey) => warning!(
                 rule,
                 missing = missing.what,
                 hint = "if a layer of yours provides it, that layer must be outside of this one",
                 "requests {effect} because they lack the key of the rule{later}"
             ),
-            Fault::TooLong { most } if self.of.is_to_warn(Warning::LongKey) => warning!(
+            Fault::TooLong { most } if self.compiled.is_to_warn(Warning::LongKey) => warning!(
                 rule,
                 header = missing.what,
                 max_len = most,
@@ -404,13 +404,13 @@ impl Rule {
                 _ => None,
             };
             let shown = self.observe_keys.then(|| naming.around());
-            let of = CompiledLimit {
+            let compiled = CompiledLimit {
                 observed: ObservedRule::new(fixed, shown).into(),
                 warned: Arc::default(),
                 ..compiled.named(label)
             };
             NamedLimit {
-                of: of.by(limit),
+                compiled: compiled.by(limit),
                 naming,
             }
         };

@@ -318,7 +318,7 @@ impl CompiledRules {
         let charge = rule.charge(limiter.clone(), permits);
         let charged_by = earlier.charged_by(&charge);
         if charged_by == Some(PassedBy::OtherLayer) {
-            self.warn_of_duplicate(&charge.of().name);
+            self.warn_of_duplicate(&charge.compiled().name);
         }
         charged_by.is_some()
     }
@@ -341,7 +341,7 @@ impl CompiledRules {
             return;
         }
         let rule = rule.map(|rule| DecidedRule {
-            rule: rule.of.rule(),
+            rule: rule.compiled.rule(),
             result: RuleResult::MissingKey,
             shadow: false,
             permits: 0,
@@ -349,7 +349,7 @@ impl CompiledRules {
             remaining: None,
             key: None,
             key_hash: 0,
-            observed: &rule.of.observed,
+            observed: &rule.compiled.observed,
         });
         let decided = Decided {
             result,
@@ -402,7 +402,7 @@ impl CompiledRules {
         let (policy, max_wait) = all.enforced.unwrap_or((FailurePolicy::Allow, None));
         Plan::Demand(Demand {
             // A lease is sized by the permits left.
-            wants_remaining: self.defaults.remaining || first.of().lease.is_some(),
+            wants_remaining: self.defaults.remaining || first.compiled().lease.is_some(),
             on_failure: Some(policy),
             ..Demand::new(all.charges, max_wait)
         })

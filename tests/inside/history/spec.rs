@@ -347,7 +347,7 @@ fn agree(answered: &Decision, would: &Decision) -> Result<(), String> {
     if !same_answer {
         return Err(shown(would));
     }
-    let count = |charge: &Charge| (charge.of().name.clone(), charge.standing);
+    let count = |charge: &Charge| (charge.compiled().name.clone(), charge.standing);
     let counts = |decision: &Decision| decision.charges().iter().map(count).collect::<Vec<_>>();
     let (answered, would) = (counts(answered), counts(would));
     if answered == would {

@@ -339,13 +339,13 @@ impl<K: Kind> Pair<K> {
     }
 
     pub(crate) fn limiter(&self, limit: LimitSource) -> Limiter {
-        let of = CompiledLimit {
+        let compiled = CompiledLimit {
             limit,
             counting: self.counting,
             ..CompiledLimit::with_defaults("model", true, false)
         };
-        let (name, of) = (self.name.clone(), of.into());
-        Limiter { name, of }
+        let (name, compiled) = (self.name.clone(), compiled.into());
+        Limiter { name, compiled }
     }
 
     pub(crate) fn receipt(&self, sent: Sent, limit: LimitSource) -> Charge {

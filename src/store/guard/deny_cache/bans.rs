@@ -139,10 +139,10 @@ impl Bans {
     /// call does then.
     pub(crate) fn ask(&self, first: &Demand) -> BanCall {
         let carried = first.charges().map(|charge| {
-            let Some((known, ban)) = self.get(charge).zip(charge.of().ban) else {
+            let Some((known, ban)) = self.get(charge).zip(charge.compiled().ban) else {
                 return Carried::default();
             };
-            let (mut known, clock) = (lock(&known), self.clock_of(charge.of()));
+            let (mut known, clock) = (lock(&known), self.clock_of(charge.compiled()));
             known.forget_old(clock, ban);
             let number = mem::take(&mut known.carried.number);
             let age = clock.steady_elapsed(&known.carried.since).as_millis();
@@ -159,7 +159,7 @@ impl Bans {
                 .then(|| self.generations.see(first.charges().map(Charge::name))),
             at: first
                 .charges()
-                .map(|charge| self.clock_of(charge.of()).now())
+                .map(|charge| self.clock_of(charge.compiled()).now())
                 .collect(),
         }
     }
@@ -197,8 +197,8 @@ impl Bans {
             return;
         }
         let each = first.charges().zip(asked.at.iter().zip(found));
-        for (charge, (at, found)) in each.filter(|(charge, _)| charge.of().ban.is_some()) {
-            let (known, clock) = (self.get_or_make(charge), self.clock_of(charge.of()));
+        for (charge, (at, found)) in each.filter(|(charge, _)| charge.compiled().ban.is_some()) {
+            let (known, clock) = (self.get_or_make(charge), self.clock_of(charge.compiled()));
             let mut known = lock(&known);
             let mut charges = charges.iter();
             let answered = charges.find(|answered| answered.limiter.is_same(&charge.limiter));
@@ -237,7 +237,7 @@ impl Bans {
             let Some(known) = self.get(charge) else {
                 continue;
             };
-            let (mut known, clock) = (lock(&known), self.clock_of(charge.of()));
+            let (mut known, clock) = (lock(&known), self.clock_of(charge.compiled()));
             let Some(ban) = &mut known.ban else {
                 continue;
             };
@@ -269,7 +269,7 @@ impl Bans {
     /// it would ban its caller: the store must decide then.
     pub(super) fn repeats(&self, demand: &Demand, refusal: &mut Refusal) -> bool {
         let is_last = |known: &mut KnownCaller, charge: &Charge, ban: Ban| {
-            known.forget_old(self.clock_of(charge.of()), ban);
+            known.forget_old(self.clock_of(charge.compiled()), ban);
             let before = known.counted.number.saturating_add(known.carried.number);
             before.saturating_add(1) >= ban.after
         };
@@ -286,7 +286,7 @@ impl Bans {
         for (charge, ban) in self.each_without_room(demand, refusal) {
             let known = self.get_or_make(charge);
             let mut known = lock(&known);
-            let clock = self.clock_of(charge.of());
+            let clock = self.clock_of(charge.compiled());
             known.forget_old(clock, ban);
             let carried = &mut known.carried;
             if carried.number == 0 {
@@ -302,7 +302,7 @@ impl Bans {
         refusal: &mut Refusal,
     ) -> List<(&'a Charge, Ban)> {
         let each = demand.charges().filter_map(|charge| {
-            let ban = charge.of().ban?;
+            let ban = charge.compiled().ban?;
             refusal.without_room(&charge.limiter)?;
             Some((charge, ban))
         });
@@ -310,7 +310,10 @@ impl Bans {
     }
 
     fn get(&self, charge: &Charge) -> Option<Arc<Mutex<KnownCaller>>> {
-        let known = self.known.get().filter(|_| charge.of().ban.is_some())?;
+        let known = self
+            .known
+            .get()
+            .filter(|_| charge.compiled().ban.is_some())?;
         known.get(charge.name().text())
     }
 
@@ -318,7 +321,7 @@ impl Bans {
         let known = self.known.get_or_init(|| cache(0, self.most));
         let text = charge.name().text();
         known.get(text).unwrap_or_else(|| {
-            let since = self.clock_of(charge.of()).now();
+            let since = self.clock_of(charge.compiled()).now();
             let none = || RefusalCount { number: 0, since };
             let new = Arc::new(Mutex::new(KnownCaller {
                 ban: None,

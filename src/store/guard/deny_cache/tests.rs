@@ -360,8 +360,8 @@ fn what_is_told_is_the_answer_to_the_same_question() {
         with(&|charge| {
             *charge = charge.clone().by(LimitSource::Code(Limit::per_second(1)));
         }),
-        with(&|charge| charge.limiter.of = CompiledLimit::unnamed("other")),
-        with(&|charge| charge.limiter.of = CompiledLimit::new("a", true)),
+        with(&|charge| charge.limiter.compiled = CompiledLimit::unnamed("other")),
+        with(&|charge| charge.limiter.compiled = CompiledLimit::new("a", true)),
         with(&|charge| *charge = charge.clone().renamed(other_name.name().clone())),
         Demand {
             wants_remaining: false,
@@ -395,6 +395,6 @@ fn what_is_told_is_the_answer_to_the_same_question() {
     // The same rule, built once more.
     let world = World::new(CAP);
     world.refused(&base, 1000, || {});
-    let rebuilt = with(&|charge| charge.limiter.of = CompiledLimit::new("a", false));
+    let rebuilt = with(&|charge| charge.limiter.compiled = CompiledLimit::new("a", false));
     assert!(world.repeated(&rebuilt).is_some());
 }

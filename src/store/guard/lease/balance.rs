@@ -73,8 +73,8 @@ impl Balance {
     }
 
     /// Returns the limit that its permits are counted by.
-    pub(crate) fn of(&self) -> &CompiledLimit {
-        self.receipt.of()
+    pub(crate) fn compiled(&self) -> &CompiledLimit {
+        self.receipt.compiled()
     }
 
     /// Returns how the limit stood after the grant that took them.

@@ -152,8 +152,8 @@ pub(crate) fn lease_of(demand: &Demand) -> Option<Duration> {
     let charge = demand.first();
     let leases = !demand.is_list() && !charge.shadow;
     // Grants without entries of their own have no score.
-    let logged = charge.of().counting.tells_grants_apart();
-    charge.of().lease.filter(|_| leases && logged)
+    let logged = charge.compiled().counting.tells_grants_apart();
+    charge.compiled().lease.filter(|_| leases && logged)
 }
 
 /// Returns the longest time that a lease lasts: a score leads by no more.
@@ -277,7 +277,7 @@ impl Lease {
     /// Returns whether the lease was taken by the same limit as the charge's. A stored limit is the
     /// same for all charges that use it.
     fn serves(&self, charge: &Charge) -> bool {
-        let (lease, charge) = (self.balance.of(), &**charge.of());
+        let (lease, charge) = (self.balance.compiled(), &**charge.compiled());
         let is_stored = |of: &CompiledLimit| !matches!(of.limit, LimitSource::Code(_));
         ptr::eq(lease, charge)
             || lease.limit == charge.limit

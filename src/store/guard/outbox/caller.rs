@@ -19,7 +19,7 @@ pub(super) type LineKey = List<(Limiter, [bool; 2])>;
 
 pub(super) fn key(demand: &Demand) -> LineKey {
     let key_of = |charge: &Charge| {
-        let bans = charge.of().ban.is_some();
+        let bans = charge.compiled().ban.is_some();
         (charge.limiter.clone(), [charge.shadow, bans])
     };
     demand.charges().map(key_of).collect()

@@ -63,8 +63,8 @@ impl Call {
     }
 
     /// Adds the ban of a limiter in the same way.
-    pub(super) fn ban(&mut self, Limiter { name, of }: &Limiter, ban: Ban) {
-        let key = keys::ban(name, of.counting.in_own_format());
+    pub(super) fn ban(&mut self, Limiter { name, compiled }: &Limiter, ban: Ban) {
+        let key = keys::ban(name, compiled.counting.in_own_format());
         self.keys.push((!name.text().seeded_hash(), key));
         self.terms.push(Terms::Ban(ban));
     }

@@ -120,7 +120,9 @@ fn flags(demand: &Demand) -> u8 {
 
 /// Returns whether a limit of a caller may ban it.
 pub(crate) fn has_ban(demand: &Demand) -> bool {
-    demand.charges().any(|charge| charge.of().ban.is_some())
+    demand
+        .charges()
+        .any(|charge| charge.compiled().ban.is_some())
 }
 
 impl Asked<'_> {
@@ -132,7 +134,7 @@ impl Asked<'_> {
             call.limiter(charge.name(), *row);
         }
         for charge in of_first() {
-            if let Some(ban) = charge.of().ban {
+            if let Some(ban) = charge.compiled().ban {
                 call.ban(&charge.limiter, ban);
             }
         }
@@ -174,7 +176,7 @@ impl Asked<'_> {
     ) {
         let mut next_ban = self.rows.len();
         for (place, charge) in demand.charges().enumerate() {
-            let has_ban = charge.of().ban.is_some();
+            let has_ban = charge.compiled().ban.is_some();
             let fetches = ahead.is_some();
             let flags = u8::from(charge.shadow) * SHADOW
                 + u8::from(has_ban) * HAS_BAN
@@ -202,7 +204,7 @@ impl Asked<'_> {
         };
         let (stamp, charge) = (self.stamp, lone.first());
         match row {
-            _ if charge.of().ban.is_some() => None,
+            _ if charge.compiled().ban.is_some() => None,
             Row::Log(row) => Some(row.lone(stamp, charge)),
             Row::Gcra(row) => row.lone(stamp, charge),
             // Their grants need the time, which the reply of a lone call does not have.
@@ -328,7 +330,7 @@ impl Said {
         }
         let has_fetched = ahead.map(|_| numbers.next()).transpose()?;
         for (charge, found) in run[0].charges().zip(&mut self.found) {
-            if charge.of().ban.is_some() {
+            if charge.compiled().ban.is_some() {
                 *found = ban::read(numbers)?;
             }
         }

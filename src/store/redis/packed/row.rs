@@ -48,7 +48,7 @@ impl Row {
     /// Returns what a receipt is settled by, and the two numbers by which its grant is found;
     /// `None` if it lacks what that needs.
     pub(super) fn settled(receipt: &Charge) -> Option<(Self, [i64; 2])> {
-        Some(match receipt.of().counting.algorithm {
+        Some(match receipt.compiled().counting.algorithm {
             Algorithm::SlidingLog => {
                 let (row, mark) = log::settled(receipt)?;
                 (Self::Log(row), mark)

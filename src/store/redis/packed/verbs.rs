@@ -106,7 +106,9 @@ pub(crate) fn report(caller: &Demand, strikes: &[(Carried, i64)], stamp: Stamp) 
     let mut call = Call::new(stamp.now);
     let banning = || {
         let each = caller.charges().zip(strikes);
-        each.filter_map(|(charge, strikes)| Some((&charge.limiter, charge.of().ban?, strikes)))
+        each.filter_map(|(charge, strikes)| {
+            Some((&charge.limiter, charge.compiled().ban?, strikes))
+        })
     };
     for (limiter, ..) in banning() {
         call.limiter(&limiter.name, Row::any(Algorithm::Gcra));
@@ -128,7 +130,7 @@ pub(crate) fn report(caller: &Demand, strikes: &[(Carried, i64)], stamp: Stamp) 
 /// Reads the reply to it: how the ban of each limiter stands.
 pub(crate) fn read_report(reply: &Value, caller: &Demand) -> Result<List<BanState>, Error> {
     let (mut numbers, _) = Numbers::with_time(reply)?;
-    let each = caller.charges().map(|charge| match charge.of().ban {
+    let each = caller.charges().map(|charge| match charge.compiled().ban {
         None => Ok(BanState::default()),
         Some(_) => {
             Row::any(Algorithm::Gcra).group(&mut numbers, 1, None)?;

@@ -98,7 +98,7 @@ pub(crate) fn acquire_command(
     }
     let slots = limiters
         .iter()
-        .map(|(charge, _)| charge.of().counting.slots());
+        .map(|(charge, _)| charge.compiled().counting.slots());
     if slots.clone().any(|slots| slots.is_some()) {
         slots.for_each(|slots| optional(&mut command, slots.map(|slots| slots.count())));
     }

@@ -39,7 +39,7 @@ pub(crate) fn scripts(counting: Counting) -> Option<&'static Scripts> {
 /// own.
 pub(crate) fn is_sent_once(acquire: &Demand) -> bool {
     let mut charges = acquire.charges();
-    charges.any(|charge| !charge.of().counting.tells_grants_apart())
+    charges.any(|charge| !charge.compiled().counting.tells_grants_apart())
 }
 
 /// Returns every script that a limiter in this format can need.

@@ -38,7 +38,7 @@ pub(crate) static SCRIPTS: Scripts = Scripts {
 
 fn settle(receipt: &Charge, keep: u32, settings: CallSettings<'_>) -> Option<ScriptCall> {
     let (Some(Taken::Slot(end)), Some(slots)) =
-        (receipt.claim_mark(), receipt.of().counting.slots())
+        (receipt.claim_mark(), receipt.compiled().counting.slots())
     else {
         return None;
     };

@@ -20,7 +20,7 @@ pub(super) struct Said {
 impl Side {
     pub(super) fn charge(&self, (rate, interval): Terms, permits: u32) -> Charge {
         let limit = Limit::new(rate, Duration::from_millis(interval));
-        let of = CompiledLimit {
+        let compiled = CompiledLimit {
             limit: LimitSource::Code(limit),
             counting: Counting {
                 algorithm: self.kind,
@@ -28,8 +28,8 @@ impl Side {
             },
             ..CompiledLimit::with_defaults("model", true, false)
         };
-        let (name, of) = (self.name.clone(), of.into());
-        Charge::new(Limiter { name, of }, permits)
+        let (name, compiled) = (self.name.clone(), compiled.into());
+        Charge::new(Limiter { name, compiled }, permits)
     }
 
     /// Returns the permits left, at least and at most.

@@ -209,7 +209,7 @@ impl Stage {
         }
         let first = run[0].first();
         let fetches = run[0].charges.len() == 1
-            && first.of().counting.tells_grants_apart()
+            && first.compiled().counting.tells_grants_apart()
             && !first.shadow
             && !question.waits;
         if let Some((permits, part)) = question.ahead.filter(|_| fetches) {

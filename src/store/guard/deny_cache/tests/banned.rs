@@ -17,7 +17,7 @@ fn bans() -> (Bans, ManualClock) {
 fn asks_for(name: &str) -> Demand {
     let mut ask = one(name);
     let ban = Ban::after(3).within(WITHIN).lasting(WITHIN);
-    ask.charges[0].limiter.of = Arc::new(CompiledLimit {
+    ask.charges[0].limiter.compiled = Arc::new(CompiledLimit {
         ban: Some(ban),
         ..CompiledLimit::with_defaults(name, true, false)
     });
@@ -52,7 +52,7 @@ fn a_ban_is_told_as_one_whatever_its_call_told_first() {
     assert!(
         standing.banned
             && standing.refused
-            && Arc::ptr_eq(refusal.charges[0].of(), later.first().of())
+            && Arc::ptr_eq(refusal.charges[0].compiled(), later.first().compiled())
     );
     assert_eq!((standing.remaining, standing.wait), (None, wait));
 }

@@ -85,7 +85,7 @@ pub(crate) struct World {
     pub(crate) processes: Vec<Arc<Leasing<Connection>>>,
     pub(crate) clock: ManualClock,
     pub(crate) name: Name,
-    of: Arc<CompiledLimit>,
+    compiled: Arc<CompiledLimit>,
     ids: Cell<u64>,
 }
 
@@ -113,7 +113,7 @@ impl World {
             server,
             clock,
             name: Name::exact("hot").unwrap(),
-            of: Arc::new(CompiledLimit {
+            compiled: Arc::new(CompiledLimit {
                 lease: (!lease.is_zero()).then_some(lease),
                 ..CompiledLimit::with_defaults("hot", true, false)
             }),
@@ -127,8 +127,8 @@ impl World {
     }
 
     pub(crate) fn limiter(&self, name: &Name) -> Limiter {
-        let (name, of) = (name.clone(), Arc::clone(&self.of));
-        Limiter { name, of }
+        let (name, compiled) = (name.clone(), Arc::clone(&self.compiled));
+        Limiter { name, compiled }
     }
 
     pub(crate) fn acquire(&self, permits: u32) -> Demand {
