@@ -33,7 +33,7 @@ pub(crate) struct Answer {
     pub(crate) repaired: i64,
     /// The mark that the receipt of a grant keeps, if the algorithm returns it in the answer.
     pub(crate) taken: Option<Taken>,
-    /// Set if it is of an untracked name, for which a store in memory has no place.
+    /// Set if it is of an untracked name, for which a store in memory has no room.
     pub(crate) estimated: bool,
     /// Set if its rule bans the caller: the wait is the longer one, of the ban and of the limit.
     pub(crate) banned: bool,
@@ -161,9 +161,9 @@ impl Answer {
     fn standing_of_each(&self, limit: &Limit, permits: u32, counted: bool) -> Box<[Standing]> {
         let whole = self.standing(counted);
         let each = self.each.as_deref().filter(|_| counted && !self.banned);
-        let all = limit.parts().enumerate().map(|(place, part)| {
+        let all = limit.parts().enumerate().map(|(index, part)| {
             let is_possible = u64::from(permits) <= part.permits;
-            let of = each.map(|each| each[place]);
+            let of = each.map(|each| each[index]);
             let refused = whole.refused
                 && match of {
                     Some(of) => of.remaining < permits.into(),

@@ -36,10 +36,10 @@ pub(crate) fn acquire<'a>(
     if hopeless.iter().all(|hopeless| *hopeless) && txns.iter().all(|txn| !txn.has_changed()) {
         return Ok(answers);
     }
-    for (place, txn) in txns.iter_mut().enumerate() {
+    for (index, txn) in txns.iter_mut().enumerate() {
         let hopeful = run.iter().zip(hopeless.iter());
         let hopeful = hopeful.filter(|(_, hopeless)| !**hopeless);
-        txn.begin(hopeful.filter_map(|(caller, _)| caller.charges().nth(place)));
+        txn.begin(hopeful.filter_map(|(caller, _)| caller.charges().nth(index)));
     }
 
     let mut refused = Refused::default();
@@ -58,14 +58,14 @@ pub(crate) fn acquire<'a>(
         }
         // Otherwise its old entry has expired: it stays above the rate.
     }
-    for (place, txn) in txns.iter_mut().enumerate() {
-        let mut needs = refused.unmet(place, txn);
+    for (index, txn) in txns.iter_mut().enumerate() {
+        let mut needs = refused.unmet(index, txn);
         let closed = txn.close(&mut needs, width > 1);
         for needs in needs.iter() {
             let answer = &mut answers[needs.answer];
             (answer.verdict, answer.wait) = (Verdict::Refused, needs.wait);
         }
-        for answer in answers.iter_mut().skip(place).step_by(width) {
+        for answer in answers.iter_mut().skip(index).step_by(width) {
             *answer = closed.for_caller(answer.verdict, answer.wait);
         }
     }
@@ -107,13 +107,13 @@ struct Unmet {
 }
 
 impl Refused {
-    /// Takes what a caller asks for, if all of it fits. Its answers begin at a place.
+    /// Takes what a caller asks for, if all of it fits. Its answers begin at an index.
     fn serve(&mut self, caller: &Demand, txns: &mut [Txn<'_>], answers_begin: usize) {
         let waits = caller.max_wait.is_some();
         let mut each = caller.charges().zip(txns.iter());
         let fits = each.all(|(charge, txn)| charge.shadow || txn.has_room(charge))
             && !(self.is_closed && waits);
-        for (place, (charge, txn)) in caller.charges().zip(txns).enumerate() {
+        for (index, (charge, txn)) in caller.charges().zip(txns).enumerate() {
             if fits && txn.has_room(charge) {
                 txn.take(charge);
             } else if txn.is_possible(charge) {
@@ -123,9 +123,9 @@ impl Refused {
                     txn.in_line = needs;
                 }
                 self.unmet.push(Unmet {
-                    limiter: place,
+                    limiter: index,
                     permits: needs,
-                    answer: answers_begin + place,
+                    answer: answers_begin + index,
                 });
             }
         }
@@ -134,11 +134,11 @@ impl Refused {
 
     /// The needs that a limiter has no room for in the end: after all grants, as a caller that
     /// another limiter refused has left its room to those behind it.
-    fn unmet(&self, place: usize, txn: &Txn<'_>) -> List<Needs> {
+    fn unmet(&self, index: usize, txn: &Txn<'_>) -> List<Needs> {
         let without_room = self
             .unmet
             .iter()
-            .filter(|unmet| unmet.limiter == place && unmet.permits > txn.answer.remaining);
+            .filter(|unmet| unmet.limiter == index && unmet.permits > txn.answer.remaining);
         let mut needs: List<_> = without_room
             .map(|unmet| Needs::new(unmet.permits, txn.most, unmet.answer))
             .collect();

@@ -17,7 +17,7 @@
 //!   one lease (`Balance`).
 //! - The share of a limit in an outage: the grants of one limiter (`Recent`) > the store in memory.
 //! - The store in memory: one `Shard`, or those of a list in the order of their numbers > the names
-//!   without a place (`Untracked`).
+//!   that are not tracked (`Untracked`).
 //!
 //! All others are locked alone: those of the deny cache (`Refusals`), of the connection, the
 //! runtime of the settle queue (`SettleQueue::runtime`), the names that were rewritten lately, the
@@ -393,7 +393,7 @@ impl Listeners {
     }
 }
 
-/// A store that decides in the place of one that fails.
+/// A store that decides instead of one that fails.
 pub(crate) trait StandIn: Decide {
     /// Charges a limiter with grants of the other store, oldest first, each with its time in ms. A
     /// limiter in use is charged as of now. What exceeds the limit is left out.

@@ -18,7 +18,7 @@ use crate::{
 
 /// The rules of all layers on a store, and its limits without HTTP.
 ///
-/// Rules of one name count in one place, also those of different layers. If they differed, each
+/// Rules of one name count together, also those of different layers. If they differed, each
 /// would count by its own limit and, in Redis, rewrite the other's. So the second is refused while
 /// the first is in use.
 #[derive(Debug, Default)]

@@ -24,7 +24,7 @@ const LONGEST_IDENTITY: usize = 128;
 /// The endings of the keys beside a limiter's hash: those that `keys`, `packed`
 /// and `redisson` in `store/redis` make.
 const KEYS: [&str; 4] = [":value", ":permits", ":ban", "~"];
-/// The place of the identity in a shared name.
+/// Where the identity stands in a shared name.
 const PLACEHOLDER: &str = "<key>";
 
 /// The Redis key of a limiter's hash, from which its other keys are derived.

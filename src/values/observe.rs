@@ -447,13 +447,13 @@ mod tests {
 
     #[test]
     fn a_name_stands_where_its_number_is() {
-        let places = [
+        let numbers = [
             RequestResult::ALL.map(|(it, _)| it as usize).to_vec(),
             RuleResult::ALL.map(|(it, _)| it as usize).to_vec(),
             Source::ALL.map(|(it, _)| it as usize).to_vec(),
         ];
-        for places in places {
-            assert_eq!(places, (0..places.len()).collect::<Vec<_>>());
+        for numbers in numbers {
+            assert_eq!(numbers, (0..numbers.len()).collect::<Vec<_>>());
         }
     }
 }

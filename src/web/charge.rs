@@ -261,8 +261,8 @@ impl Drop for SettleOnDrop {
         let Some(corrections) = grant.close() else {
             return;
         };
-        for (place, charge) in grant.charges().iter().enumerate() {
-            let permits = match corrections.get(place) {
+        for (index, charge) in grant.charges().iter().enumerate() {
+            let permits = match corrections.get(index) {
                 // Its place comes back, whatever was corrected: the response is over.
                 _ if charge.compiled().is_in_flight() && !self.is_upgraded => 0,
                 Some((_, permits)) if !charge.compiled().is_in_flight() => *permits,

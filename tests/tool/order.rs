@@ -48,7 +48,7 @@ fn a_diff_shows_what_stands_in_another_order() {
                 of_field.cloned().collect::<Vec<Value>>()
             };
             let moved = (0..3).filter(|at| old[*at] != new[*at]).count();
-            assert_eq!(of("place").len(), moved, "{object}");
+            assert_eq!(of("position").len(), moved, "{object}");
             let first_tier = usize::from(old[0] != new[0]);
             assert_eq!(of("first tier").len(), first_tier, "{object}");
             assert_eq!(changes.len(), moved + first_tier, "{object}");

@@ -57,8 +57,8 @@ impl Log {
         let is_later = |held: &Entry| held.rank() > entry.rank();
         if self.0.back().is_some_and(is_later) {
             let later = self.0.iter().rev().take_while(|held| is_later(held));
-            let place = self.0.len() - later.count();
-            self.0.insert(place, entry);
+            let index = self.0.len() - later.count();
+            self.0.insert(index, entry);
         } else {
             // Nearly always: the clock moves on.
             self.0.push_back(entry);
@@ -73,11 +73,11 @@ impl Log {
 
     pub(super) fn remove(&mut self, id: PermitId, permits: u32) -> Option<Entry> {
         // Given back soon after it was taken, so from the new end.
-        let place = self
+        let index = self
             .0
             .iter()
             .rposition(|entry| entry.id == id && entry.permits == permits);
-        place.and_then(|place| self.0.remove(place))
+        index.and_then(|index| self.0.remove(index))
     }
 
     /// Removes permits from the oldest entries. Returns how many there were.

@@ -250,23 +250,23 @@ fn text_of(value: &Value) -> String {
     }
 }
 
-/// Adds the place of each entry of `on` among those that both files have. The first that matches a
-/// request counts.
-fn add_places(files: &mut [Compared; 2]) {
+/// Adds the position of each entry of `on` among those that both files have. The first that matches
+/// a request counts.
+fn add_positions(files: &mut [Compared; 2]) {
     let [old, new] = files.each_ref().map(|file| file.entries.clone());
     let both: HashSet<_> = old.iter().filter(|it| new.contains(*it)).collect();
     for (file, entries) in files.iter_mut().zip([&old, &new]) {
         let entries = entries.iter().filter(|it| both.contains(*it));
-        for (place, entry) in entries.enumerate() {
-            let field = [entry.clone(), "place".to_owned()];
-            file.items.insert(field, (place + 1).to_string());
+        for (position, entry) in entries.enumerate() {
+            let field = [entry.clone(), "position".to_owned()];
+            file.items.insert(field, (position + 1).to_string());
         }
     }
 }
 
 /// Returns the fields that differ.
 fn changes(mut files: [Compared; 2]) -> Vec<Vec<Field>> {
-    add_places(&mut files);
+    add_positions(&mut files);
     let [old, new] = files.map(|file| file.items);
     let all = old.keys().chain(new.keys()).collect::<BTreeSet<_>>();
     let differ = all.into_iter().filter(|it| old.get(*it) != new.get(*it));

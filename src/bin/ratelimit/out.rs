@@ -127,8 +127,8 @@ fn columns(rows: &[Vec<String>]) -> String {
     let mut text = String::new();
     for row in rows {
         let mut line = String::new();
-        for (place, cell) in row.iter().enumerate() {
-            let cells = rows.iter().filter_map(|row| row.get(place));
+        for (index, cell) in row.iter().enumerate() {
+            let cells = rows.iter().filter_map(|row| row.get(index));
             let width = cells.map(|cell| cell.chars().count()).max().unwrap_or(0);
             line.push_str(&format!("{cell:width$}  "));
         }

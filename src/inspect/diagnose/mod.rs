@@ -282,13 +282,13 @@ impl Look<'_> {
         Ok((clients, complete))
     }
 
-    /// Returns the places of the scripts with these hashes that the server knows.
+    /// Returns the indices of the scripts with these hashes that the server knows.
     async fn loaded<const N: usize>(&self, hashes: [&str; N]) -> Result<Vec<usize>, Error> {
         let mut exists = redis::cmd("SCRIPT");
         exists.arg("EXISTS").arg(&hashes);
         let known: Vec<bool> = self.reply(&exists).await?;
-        let places = (0..).zip(known).filter(|(_, known)| *known);
-        Ok(places.map(|(place, _)| place).collect())
+        let indices = (0..).zip(known).filter(|(_, known)| *known);
+        Ok(indices.map(|(index, _)| index).collect())
     }
 
     async fn time_to_live(&self, key: &str) -> Result<TimeToLive, Error> {

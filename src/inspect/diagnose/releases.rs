@@ -23,15 +23,15 @@ pub(super) const RELEASES: [(&str, &str); 13] = [
     ("3.38.0", "861d9229367b5aa9889ee26c5c31be7baeba2153"),
 ];
 
-/// The place of 3.17.0, the first that can read the entries that this crate writes.
+/// The index of 3.17.0, the first that can read the entries that this crate writes.
 pub(super) const READS_OURS: usize = 9;
 
-/// Returns the releases at a place of the table.
-pub(super) fn words_of(place: usize) -> String {
-    let from = |place: usize| RELEASES.get(place).map_or("", |(from, _)| from);
-    match from(place + 1) {
-        "" => format!("{} or newer", from(place)),
-        before => format!("{} or newer, before {before}", from(place)),
+/// Returns the releases at an index of the table.
+pub(super) fn words_of(index: usize) -> String {
+    let from = |index: usize| RELEASES.get(index).map_or("", |(from, _)| from);
+    match from(index + 1) {
+        "" => format!("{} or newer", from(index)),
+        before => format!("{} or newer, before {before}", from(index)),
     }
 }
 

@@ -55,7 +55,7 @@ pub struct Diagnosis {
     /// The stored number of permits left, a lower bound: expired permits are credited when they are
     /// needed. GCRA stores no number; then it is the number left now. By the calendar it is the
     /// date on which the window began and the permits used in it, as in `20261101 37`, whose key
-    /// stands in the place of the value's
+    /// stands instead of the value's
     pub(super) value: Option<String>,
     /// Set if it is in our own format, as that of a rule
     pub(super) in_own_format: bool,
@@ -96,7 +96,7 @@ pub struct Diagnosis {
     pub(super) other_clients: Option<Vec<OtherClient>>,
     /// Set if all keys of the database were searched for other clients
     pub(super) scanned_all: bool,
-    /// The places of Redisson's releases whose acquire script the server has received; `None` if
+    /// The indices of Redisson's releases whose acquire script the server has received; `None` if
     /// the server does not permit the query
     pub(super) redisson: Option<Vec<usize>>,
 }
@@ -318,7 +318,7 @@ impl Diagnosis {
 
     fn look_at_the_neighbours(&self, found: &mut Vec<Finding>) {
         let mut releases = self.redisson.iter().flatten();
-        if releases.any(|place| *place < READS_OURS) {
+        if releases.any(|index| *index < READS_OURS) {
             add!(found, Warning "old_redisson": "a Redisson before 3.17.0 has used this server: \
                 stop it if it shares limits, because it cannot read newer entries");
         }
@@ -391,7 +391,7 @@ impl Diagnosis {
             "\n  Redisson on this server, since it last lost its scripts: {count}"
         )?;
         let mut loaded = loaded.unwrap_or_default().iter();
-        loaded.try_for_each(|place| write!(f, "\n    {}", words_of(*place)))
+        loaded.try_for_each(|index| write!(f, "\n    {}", words_of(*index)))
     }
 
     fn entries_of(&self, sizes: impl Fn(usize) -> bool) -> u64 {

@@ -231,8 +231,8 @@ impl fmt::Display for VerifiedServer {
 
 impl fmt::Display for Verification {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for (server, place) in self.servers.iter().zip(0..) {
-            write!(f, "{}{server}", if place == 0 { "" } else { "\n" })?;
+        for (server, index) in self.servers.iter().zip(0..) {
+            write!(f, "{}{server}", if index == 0 { "" } else { "\n" })?;
         }
         write_findings(f, &self.findings)?;
         match self.worst() {

@@ -27,7 +27,7 @@ const LANES: usize = 1024;
 const MOST_TOGETHER: usize = 64;
 const MOST_WAITING: usize = 10_000;
 
-/// A place for one call at a time, by name.
+/// Lets one call at a time through, by name.
 #[derive(Debug)]
 pub(super) struct NameLanes(Box<[Arc<Lane<()>>]>);
 

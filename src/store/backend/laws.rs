@@ -200,8 +200,8 @@ impl History {
         if self.taken.is_empty() {
             return;
         }
-        let place = self.random.below(self.taken.len() as u64) as usize;
-        let (which, charge, taken, grant) = self.taken.swap_remove(place);
+        let index = self.random.below(self.taken.len() as u64) as usize;
+        let (which, charge, taken, grant) = self.taken.swap_remove(index);
         let keep = self.random.below(taken + 3);
         let (now, book) = (self.clock.now(), &mut self.books[which]);
         let (before, free) = (book.charges.clone(), book.free(now));

@@ -1,7 +1,7 @@
 //! A store of your own: limits in PostgreSQL, DynamoDB or whatever you run already.
 //!
 //! **Unstable**: it may change in any version. A [`Backend`] keeps bytes by key, and puts new ones
-//! in the place of old ones. A [`BackendStore`] makes all of a [`MemoryStore`](crate::MemoryStore)
+//! instead of old ones. A [`BackendStore`] makes all of a [`MemoryStore`](crate::MemoryStore)
 //! of it: every algorithm, several limits, bans, corrections and verbs. In front stand the guards
 //! of a `RedisStore`: a deadline, the failure policy with this process's share, the repeated
 //! refusal, the queue of callers that wait, the bound of calls in flight, and the breaker.

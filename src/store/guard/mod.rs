@@ -1,5 +1,5 @@
 //! The guards between a caller and its store. [`stack`](super::stack) has their order; here is
-//! the reason for each place.
+//! the reason for it.
 //!
 //! - The failure policy, in `fallback`, comes first: it sees every error, also that of the
 //!   deadline, and it records every grant, by which this process decides in an outage.

@@ -6,7 +6,7 @@ use std::sync::MutexGuard;
 use smallvec::SmallVec;
 
 use super::{
-    shard::{Granted, Place, Shard},
+    shard::{Granted, Shard, Tracked},
     shared::Shared,
     untracked::Untracked,
 };
@@ -35,12 +35,12 @@ type LockedShards<'a> = SmallVec<[(usize, MutexGuard<'a, Shard>); 4]>;
 
 /// A limiter that a list counts by, and whether the list has made it.
 struct Lent {
-    place: Place,
+    tracked: Tracked,
     is_new: bool,
 }
 
 impl Shared {
-    /// Grants a list if each of its limiters has a place and room, as nearly all have. Otherwise
+    /// Grants a list if each of its limiters is tracked and has room, as nearly all have. Otherwise
     /// puts back what it took, and returns `None`.
     pub(super) fn grant_list(&self, demand: &mut Demand) -> Option<Decision> {
         let (now, exact) = (self.now(), demand.wants_remaining);
@@ -101,12 +101,12 @@ impl Shared {
     /// The lock of the untracked names is last.
     fn lock_all(&self, demand: &Demand) -> LockedShards<'_> {
         let charges = demand.charges();
-        let mut places: SmallVec<[_; 4]> = charges.map(|it| self.shard_of(it.name())).collect();
-        places.sort_unstable();
-        places.dedup();
-        let locked = places
+        let mut shards: SmallVec<[_; 4]> = charges.map(|it| self.shard_of(it.name())).collect();
+        shards.sort_unstable();
+        shards.dedup();
+        let locked = shards
             .into_iter()
-            .map(|place| (place, lock(&self.shards[place])));
+            .map(|shard| (shard, lock(&self.shards[shard])));
         locked.collect()
     }
 
@@ -152,8 +152,8 @@ impl Shared {
     }
 
     fn shard_in<'s>(&self, locked: &'s mut LockedShards<'_>, name: &Name) -> &'s mut Shard {
-        let place = self.shard_of(name);
-        let at = locked.partition_point(|(other, _)| *other < place);
+        let shard = self.shard_of(name);
+        let at = locked.partition_point(|(other, _)| *other < shard);
         &mut locked[at].1
     }
 
@@ -177,13 +177,13 @@ impl Shared {
         });
         let answers = all_lent.and_then(|()| self.count(first, &mut lent, run, now));
         for (charge, lent) in first.charges().zip(lent) {
-            if let Some(Lent { place, is_new }) = lent {
+            if let Some(Lent { tracked, is_new }) = lent {
                 let shard = self.shard_in(locked, charge.name());
                 // A list that takes nothing leaves nothing: callers make up keys.
-                if is_new && place.kept.is_idle(now) {
+                if is_new && tracked.kept.is_idle(now) {
                     shard.free_lent();
                 } else {
-                    shard.take_back(place);
+                    shard.take_back(tracked);
                 }
             }
         }
@@ -200,7 +200,7 @@ impl Shared {
             Ok(())
         };
         match found {
-            Ok(()) => Ok((shard.lend(charge.name())).map(|place| Lent { place, is_new })),
+            Ok(()) => Ok((shard.lend(charge.name())).map(|tracked| Lent { tracked, is_new })),
             Err(full)
                 if full.kind() == ErrorKind::Full
                     && Untracked::can_count(charge.limit().given()) =>
@@ -234,9 +234,9 @@ impl Shared {
             .charges()
             .zip(&mut *lent)
             .filter_map(|(charge, kept)| match kept {
-                Some(Lent { place, .. }) => {
-                    place.kept.count_by(charge.compiled(), now);
-                    Some(&mut *place.kept.limiter)
+                Some(Lent { tracked, .. }) => {
+                    tracked.kept.count_by(charge.compiled(), now);
+                    Some(&mut *tracked.kept.limiter)
                 }
                 None => next_met
                     .next()
@@ -244,7 +244,7 @@ impl Shared {
             });
         let mut answers = call::acquire(limiters, run, now)?;
         let kept = lent.iter_mut().flatten();
-        kept.for_each(|lent| lent.place.kept.keep_alive(now));
+        kept.for_each(|lent| lent.tracked.kept.keep_alive(now));
         if let Some(untracked) = &mut untracked {
             met.iter().for_each(|estimate| untracked.keep(estimate));
         }
@@ -279,12 +279,12 @@ mod tests {
     /// Asks for these permits of three of five limiters from `first` on, each by a rate of its own,
     /// and a shadow as its last.
     fn list(permits: [u32; 3], first: usize, rate: u64, shadow: bool) -> Demand {
-        let charges = permits.into_iter().enumerate().map(|(place, permits)| {
-            let number = (first + place) % 5;
+        let charges = permits.into_iter().enumerate().map(|(index, permits)| {
+            let number = (first + index) % 5;
             let limit = Limit::per_second(rate + number as u64);
             let name = format!("limiter{number}");
             Charge {
-                shadow: shadow && place == 2,
+                shadow: shadow && index == 2,
                 ..charge(&name, permits, LimitSource::Code(limit))
                     .counted_by(ALGORITHMS[number % 3])
             }
@@ -296,7 +296,7 @@ mod tests {
     }
 
     proptest! {
-        /// Also where limits change, and where a limiter has no place yet.
+        /// Also where limits change, and where a limiter is not tracked yet.
         #[test]
         fn a_list_that_is_granted_at_once_is_granted_as_any(
             asks in prop::collection::vec(
@@ -317,7 +317,7 @@ mod tests {
 
         /// Callers make up keys.
         #[test]
-        fn a_refused_list_makes_no_place_and_takes_nothing(
+        fn a_refused_list_tracks_no_newcomer_and_takes_nothing(
             asks in prop::collection::vec(
                 (prop::array::uniform3(1u32..7), 0usize..5, 0u64..700), 1..40,
             ),

@@ -1,5 +1,5 @@
-//! What a store does with names that it has no place for, and with those that get one later: it
-//! charges their limiters with what they took.
+//! What a store does with untracked names, and with those that it tracks later: it charges their
+//! limiters with what they took.
 
 use super::{
     shard::StoredLimiter,
@@ -56,7 +56,7 @@ impl Shared {
         self.charge_past(kept, limiter, &past, now)
     }
 
-    /// Charges the permits that a receipt's grant used beyond its own, to a name without a place.
+    /// Charges the permits that a receipt's grant used beyond its own, to an untracked name.
     pub(super) fn owe(&self, receipt: &Charge, keep: u32, now: Now) {
         let is_settled = receipt.taken.is_some() && receipt.claim_mark().is_none();
         let more = keep.saturating_sub(receipt.permits);
@@ -65,7 +65,7 @@ impl Shared {
         }
     }
 
-    /// Adds to the permits of a name without a place, whose shard is locked. Returns whether that
+    /// Adds to the permits of an untracked name, whose shard is locked. Returns whether that
     /// can be counted.
     pub(super) fn charge_untracked(&self, limiter: &Limiter, past: &[(i64, u32)]) -> bool {
         let given = limiter.compiled.limit.given();

@@ -77,7 +77,7 @@ pub(super) fn held(name: &str, bytes: &[u8]) -> Result<Held, Error> {
         .ok_or_else(|| foreign("it cannot be read"))
 }
 
-/// Returns the check of a name and of bytes, without the place of their own check.
+/// Returns the check of a name and of bytes, without their own check.
 fn check(name: &str, bytes: &[u8]) -> [u8; 8] {
     let mut hash = hmac_sha256::Hash::new();
     for part in [name.as_bytes(), &[0], &bytes[..7], &bytes[HEAD..]] {

@@ -34,14 +34,14 @@ const SMALL: usize = 128;
 pub(super) const NEVER: i64 = i64::MAX;
 
 pub(super) struct Shard {
-    places: HashTable<Place>,
+    tracked: HashTable<Tracked>,
     /// Strikes and bans, which outlive idle limiters, each with the tick at which it is forgotten.
     records: HashMap<Text, (Record, i64), BuildSpread>,
     /// The names of the records, by when these are forgotten.
     ends: BTreeSet<(i64, Text)>,
     /// The maximum number of limiters, and of records.
     most: usize,
-    /// The number of limiters that are lent. They keep their places.
+    /// The number of limiters that are lent, which count all the same.
     lent: usize,
     /// The number of newcomers that found no room since the shard last looked for idle limiters.
     turned_away: usize,
@@ -57,20 +57,20 @@ pub(super) type Held = (Option<StoredLimiter>, Option<(Record, i64)>);
 
 /// A limiter by value, under the bytes of its name alone: as in Redis, one name is one limiter,
 /// whatever its algorithm.
-pub(super) struct Place {
+pub(super) struct Tracked {
     hash: u64,
     name: Box<[u8]>,
     pub(super) kept: StoredLimiter,
 }
 
-impl Place {
+impl Tracked {
     /// Returns the hash of a name, spread: its shard is chosen by the hash before that.
     fn hash(name: &Name) -> u64 {
         BuildSpread::new().hash_one(name.text())
     }
 
     fn is_of(name: &Name) -> impl Fn(&Self) -> bool {
-        |place| *place.name == *name.text().as_bytes()
+        |tracked| *tracked.name == *name.text().as_bytes()
     }
 }
 
@@ -135,7 +135,7 @@ impl StoredLimiter {
     }
 
     /// Returns whether it has places in flight, which only the requests of this process give back.
-    pub(super) fn has_places(&self) -> bool {
+    pub(super) fn has_in_flight(&self) -> bool {
         self.by.upgrade().is_some_and(|by| by.is_in_flight())
     }
 
@@ -265,7 +265,7 @@ fn remembered(by: &Arc<CompiledLimit>) -> Weak<CompiledLimit> {
 impl Shard {
     pub(super) fn new(most: usize, count: &Arc<AtomicUsize>) -> Self {
         Self {
-            places: HashTable::new(),
+            tracked: HashTable::new(),
             records: HashMap::default(),
             ends: BTreeSet::new(),
             most,
@@ -277,15 +277,15 @@ impl Shard {
     }
 
     pub(super) fn len(&self) -> usize {
-        self.places.len()
+        self.tracked.len()
     }
 
     /// Returns the limiter, unless it has expired.
     pub(super) fn get_mut(&mut self, name: &Name, now: Now) -> Option<&mut StoredLimiter> {
-        let place = self
-            .places
-            .find_mut(Place::hash(name), Place::is_of(name))?;
-        (place.kept.expires_at > now.tick).then_some(&mut place.kept)
+        let tracked = self
+            .tracked
+            .find_mut(Tracked::hash(name), Tracked::is_of(name))?;
+        (tracked.kept.expires_at > now.tick).then_some(&mut tracked.kept)
     }
 
     /// Adds a new limiter, in place of an expired one of its name. Returns `None` if there is no
@@ -303,33 +303,33 @@ impl Shard {
         Some(self.make(&limiter.name, StoredLimiter::new(&limiter.compiled)))
     }
 
-    /// Makes a place for a limiter. No other has its name here.
+    /// Adds a limiter. No other has its name here.
     fn make(&mut self, name: &Name, kept: StoredLimiter) -> &mut StoredLimiter {
         self.count.fetch_add(1, Relaxed);
-        self.put(Place {
-            hash: Place::hash(name),
+        self.put(Tracked {
+            hash: Tracked::hash(name),
             name: name.text().as_bytes().into(),
             kept,
         })
     }
 
-    fn put(&mut self, place: Place) -> &mut StoredLimiter {
+    fn put(&mut self, tracked: Tracked) -> &mut StoredLimiter {
         self.next_idle = i64::MIN;
-        let added = (self.places).insert_unique(place.hash, place, |place| place.hash);
+        let added = (self.tracked).insert_unique(tracked.hash, tracked, |tracked| tracked.hash);
         &mut added.into_mut().kept
     }
 
-    fn take(&mut self, name: &Name) -> Option<Place> {
+    fn take(&mut self, name: &Name) -> Option<Tracked> {
         let found = self
-            .places
-            .find_entry(Place::hash(name), Place::is_of(name));
+            .tracked
+            .find_entry(Tracked::hash(name), Tracked::is_of(name));
         Some(found.ok()?.remove().0)
     }
 
     pub(super) fn remove(&mut self, name: &Name) -> Option<StoredLimiter> {
-        let place = self.take(name)?;
+        let tracked = self.take(name)?;
         self.count.fetch_sub(1, Relaxed);
-        Some(place.kept)
+        Some(tracked.kept)
     }
 
     /// Takes the record of a name out, corrected by the clock. A caller that keeps it puts it back.
@@ -409,10 +409,14 @@ impl Shard {
         &self,
         mut act: impl FnMut(&str, Option<&StoredLimiter>, Option<&(Record, i64)>),
     ) {
-        for place in &self.places {
+        for tracked in &self.tracked {
             // Each was the text of a name.
-            if let Ok(name) = str::from_utf8(&place.name) {
-                act(name, Some(&place.kept), self.records.get(&Text::from(name)));
+            if let Ok(name) = str::from_utf8(&tracked.name) {
+                act(
+                    name,
+                    Some(&tracked.kept),
+                    self.records.get(&Text::from(name)),
+                );
             }
         }
         for (text, record) in &self.records {
@@ -426,13 +430,13 @@ impl Shard {
     /// Returns what a name has.
     #[cfg(any(test, feature = "unstable-store"))]
     pub(super) fn held(&self, name: &Name) -> (Option<&StoredLimiter>, Option<&(Record, i64)>) {
-        let place = self.find(name);
-        let limiter = place.map(|place| &place.kept);
+        let tracked = self.find(name);
+        let limiter = tracked.map(|tracked| &tracked.kept);
         (limiter, self.records.get(name.text()))
     }
 
-    fn find(&self, name: &Name) -> Option<&Place> {
-        self.places.find(Place::hash(name), Place::is_of(name))
+    fn find(&self, name: &Name) -> Option<&Tracked> {
+        self.tracked.find(Tracked::hash(name), Tracked::is_of(name))
     }
 
     /// Takes over what a name had in another store, unless this one knows the name, or has no room.
@@ -454,19 +458,19 @@ impl Shard {
     }
 
     /// Lends a limiter, which counts as held until it is given back.
-    pub(super) fn lend(&mut self, name: &Name) -> Option<Place> {
+    pub(super) fn lend(&mut self, name: &Name) -> Option<Tracked> {
         let lent = self.take(name);
         self.lent += usize::from(lent.is_some());
         lent
     }
 
     /// Takes back a limiter that was lent.
-    pub(super) fn take_back(&mut self, lent: Place) {
+    pub(super) fn take_back(&mut self, lent: Tracked) {
         self.lent -= 1;
         self.put(lent);
     }
 
-    /// Frees the place of a limiter that was lent and is dropped.
+    /// Counts a limiter that was lent and is dropped no longer.
     pub(super) fn free_lent(&mut self) {
         self.lent -= 1;
         self.count.fetch_sub(1, Relaxed);
@@ -493,8 +497,8 @@ impl Shard {
     /// Drops idle limiters.
     pub(super) fn forget_idle(&mut self, now: Now) {
         let (mut next, before) = (i64::MAX, self.len());
-        self.places.retain(|place| {
-            let idle_at = place.kept.idle_at();
+        self.tracked.retain(|tracked| {
+            let idle_at = tracked.kept.idle_at();
             let is_idle = idle_at <= now.tick;
             next = if is_idle { next } else { next.min(idle_at) };
             !is_idle

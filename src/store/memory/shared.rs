@@ -36,7 +36,7 @@ pub(super) const MOST_LIMITERS: usize = 100_000;
 pub(crate) struct Shared {
     pub(super) shards: Box<[Mutex<Shard>]>,
     pub(super) max: usize,
-    /// The names that have no place.
+    /// What stands for the names that have no limiter here.
     pub(super) untracked: Untracked,
     pub(super) last_id: AtomicU64,
     pub(super) clock: Arc<dyn Clock>,
@@ -166,7 +166,7 @@ impl Shared {
             .for_each(|shard| lock(shard).forget_idle(now));
     }
 
-    /// Returns the answer to one caller of one limiter that has a place, as nearly all are.
+    /// Returns the answer to one caller of one limiter that is tracked, as nearly all are.
     #[inline]
     fn answer_one(&self, charge: &Charge, exact: bool) -> Result<Answer, Error> {
         let now = self.now();

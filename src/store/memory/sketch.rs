@@ -139,8 +139,8 @@ impl Sketch {
     pub(super) fn parts(&mut self, hash: u64) -> Parts {
         let cells = self.cells_of(hash);
         let oldest = self.part() - EIGHTHS;
-        array::from_fn(|place| {
-            let part = oldest + place as i64;
+        array::from_fn(|index| {
+            let part = oldest + index as i64;
             Part {
                 permits: self.least(&cells, part),
                 counts_for: start_of(part + PARTS as i64, self.interval).saturating_sub(self.now),
@@ -157,7 +157,7 @@ impl Sketch {
         let least = self.least(&cells, part).saturating_add(permits);
         for cell in cells {
             let count = least.min(self.width.most()).max(self.count(cell, part));
-            let at = self.place_of(cell, part);
+            let at = self.index_of(cell, part);
             let [low, high] = count.to_le_bytes();
             match self.width {
                 Width::One => self.counts[at] = low,
@@ -177,7 +177,7 @@ impl Sketch {
     }
 
     fn count(&self, cell: usize, part: i64) -> u16 {
-        let at = self.place_of(cell, part);
+        let at = self.index_of(cell, part);
         match self.width {
             Width::One => self.counts[at].into(),
             Width::Two => u16::from_le_bytes([self.counts[at], self.counts[at + 1]]),
@@ -185,7 +185,7 @@ impl Sketch {
     }
 
     /// Returns where the count of a part begins.
-    fn place_of(&self, cell: usize, part: i64) -> usize {
+    fn index_of(&self, cell: usize, part: i64) -> usize {
         (cell * PARTS + part.rem_euclid(PARTS as i64) as usize) * self.width as usize
     }
 
@@ -205,9 +205,9 @@ impl Sketch {
         let (present, cleared) = (self.part(), self.cleared[block]);
         let first = (cleared + 1).max(present - EIGHTHS);
         let end = (ROWS * self.columns).min((block + 1) * BLOCK);
-        let counts = self.place_of(block * BLOCK, 0)..self.place_of(end, 0);
+        let counts = self.index_of(block * BLOCK, 0)..self.index_of(end, 0);
         for part in first..=present {
-            let at = self.place_of(0, part);
+            let at = self.index_of(0, part);
             for cell in self.counts[counts.clone()].chunks_exact_mut(PARTS * self.width as usize) {
                 cell[at..at + self.width as usize].fill(0);
             }
@@ -373,14 +373,14 @@ mod tests {
     }
 
     /// The figures of SECURITY.md, of a store an eighth as large as by default: a flood at one
-    /// instant of names that have each taken their limit, less those that had places.
+    /// instant of names that have each taken their limit, less those that were tracked.
     #[test]
     fn a_flood_refuses_as_many_newcomers_as_is_promised() {
-        const PLACES: usize = 100_000 / 8;
+        const TRACKED: usize = 100_000 / 8;
         const NEWCOMERS: u64 = 20_000;
         for (names, least, most) in [(300_000, 0, 2), (600_000, 10, 17), (1_000_000, 40, 49)] {
-            let mut sketch = Sketch::new((1000, Width::of(1)), PLACES, 0);
-            let flood = names / 8 - PLACES as u64;
+            let mut sketch = Sketch::new((1000, Width::of(1)), TRACKED, 0);
+            let flood = names / 8 - TRACKED as u64;
             (0..flood).for_each(|name| sketch.add(name, 1, 0));
             let mut newcomers = flood..flood + NEWCOMERS;
             let refused = newcomers
@@ -393,7 +393,7 @@ mod tests {
             );
         }
         // What counts for a limit is how much of it is left.
-        let mut sketch = Sketch::new((1000, Width::of(100)), PLACES, 0);
+        let mut sketch = Sketch::new((1000, Width::of(100)), TRACKED, 0);
         (0..900_000 / 8).for_each(|name| sketch.add(name, 1, 0));
         let is_full = |name: &u64| estimate(&mut sketch, *name) >= 100;
         assert_eq!((900_000..900_000 + NEWCOMERS).filter(is_full).count(), 0);

@@ -1,4 +1,4 @@
-//! Decides for names that have no place in a full store (untracked names), by an estimate of the
+//! Decides for names that a full store has no room for (untracked names), by an estimate of the
 //! permits that they took.
 //!
 //! `sketch.rs` counts them, with one sketch for each interval of their limits, or two: limits of up

@@ -30,7 +30,7 @@ use crate::{
     },
 };
 
-/// The callers that a limiter has refused in a way that counts towards its ban, each with its place
+/// The callers that a limiter has refused in a way that counts towards its ban, each with its index
 /// among the callers and the ms until the limit has room for it.
 #[derive(Default)]
 struct RefusedCallers(List<(usize, i64)>);
@@ -56,14 +56,14 @@ impl RefusedCallers {
         )
     }
 
-    /// Returns the place of the first caller that is banned, by a ban that stood so `before` they
+    /// Returns the index of the first caller that is banned, by a ban that stood so `before` they
     /// were refused and stands so `now`. Others may have refused the caller meanwhile.
     fn banned_from(&self, ban: &Ban, before: &BanState, now: &BanState) -> Option<usize> {
         if before.left > 0 {
             return Some(0);
         }
         let last = self.banning(ban, before).filter(|_| now.left > 0);
-        last.map(|(place, _)| *place)
+        last.map(|(index, _)| *index)
     }
 }
 
@@ -71,7 +71,7 @@ impl RefusedCallers {
 fn refused(run: &[Demand], answers: &[Answer], before: &[BanState]) -> List<RefusedCallers> {
     let mut refused: List<_> = before.iter().map(|_| RefusedCallers::default()).collect();
     let callers = run.iter().zip(answers.chunks(before.len().max(1)));
-    for (place, (caller, answers)) in callers.enumerate() {
+    for (index, (caller, answers)) in callers.enumerate() {
         let outcome = JoinedAnswer::of(caller, answers);
         let each = caller
             .charges()
@@ -80,7 +80,7 @@ fn refused(run: &[Demand], answers: &[Answer], before: &[BanState]) -> List<Refu
         for ((charge, answer), (before, refused)) in each {
             let has_ban = charge.compiled().ban.is_some() && before.left == 0;
             if has_ban && outcome.strikes(caller, charge, answer) {
-                refused.0.push((place, outcome.wait));
+                refused.0.push((index, outcome.wait));
             }
         }
     }
@@ -95,13 +95,13 @@ fn mark(
     [before, now]: [&[BanState]; 2],
 ) {
     let callers = run.iter().zip(answers.chunks_mut(now.len().max(1)));
-    for (place, (caller, answers)) in callers.enumerate() {
+    for (index, (caller, answers)) in callers.enumerate() {
         let is_granted = JoinedAnswer::of(caller, answers).is_granted;
         let each = caller.charges().zip(answers).zip(refused);
         for (((charge, answer), refused), (before, now)) in each.zip(before.iter().zip(now)) {
             let ban = charge.compiled().ban;
             let from = ban.and_then(|ban| refused.banned_from(&ban, before, now));
-            if from.is_some_and(|from| from <= place) && (charge.shadow || !is_granted) {
+            if from.is_some_and(|from| from <= index) && (charge.shadow || !is_granted) {
                 answer.ban(now.back);
             }
         }

@@ -33,8 +33,8 @@ impl RedisStore {
             lost_charges: counts.lost_charges.load(Relaxed),
             connection: server.connection.state(),
             nodes: seen
-                .map(|((breaker, lasts, failures), place): (_, u16)| NodeHealth {
-                    slots: is_cluster.then(|| slots_of(place)),
+                .map(|((breaker, lasts, failures), index): (_, u16)| NodeHealth {
+                    slots: is_cluster.then(|| slots_of(index)),
                     breaker,
                     lasts,
                     failures,

@@ -31,16 +31,16 @@ pub(super) fn nodes(
     source: &ConnectionSource,
 ) -> Nodes {
     let is_cluster = source.is_cluster;
-    let (count, place): (_, fn(&Name) -> usize) = if is_cluster {
-        (usize::from(SLOTS / SLOTS_TOGETHER), place)
+    let (count, index_of): (_, fn(&Name) -> usize) = if is_cluster {
+        (usize::from(SLOTS / SLOTS_TOGETHER), index_of)
     } else {
         (1, |_| 0)
     };
     // That of the logs may stand still, or jump.
-    let nodes = Nodes::new(count, place, deadline, Arc::new(SteadyClock::new()));
+    let nodes = Nodes::new(count, index_of, deadline, Arc::new(SteadyClock::new()));
     let address = source.shown.clone();
-    nodes.with_breakers(failures, source.shown.as_ref(), move |place, open| {
-        let slots = slots_of(u16::try_from(place).unwrap_or_default());
+    nodes.with_breakers(failures, source.shown.as_ref(), move |index, open| {
+        let slots = slots_of(u16::try_from(index).unwrap_or_default());
         let node = if is_cluster {
             &*format!("slots {}-{}", slots.start(), slots.end())
         } else {
@@ -63,14 +63,14 @@ pub(crate) fn signal(failed: &Failed, is_cluster: bool) -> Signal {
     }
 }
 
-/// Returns the hash slots that have the breaker at this place.
-pub(super) fn slots_of(place: u16) -> RangeInclusive<u16> {
-    let first = place * SLOTS_TOGETHER;
+/// Returns the hash slots that have the breaker at this index.
+pub(super) fn slots_of(index: u16) -> RangeInclusive<u16> {
+    let first = index * SLOTS_TOGETHER;
     first..=first + (SLOTS_TOGETHER - 1)
 }
 
-/// Returns the place of a limiter's breaker, on a Cluster.
-pub(crate) fn place(name: &Name) -> usize {
+/// Returns the index of a limiter's breaker, on a Cluster.
+pub(crate) fn index_of(name: &Name) -> usize {
     usize::from(slot(keys::tag(name)) / SLOTS_TOGETHER)
 }
 
@@ -141,7 +141,7 @@ mod tests {
             assert_eq!(slot(tag), expected, "{tag}");
         }
         for tag in 0..1000 {
-            assert!(place(&Name::exact(&format!("a{tag}")).unwrap()) < 32);
+            assert!(index_of(&Name::exact(&format!("a{tag}")).unwrap()) < 32);
         }
     }
 }

@@ -223,7 +223,7 @@ impl Settlement {
     }
 
     /// Returns whether one that has arrived is sent once more, because its call may follow it. That
-    /// leaves half of the places to those that have not arrived.
+    /// leaves half of the room to those that have not arrived.
     fn is_sent_again(&self, connection: &Connection) -> bool {
         self.repeatable
             && self.charges_until.is_none()

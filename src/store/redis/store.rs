@@ -153,7 +153,7 @@ impl RedisStore {
     /// Dropping it has no effect: what is queued is still sent while the runtime lasts.
     pub async fn close(&self) {
         let (leases, settle_queue) = (&self.shared.leasing.table, &self.server().settle_queue);
-        // No more at a time than find a place. Leases that are taken meanwhile are in use.
+        // No more at a time than there is room for. Leases that are taken meanwhile are in use.
         for _ in 0..leases.count().div_ceil(RETURNED_AT_ONCE) {
             leases.end_first(RETURNED_AT_ONCE);
             settle_queue.flush().await;

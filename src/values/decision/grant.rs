@@ -1,5 +1,5 @@
-//! The grant of a request, by which its charges are corrected: [`Grant`]; and the place of
-//! charges: [`Charges`].
+//! The grant of a request, by which its charges are corrected: [`Grant`]; and these charges:
+//! [`Charges`].
 
 use std::{
     iter,

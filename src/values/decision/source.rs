@@ -7,7 +7,7 @@ pub enum Source {
     /// In the store
     Store,
     /// In the store, by an upper bound of what the key has taken: the store is full, and has no
-    /// place for that key. The permits left are a lower bound then, and waits may be longer by an
+    /// room for that key. The permits left are a lower bound then, and waits may be longer by an
     /// eighth of the interval. See [`MemoryStore`](crate::MemoryStore#bounds)
     Estimate,
     /// In the store, a moment ago: a refusal that still stands is repeated. See

@@ -116,10 +116,10 @@ impl Limit {
             interval: 0,
         }; 2 * MOST_LIMITS];
         let mut number = 0;
-        let mut place = 0;
-        while place < 2 * MOST_LIMITS {
-            let limit = if place < MOST_LIMITS { &self } else { &other };
-            let part = limit.part(place % MOST_LIMITS);
+        let mut index = 0;
+        while index < 2 * MOST_LIMITS {
+            let limit = if index < MOST_LIMITS { &self } else { &other };
+            let part = limit.part(index % MOST_LIMITS);
             if part.permits > 0 {
                 // Behind those that are longer.
                 let mut at = number;
@@ -130,7 +130,7 @@ impl Limit {
                 parts[at] = part;
                 number += 1;
             }
-            place += 1;
+            index += 1;
         }
         if number > MOST_LIMITS {
             return Err("at most four limits combine");
@@ -154,23 +154,23 @@ impl Limit {
             && !self.in_flight
     }
 
-    const fn part(&self, place: usize) -> LimitPart {
-        match place {
+    const fn part(&self, index: usize) -> LimitPart {
+        match index {
             0 => LimitPart {
                 permits: self.permits,
                 interval: self.interval,
             },
-            _ => self.shorter.0[place - 1],
+            _ => self.shorter.0[index - 1],
         }
     }
 }
 
 /// Returns why one of these limits would never refuse a request beside another one.
 const fn needless(parts: &[LimitPart], number: usize) -> Option<&'static str> {
-    let mut place = 0;
-    while place < number {
-        let long = parts[place];
-        let mut other = place + 1;
+    let mut index = 0;
+    while index < number {
+        let long = parts[index];
+        let mut other = index + 1;
         while other < number {
             let short = parts[other];
             if short.interval == long.interval {
@@ -191,7 +191,7 @@ const fn needless(parts: &[LimitPart], number: usize) -> Option<&'static str> {
             }
             other += 1;
         }
-        place += 1;
+        index += 1;
     }
     None
 }

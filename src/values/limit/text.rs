@@ -88,7 +88,7 @@ impl FromStr for Limit {
 /// Writes permits, a slash and a time in the longest unit that divides it, as rules files have
 /// them: `100/1m`, `4 in flight/30s`; of [several limits](Limit::and) the shortest first:
 /// `10/1s and 500/1h`. What is [per client](Limit::per_client), or the
-/// [keep-alive time](Limit::keep_alive), has no place in the text.
+/// [keep-alive time](Limit::keep_alive), is not in the text.
 impl fmt::Display for Limit {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         #[cfg(feature = "calendar")]
@@ -121,7 +121,7 @@ impl fmt::Display for TimeText {
 /// # Errors
 ///
 /// Returns an error for a limit that is [per client](Limit::per_client), or has a
-/// [keep-alive time](Limit::keep_alive): the text has no place for these, and without them it would
+/// [keep-alive time](Limit::keep_alive): the text does not have these, and without them it would
 /// be read as another limit.
 #[cfg(feature = "serde")]
 impl serde::Serialize for Limit {
@@ -285,9 +285,9 @@ mod tests {
         #[test]
         fn no_limit_of_several_is_needless(limit in several()) {
             let parts: Vec<_> = limit.iter().flat_map(Limit::parts).collect();
-            for (place, of) in parts.iter().enumerate() {
+            for (index, of) in parts.iter().enumerate() {
                 // As fast as the others grant.
-                let most = parts.iter().enumerate().filter(|(other, _)| *other != place);
+                let most = parts.iter().enumerate().filter(|(other, _)| *other != index);
                 let most = most.map(|(_, it)| it.permits * of.interval.div_ceil(it.interval)).min();
                 prop_assert!(most.is_none_or(|most| most > of.permits));
             }

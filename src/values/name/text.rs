@@ -26,8 +26,8 @@ impl Short {
     pub(crate) fn push(&mut self, text: &[u8]) {
         if let Self::Inline(len, bytes) = self {
             let begin = usize::from(*len);
-            if let Some(place) = bytes.get_mut(begin..begin + text.len()) {
-                place.copy_from_slice(text);
+            if let Some(free) = bytes.get_mut(begin..begin + text.len()) {
+                free.copy_from_slice(text);
                 *len += text.len() as u8;
                 return;
             }

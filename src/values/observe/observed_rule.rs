@@ -1,5 +1,5 @@
-//! The place in which observers store their handles for a rule, instead of looking them up for each
-//! event: [`ObservedRule`].
+//! Where observers store their handles for a rule, instead of looking them up for each event:
+//! [`ObservedRule`].
 
 #[cfg(any(feature = "page", feature = "redis"))]
 use std::sync::Arc;

@@ -9,12 +9,12 @@ use std::{
 
 use crate::values::{compiled_limit::CompiledLimit, observe::ObservedRule};
 
-/// The number of copies that a thread keeps: one in each place, which a newer one overwrites.
-pub(super) const PLACES: usize = 64;
+/// The number of copies that a thread keeps: one in each cell, which a newer one overwrites.
+pub(super) const CELLS: usize = 64;
 
 /// The copies of one thread. A cache for all of them would need a lock, for which they would wait
 /// in a flood; and copies of one value write to one count.
-pub(super) type Copies<K, T> = RefCell<[Option<Rendered<K, T>>; PLACES]>;
+pub(super) type Copies<K, T> = RefCell<[Option<Rendered<K, T>>; CELLS]>;
 
 /// What was rendered for a limit, with all else that it depends on.
 pub(super) struct Rendered<K, T> {
@@ -26,11 +26,11 @@ pub(super) struct Rendered<K, T> {
 }
 
 pub(super) const fn none<K, T>() -> Copies<K, T> {
-    RefCell::new([const { None }; PLACES])
+    RefCell::new([const { None }; CELLS])
 }
 
 /// Returns a copy of what was rendered for the same limit and the same `shown`. Values of another
-/// `number` mostly have another place.
+/// `number` mostly have another cell.
 pub(super) fn copy_of<K: PartialEq, T: Clone>(
     copies: &'static LocalKey<Copies<K, T>>,
     of: &CompiledLimit,
@@ -38,24 +38,24 @@ pub(super) fn copy_of<K: PartialEq, T: Clone>(
     shown: K,
     render: impl Fn() -> T,
 ) -> T {
-    let place = (of.answer_hash ^ number) as usize % PLACES;
+    let index = (of.answer_hash ^ number) as usize % CELLS;
     let mut copy = None;
     // While the thread ends, its cache may be gone already. It is in use where the last copy of
     // another limit is dropped, and what that owns asks again.
     let _ = copies.try_with(|copies| {
-        let place = &mut copies.try_borrow_mut().ok()?[place];
+        let cell = &mut copies.try_borrow_mut().ok()?[index];
         let is_same = |it: &Rendered<_, _>| ptr::eq(it.rule.as_ptr(), Arc::as_ptr(&of.observed));
-        let is_it = place
+        let is_it = cell
             .as_ref()
             .is_some_and(|it| it.shown == shown && is_same(it));
         if !is_it {
-            *place = Some(Rendered {
+            *cell = Some(Rendered {
                 rule: Arc::downgrade(&of.observed),
                 shown,
                 rendered: render(),
             });
         }
-        copy = place.as_ref().map(|it| it.rendered.clone());
+        copy = cell.as_ref().map(|it| it.rendered.clone());
         Some(())
     });
     copy.unwrap_or_else(render)

@@ -338,10 +338,10 @@ impl ReportedLimits<'_> {
 pub(super) fn shown(limits: &[Charge]) -> impl Iterator<Item = ShownLimit<'_>> {
     let charges = limits.iter().enumerate();
     let charges = charges.filter(|(_, charge)| !charge.is_hidden());
-    charges.flat_map(|(place, charge)| {
+    charges.flat_map(|(index, charge)| {
         let standings = charge.standings().iter().enumerate();
         standings.map(move |(number, standing)| ShownLimit {
-            is_first: place + number == 0,
+            is_first: index + number == 0,
             charge,
             standing,
         })
@@ -350,9 +350,9 @@ pub(super) fn shown(limits: &[Charge]) -> impl Iterator<Item = ShownLimit<'_>> {
 
 fn first_shown(limits: &[Charge]) -> Option<ShownLimit<'_>> {
     let mut charges = limits.iter().enumerate();
-    let (place, charge) = charges.find(|(_, charge)| !charge.is_hidden())?;
+    let (index, charge) = charges.find(|(_, charge)| !charge.is_hidden())?;
     Some(ShownLimit {
-        is_first: place == 0,
+        is_first: index == 0,
         charge,
         standing: charge.tightest(),
     })

@@ -89,7 +89,7 @@ mod tests {
             decision::Source,
             limit::Limit,
         },
-        web::answer::{HeaderStyle, copies::PLACES, headers},
+        web::answer::{HeaderStyle, copies::CELLS, headers},
     };
 
     fn looks(answer: &Response<Bytes>) -> (StatusCode, HeaderMap, Bytes, String) {
@@ -118,12 +118,12 @@ mod tests {
         }
     }
 
-    /// Two names whose answers have the same place, if all else that is shown is the same.
+    /// Two names whose answers have the same cell, if all else that is shown is the same.
     fn names() -> [String; 2] {
-        let place = |name: &String| CompiledLimit::new(name, false).answer_hash as usize % PLACES;
+        let cell = |name: &String| CompiledLimit::new(name, false).answer_hash as usize % CELLS;
         let mut names = (0..).map(|number| format!("rule-{number}"));
         let one = names.next().unwrap();
-        let other = names.find(|name| place(name) == place(&one)).unwrap();
+        let other = names.find(|name| cell(name) == cell(&one)).unwrap();
         [one, other]
     }
 
@@ -131,7 +131,7 @@ mod tests {
         prop::bool::weighted(0.8)
     }
 
-    /// Refusals that differ in little, so that many share a place, and some are the same.
+    /// Refusals that differ in little, so that many share a cell, and some are the same.
     fn cases() -> impl Strategy<Value = Case> {
         let shown = (select(names().to_vec()), any::<bool>(), 8u64..10);
         let state = (

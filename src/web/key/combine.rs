@@ -120,19 +120,19 @@ impl<K: KeyExtractor> KeyExtractor for OrSkip<K> {
 }
 
 macro_rules! tuple {
-    ($($type:ident $place:tt),+) => {
+    ($($type:ident $index:tt),+) => {
         impl<$($type: KeyExtractor),+> KeyExtractor for ($($type,)+) {
             fn extract(&self, parts: &Parts, key: &mut Key) -> Result<(), NoKey> {
-                $(key.add(&self.$place, parts)?;)+
+                $(key.add(&self.$index, parts)?;)+
                 Ok(())
             }
 
             fn check(&self) -> Result<KeyTraits, ConfigError> {
-                Ok(KeyTraits::BOUNDED$(.and(self.$place.check()?))+)
+                Ok(KeyTraits::BOUNDED$(.and(self.$index.check()?))+)
             }
 
             fn fingerprint(&self) -> Option<u64> {
-                fingerprint_of(($(self.$place.fingerprint()?,)+))
+                fingerprint_of(($(self.$index.fingerprint()?,)+))
             }
         }
     };

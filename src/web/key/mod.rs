@@ -93,7 +93,7 @@ use crate::{
 ///
 /// # Settings
 ///
-/// Rules of one name count in one place, so they must have one key. An extractor with settings
+/// Rules of one name count together, so they must have one key. An extractor with settings
 /// offers a [`fingerprint`](Self::fingerprint) of them: by it, a layer that is built twice has the
 /// same rules, and a rule with another key is refused.
 ///
@@ -101,7 +101,7 @@ use crate::{
 /// use http::request::Parts;
 /// use tower_ratelimit::{Limit, MemoryStore, RateLimitLayer, key::{Key, KeyExtractor, NoKey}};
 ///
-/// /// The part of the path at this place: 0 is the first.
+/// /// The part of the path at this index: 0 is the first.
 /// #[derive(Debug)]
 /// struct Segment(usize);
 ///
@@ -118,8 +118,8 @@ use crate::{
 /// }
 ///
 /// let store = MemoryStore::new();
-/// let layer = |place| {
-///     let rule = Limit::per_minute(60).by(Segment(place)).named("segment");
+/// let layer = |index| {
+///     let rule = Limit::per_minute(60).by(Segment(index)).named("segment");
 ///     RateLimitLayer::builder(&store).otherwise(rule).build()
 /// };
 /// let first = layer(0)?;

@@ -71,7 +71,7 @@ pub(super) struct CompiledRule {
     /// made for it.
     pub(super) compiled: Arc<CompiledLimit>,
     pub(super) max_wait: Option<MaxWait>,
-    /// The place of the first rule of its entry that finds the same key.
+    /// The index of the first rule of its entry that finds the same key.
     key_of: usize,
     warned: Once,
 }
@@ -80,7 +80,7 @@ pub(super) struct CompiledRule {
 #[derive(Default)]
 pub(super) struct FoundKey {
     key: Key,
-    /// The place of the first rule with this key, and whether there is a key.
+    /// The index of the first rule with this key, and whether there is a key.
     found: Option<(usize, Result<(), NoKey>)>,
 }
 
@@ -129,9 +129,9 @@ fn is_enforced(percent: u8, name: &Name) -> bool {
         return percent == ALL;
     }
     let [a, b, c, d, ..] = Hash::hash(name.as_str().as_bytes());
-    let place = u64::from(u32::from_be_bytes([a, b, c, d]));
-    // Scales a place among 2^32 to one among a hundred.
-    (place * u64::from(ALL)) >> 32 < u64::from(percent)
+    let number = u64::from(u32::from_be_bytes([a, b, c, d]));
+    // Scales a number below 2^32 to one below a hundred.
+    (number * u64::from(ALL)) >> 32 < u64::from(percent)
 }
 
 impl CompiledRule {
@@ -197,9 +197,9 @@ impl CompiledRule {
     /// Numbers the keys of an entry's rules, so that rules in a row with one key look for it once.
     pub(super) fn share_keys(rules: &mut [Self]) {
         let mut firsts = HashMap::new();
-        for (place, rule) in rules.iter_mut().enumerate() {
+        for (index, rule) in rules.iter_mut().enumerate() {
             let key = rule.rule.key.as_ref().map(AnyKey::identity);
-            rule.key_of = *firsts.entry(key).or_insert(place);
+            rule.key_of = *firsts.entry(key).or_insert(index);
         }
     }
 

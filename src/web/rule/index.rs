@@ -426,7 +426,7 @@ impl<'a> EntrySearch<'a> {
         self
     }
 
-    /// Takes the first of these entries that matches. All of them are for the request's place.
+    /// Takes the first of these entries that matches. All of them are for the request's path.
     fn first_of(&mut self, entries: &[usize]) {
         for entry in entries {
             if *entry >= self.found {

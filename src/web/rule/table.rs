@@ -459,7 +459,7 @@ impl Planned {
     fn join(&mut self, charge: Charge, of_both: fn(u32, u32) -> u32) {
         let mut earlier = self.charges.iter();
         match earlier.position(|earlier| earlier.limiter.is_same(&charge.limiter)) {
-            Some(place) => self.charges[place].join(charge, of_both),
+            Some(index) => self.charges[index].join(charge, of_both),
             None => self.charges.push(charge),
         }
     }

@@ -128,8 +128,8 @@ fn field_at(path: &str, value: &DeValue<'_>, at: &Range<usize>, innermost: bool)
             };
             below(path, value, field.span() == *at)
         }),
-        DeValue::Array(items) => items.iter().enumerate().find_map(|(place, item)| {
-            let path = format!("{path}[{place}]");
+        DeValue::Array(items) => items.iter().enumerate().find_map(|(index, item)| {
+            let path = format!("{path}[{index}]");
             below(path, item, false)
         }),
         _ => None,
@@ -208,7 +208,7 @@ pub(super) fn given<T>(
 ) -> Result<T, Mistake> {
     let mut known: Vec<_> = known.into_iter().collect();
     match known.iter().position(|(it, _)| it.as_ref() == name) {
-        Some(place) => Ok(known.swap_remove(place).1),
+        Some(index) => Ok(known.swap_remove(index).1),
         None => {
             let known: Vec<_> = known.iter().map(|(it, _)| it.as_ref()).collect();
             Err(at.fail(no_such(what, name, &known)))

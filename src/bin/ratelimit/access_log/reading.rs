@@ -254,7 +254,7 @@ impl<T> Reading<'_, T> {
         let ([_, _, method, path, status, ..], Some(format)) = (&fields[..], &self.format) else {
             return false;
         };
-        let lacks = |place: usize| format.columns[place].is_none();
+        let lacks = |index: usize| format.columns[index].is_none();
         let method = method.as_deref().or(lacks(2).then_some("GET"));
         let target = path.as_deref().or(lacks(3).then_some("/"));
         let is_request = method.zip(target).is_some_and(is_request);

@@ -13,7 +13,7 @@ impl<'a> Words<'a> {
         Self { rest, between }
     }
 
-    /// Returns the place behind what is in quotes.
+    /// Returns the end of what is in quotes.
     fn end_of_quotes(&self, bytes: &[u8]) -> Option<usize> {
         let has_spaces = self.between == b' ';
         let mut end = 0;

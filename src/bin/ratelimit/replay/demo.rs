@@ -34,12 +34,12 @@ pub(crate) fn day() -> Vec<u8> {
         if time >= DAY {
             return lines;
         }
-        let (place, host) = (caller / 256, caller % 256);
+        let (block, host) = (caller / 256, caller % 256);
         let (second, part) = (MIDNIGHT / 1000 + time / 1000, time % 1000);
         // Writing into memory cannot fail.
         let _ = writeln!(
             lines,
-            "198.18.{place}.{host} - - [{second}.{part:03}] \"GET /demo HTTP/1.1\" 200 512 \"-\" \
+            "198.18.{block}.{host} - - [{second}.{part:03}] \"GET /demo HTTP/1.1\" 200 512 \"-\" \
              \"demo\"",
         );
     }

@@ -66,8 +66,8 @@ fn over_time(page: &mut String, report: &Report) -> fmt::Result {
         return write!(page, "<p>No limit would have refused a request.");
     }
     write!(page, "<p class=\"soft\">")?;
-    for (place, it) in report.candidates.iter().enumerate() {
-        let (colour, limit, algorithm) = (colour(place), it.limit, it.algorithm);
+    for (index, it) in report.candidates.iter().enumerate() {
+        let (colour, limit, algorithm) = (colour(index), it.limit, it.algorithm);
         write!(
             page,
             "<span style=\"color:{colour}\">&#9632;</span> {limit} {algorithm} "
@@ -75,10 +75,10 @@ fn over_time(page: &mut String, report: &Report) -> fmt::Result {
     }
     let step = (RIGHT - LEFT) / report.moments.len() as f64;
     open_chart(page, "Refused requests over time")?;
-    for place in 0..report.candidates.len() {
+    for index in 0..report.candidates.len() {
         let edge = |end: usize| {
             let points = report.moments.iter().zip(0u32..).map(move |(moment, at)| {
-                let refused = moment.refused.get(place).map_or(0, |it| it[end]);
+                let refused = moment.refused.get(index).map_or(0, |it| it[end]);
                 let y = BOTTOM - (BOTTOM - TOP) * refused as f64 / most as f64;
                 (LEFT + step * (f64::from(at) + 0.5), y)
             });
@@ -86,7 +86,7 @@ fn over_time(page: &mut String, report: &Report) -> fmt::Result {
         };
         let back: Vec<_> = edge(0).collect();
         let between: String = edge(1).chain(back.into_iter().rev()).collect();
-        let (colour, line) = (colour(place), edge(1).collect::<String>());
+        let (colour, line) = (colour(index), edge(1).collect::<String>());
         write!(
             page,
             "<polygon class=\"range\" fill=\"{colour}\" points=\"{between}\"/><polyline \
@@ -113,15 +113,15 @@ fn by_peak(page: &mut String, report: &Report, it: &SmallestLimit) -> fmt::Resul
     )?;
     let mut bars = vec![0; 1];
     for (peak, callers) in &it.peaks {
-        let place = peak.max(&1).ilog2() as usize;
-        bars.resize(bars.len().max(place + 1), 0);
-        bars[place] += callers;
+        let index = peak.max(&1).ilog2() as usize;
+        bars.resize(bars.len().max(index + 1), 0);
+        bars[index] += callers;
     }
     let is_same = |(_, given): &(usize, &Candidate)| {
         given.algorithm == algorithm && given.limit.interval() == interval
     };
     let given = report.candidates.iter().enumerate().filter(is_same);
-    let given = given.map(|(place, it)| (it.limit.permits(), colour(place), it.limit.to_string()));
+    let given = given.map(|(index, it)| (it.limit.permits(), colour(index), it.limit.to_string()));
     let found = it.permits.map(|[_, most]| most);
     let found = found.map(|most| (most, "var(--ink)".to_owned(), format!("smallest: {most}")));
     let marks: Vec<_> = given.chain(found).collect();
@@ -135,16 +135,16 @@ fn by_peak(page: &mut String, report: &Report, it: &SmallestLimit) -> fmt::Resul
         page,
         "Callers by their largest number of requests in an interval",
     )?;
-    for (callers, place) in bars.iter().zip(0u32..) {
+    for (callers, index) in bars.iter().zip(0u32..) {
         let height = (BOTTOM - TOP) * (*callers as f64).ln_1p() / most.ln_1p();
-        let (x, y) = (LEFT + width * f64::from(place), BOTTOM - height);
+        let (x, y) = (LEFT + width * f64::from(index), BOTTOM - height);
         write!(
             page,
             "<rect class=\"bar\" x=\"{x:.1}\" y=\"{y:.1}\" width=\"{:.1}\" height=\"{height:.1}\"/>",
             width - 2.0
         )?;
         label(page, x + width / 2.0, y - 4.0, "middle", callers)?;
-        label(page, x, BOTTOM + 16.0, "middle", 1u64 << place)?;
+        label(page, x, BOTTOM + 16.0, "middle", 1u64 << index)?;
     }
     for (row, (permits, colour, name)) in marks.iter().enumerate() {
         // What has one request more is behind the mark.
@@ -189,8 +189,8 @@ fn write_table(page: &mut String, rows: &[Vec<Field>]) -> fmt::Result {
 }
 
 /// Returns the colour of a candidate.
-fn colour(place: usize) -> String {
-    format!("var(--c{})", place % 6)
+fn colour(index: usize) -> String {
+    format!("var(--c{})", index % 6)
 }
 
 fn time(millis: i64) -> String {

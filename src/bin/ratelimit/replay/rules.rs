@@ -96,12 +96,12 @@ fn smallest(
     }
     loop {
         let mut stages = Vec::new();
-        for (place, limit) in limits.iter_mut().enumerate() {
+        for (index, limit) in limits.iter_mut().enumerate() {
             let top = limit.search.permits;
             for permits in limit.search.tried() {
                 let rules = file.parse(&limit.change(text, permits));
                 match rules.and_then(Stage::new) {
-                    Ok(stage) => stages.push((place, permits, stage)),
+                    Ok(stage) => stages.push((index, permits, stage)),
                     Err(error) => {
                         // As fewer than a request costs are.
                         limit.search.refused(permits);
@@ -120,8 +120,8 @@ fn smallest(
                 stage.send(time, request.clone());
             }
         })?;
-        for (place, permits, stage) in stages {
-            let (limit, effect) = (&mut limits[place], stage.end());
+        for (index, permits, stage) in stages {
+            let (limit, effect) = (&mut limits[index], stage.end());
             let row = effect.rules.iter().find(|row| row.name == limit.name);
             limit
                 .search
@@ -133,7 +133,7 @@ fn smallest(
 /// The limit of a rule, the smallest of which is looked for while the others keep theirs.
 struct OneLimit {
     name: String,
-    /// The place of its rate in the file.
+    /// Where its rate stands in the file.
     rate: Range<usize>,
     interval: String,
     search: Search,

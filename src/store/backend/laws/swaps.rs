@@ -179,8 +179,8 @@ impl Random {
         match (self.below(8), &mut old) {
             (0, _) => self.value(),
             (1, Some(bytes)) => {
-                let place = self.below(bytes.len() as u64) as usize;
-                bytes[place] ^= 1;
+                let index = self.below(bytes.len() as u64) as usize;
+                bytes[index] ^= 1;
                 old
             }
             (2, Some(bytes)) => {

@@ -55,8 +55,8 @@ impl Generations {
     /// Returns the present generations. Call it before sending the call whose answer they are for.
     pub(crate) fn see<'a>(&self, names: impl Iterator<Item = &'a Name>) -> Seen {
         let seen = names.map(|name| {
-            let place = Self::place(name);
-            (place, self.at(place))
+            let index = Self::index(name);
+            (index, self.at(index))
         });
         Seen(seen.collect())
     }
@@ -64,17 +64,17 @@ impl Generations {
     /// Makes refusals of this name stale. Call it when a change is known, before it is reported to
     /// anyone.
     pub(crate) fn changed(&self, name: &Name) {
-        if let Some(count) = self.counts.get(Self::place(name)) {
+        if let Some(count) = self.counts.get(Self::index(name)) {
             count.fetch_add(1, Ordering::Release);
         }
     }
 
     /// Learns the limit of this name, as permits and interval. If it is another one than that which
     /// was seen last, refusals of the name are stale, except that which is being `answered`. Of two
-    /// names that share a place and take turns, no change is noticed.
+    /// names that share an index and take turns, no change is noticed.
     pub(crate) fn saw_limit(&self, name: &Name, limit: (u64, u64), answered: Option<&mut Seen>) {
-        let place = Self::place(name);
-        let (Some(last), Some(count)) = (self.limits.get(place), self.counts.get(place)) else {
+        let index = Self::index(name);
+        let (Some(last), Some(count)) = (self.limits.get(index), self.counts.get(index)) else {
             return;
         };
         let of_limit = BuildSpread::new().hash_one(limit) >> 32;
@@ -89,23 +89,24 @@ impl Generations {
             let before = count.fetch_add(1, Ordering::Release);
             let answered = answered.into_iter().flat_map(|seen| &mut seen.0);
             answered
-                .filter(|seen| **seen == (place, before))
+                .filter(|seen| **seen == (index, before))
                 .for_each(|(_, then)| *then = before.wrapping_add(1));
         }
     }
 
     /// Returns whether nothing has changed since.
     pub(crate) fn is_current(&self, seen: &Seen) -> bool {
-        seen.0.iter().all(|(place, then)| self.at(*place) == *then)
+        seen.0.iter().all(|(index, then)| self.at(*index) == *then)
     }
 
-    fn at(&self, place: usize) -> u32 {
-        let count = self.counts.get(place);
+    fn at(&self, index: usize) -> u32 {
+        let count = self.counts.get(index);
         count.map_or(0, |count| count.load(Ordering::Acquire))
     }
 
-    /// Returns the count of a name. Its text decides alone: the algorithms share the same keys.
-    fn place(name: &Name) -> usize {
+    /// Returns the index of a name's count. Its text decides alone: the algorithms share the same
+    /// keys.
+    fn index(name: &Name) -> usize {
         // The lowest bits are enough on every machine.
         name.text().seeded_hash() as usize % GENERATIONS
     }

@@ -373,7 +373,7 @@ fn what_is_told_is_the_answer_to_the_same_question() {
         all(&[base.first(), &other_name, &third_name]),
     ];
     let keys: std::collections::BTreeSet<_> = questions.iter().map(key).collect();
-    assert_eq!(keys.len(), questions.len(), "each has a place of its own");
+    assert_eq!(keys.len(), questions.len(), "each is kept by itself");
     for (number, learnt) in questions.iter().enumerate() {
         let world = World::new(CAP);
         world.refused(learnt, 1000, || {});

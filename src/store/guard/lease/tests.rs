@@ -243,7 +243,7 @@ async fn a_lease_is_recorded_as_the_store_counts_it() {
     }
 }
 
-/// More names than the table has places: each replaces another, whose lease is still in use.
+/// More names than the table has room for: each replaces another, whose lease is still in use.
 #[tokio::test]
 async fn a_limiter_that_is_evicted_gives_its_lease_back() {
     const MOST: usize = 32;

@@ -48,7 +48,7 @@ impl World {
         world
     }
 
-    /// Returns one with no place left for what is decided here.
+    /// Returns one with no room left for what is decided here.
     fn full(policy: FailurePolicy) -> Self {
         let mut world = Self::new(policy);
         let store = MemoryStore::builder().clock(world.clock.clone());
@@ -205,7 +205,7 @@ proptest! {
     }
 
     /// However often the store fails: what is granted here is never more than the share within an
-    /// interval. Without a place for a limiter here, what the store granted counts, too.
+    /// interval. Without room for a limiter here, what the store granted counts, too.
     #[test]
     fn one_that_fails_now_and_then_has_one_share(steps in steps(true), share in 1..=12_u32) {
         let policy = FailurePolicy::Local(f64::from(share) / 40.0);

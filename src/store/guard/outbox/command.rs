@@ -53,7 +53,7 @@ pub(super) async fn acquire<S: Calls>(
             decided
         }
         Entered::Behind(number, reply) => {
-            let mut place = LinePlace {
+            let mut in_line = InLine {
                 outbox,
                 node,
                 key: &key,
@@ -61,7 +61,7 @@ pub(super) async fn acquire<S: Calls>(
                 number,
                 reply,
             };
-            match (&mut place.reply).await {
+            match (&mut in_line.reply).await {
                 Ok(reply) => reply.outcome,
                 // The runtime of the task is gone, or it has panicked.
                 Err(_) => Box::pin(outbox.call_again(demand)).await,
@@ -71,8 +71,8 @@ pub(super) async fn acquire<S: Calls>(
     }
 }
 
-/// A caller's place in its line. Dropping it leaves the line.
-struct LinePlace<'a, S: Calls> {
+/// A caller that stands in its line. Dropping it leaves the line.
+struct InLine<'a, S: Calls> {
     outbox: &'a Arc<Outbox<S>>,
     node: usize,
     key: &'a LineKey,
@@ -81,7 +81,7 @@ struct LinePlace<'a, S: Calls> {
     reply: oneshot::Receiver<Reply>,
 }
 
-impl<S: Calls> Drop for LinePlace<'_, S> {
+impl<S: Calls> Drop for InLine<'_, S> {
     fn drop(&mut self) {
         if self.reply.is_terminated() {
             return;

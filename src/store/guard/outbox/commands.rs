@@ -168,7 +168,7 @@ impl Commands {
 
     /// Returns whether a command counts as in flight.
     pub(super) fn has(&self, number: u64) -> bool {
-        self.place(number).is_some()
+        self.index_of(number).is_some()
     }
 
     /// Takes a command out that was answered, or has failed, or was given up.
@@ -224,12 +224,12 @@ impl Commands {
     }
 
     fn remove(&mut self, number: u64) -> Option<SentCommand> {
-        let removed = self.sent.remove(self.place(number)?)?;
+        let removed = self.sent.remove(self.index_of(number)?)?;
         self.in_flight -= removed.callers;
         Some(removed)
     }
 
-    fn place(&self, number: u64) -> Option<usize> {
+    fn index_of(&self, number: u64) -> Option<usize> {
         let found = self.sent.binary_search_by_key(&number, |it| it.number);
         found.ok()
     }

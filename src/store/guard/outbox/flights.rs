@@ -84,13 +84,13 @@ impl Line {
 /// What waits to be sent alone.
 enum LoneTurn {
     /// A call of one caller, or for those that wait for permits: it gets the command's number.
-    Place(oneshot::Sender<u64>),
+    Call(oneshot::Sender<u64>),
     Line(LineKey),
 }
 
 /// What is to be done now.
 pub(super) enum Start {
-    Place(oneshot::Sender<u64>, u64),
+    Call(oneshot::Sender<u64>, u64),
     /// Nothing for this caller, whose turn came too late.
     Late(Caller),
     /// A command for the callers of one limiter, or of several, by a task of this runtime.
@@ -190,7 +190,7 @@ impl Flights {
             return None;
         }
         let (sender, receiver) = oneshot::channel();
-        self.alone.push_back((now, LoneTurn::Place(sender)));
+        self.alone.push_back((now, LoneTurn::Call(sender)));
         Some(Err(receiver))
     }
 
@@ -397,7 +397,7 @@ impl Flights {
     /// Forgets old commands, and those that wait no longer.
     pub(super) fn forget(&mut self, now: Duration) {
         self.commands.forget(now);
-        while let Some((_, LoneTurn::Place(first))) = self.alone.front()
+        while let Some((_, LoneTurn::Call(first))) = self.alone.front()
             && first.is_closed()
         {
             self.alone.pop_front();
@@ -418,9 +418,9 @@ impl Flights {
                 continue;
             }
             match self.alone.pop_front() {
-                Some((_, LoneTurn::Place(first))) if first.is_closed() => {}
-                Some((_, LoneTurn::Place(first))) => {
-                    started.push(Start::Place(first, self.commands.send(now, None, false)));
+                Some((_, LoneTurn::Call(first))) if first.is_closed() => {}
+                Some((_, LoneTurn::Call(first))) => {
+                    started.push(Start::Call(first, self.commands.send(now, None, false)));
                 }
                 Some((_, LoneTurn::Line(key))) => {
                     let Some(runtime) = self.last_of(&key) else {

@@ -161,7 +161,7 @@ impl<S: Calls> Outbox<S> {
         };
         for start in started {
             match start {
-                Start::Place(caller, number) => {
+                Start::Call(caller, number) => {
                     if caller.send(number).is_err() {
                         drop(self.in_flight(index, number, List::new()));
                     }
@@ -212,8 +212,8 @@ impl<S: Calls> Outbox<S> {
     ///
     /// # Cancel safety
     ///
-    /// Dropping the future gives the place up.
-    async fn take_place(
+    /// Dropping the future gives up the turn.
+    async fn wait_to_send(
         self: &Arc<Self>,
         name: &Name,
         is_patient: bool,
@@ -253,9 +253,9 @@ impl<S: Calls> Outbox<S> {
         let leaving = OnDrop::new(|| {
             let _ = demand.unsent.set(());
         });
-        let place = self.take_place(demand.first().name(), false).await;
+        let entered = self.wait_to_send(demand.first().name(), false).await;
         leaving.disarm();
-        let mut in_flight = place?;
+        let mut in_flight = entered?;
         let decided = self.inner.acquire(demand).await;
         in_flight.is_answered = is_answer(decided.as_ref().map(slice::from_ref));
         decided
@@ -268,7 +268,7 @@ impl<S: Calls> Outbox<S> {
     ///
     /// As [`acquire`](Self::acquire).
     async fn call_again(self: &Arc<Self>, demand: &Demand) -> Result<Decision, Error> {
-        let mut in_flight = self.take_place(demand.first().name(), true).await?;
+        let mut in_flight = self.wait_to_send(demand.first().name(), true).await?;
         let decided = self.inner.acquire_run(slice::from_ref(demand), true).await;
         in_flight.is_answered = is_answer(decided.as_deref());
         drop(in_flight);
@@ -339,7 +339,7 @@ impl<S: Calls> Outbox<S> {
     }
 }
 
-/// A call that waits to be sent. Dropping it gives its place up.
+/// A call that waits to be sent. Dropping it gives up its turn.
 struct WaitingCall<'a, S: Calls> {
     outbox: &'a Arc<Outbox<S>>,
     node: usize,

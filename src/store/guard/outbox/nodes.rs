@@ -19,7 +19,7 @@ use crate::{
 /// All that a process knows of the nodes of a store.
 pub(crate) struct Nodes {
     nodes: Box<[Mutex<Node>]>,
-    place: fn(&Name) -> usize,
+    index_of: fn(&Name) -> usize,
     /// A monotonic clock.
     pub(crate) clock: Arc<dyn Clock>,
     pub(super) bounds: Bounds,
@@ -40,20 +40,20 @@ pub(super) struct Node {
 }
 
 impl Nodes {
-    /// Returns so many nodes, of which a name has that at its place. Callers wait for an answer no
+    /// Returns so many nodes, of which a name has that at its index. Callers wait for an answer no
     /// longer than the deadline, by a monotonic clock. There are no breakers.
     pub(crate) fn new(
         count: usize,
-        place: fn(&Name) -> usize,
+        index_of: fn(&Name) -> usize,
         deadline: Duration,
         clock: Arc<dyn Clock>,
     ) -> Self {
-        Self::with_bounds(count, place, Bounds::for_deadline(deadline), clock)
+        Self::with_bounds(count, index_of, Bounds::for_deadline(deadline), clock)
     }
 
     pub(super) fn with_bounds(
         count: usize,
-        place: fn(&Name) -> usize,
+        index_of: fn(&Name) -> usize,
         bounds: Bounds,
         clock: Arc<dyn Clock>,
     ) -> Self {
@@ -66,7 +66,7 @@ impl Nodes {
         };
         Self {
             nodes: (0..count.max(1)).map(|_| Mutex::new(node())).collect(),
-            place,
+            index_of,
             bounds,
             #[cfg(feature = "_guards")]
             breakers: Breakers::default(),
@@ -86,7 +86,7 @@ impl Nodes {
         match &*self.nodes {
             // Nothing to find out.
             [_] => 0,
-            nodes => (self.place)(name).min(nodes.len() - 1),
+            nodes => (self.index_of)(name).min(nodes.len() - 1),
         }
     }
 

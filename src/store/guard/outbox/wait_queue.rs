@@ -142,7 +142,7 @@ impl WaitQueue {
             let asked_for = if self.asks(times.now) { LONGEST_RUN } else { 0 };
             self.give_up_late(times.now, asked_for);
         }
-        let at = self.place(number)?;
+        let at = self.index_of(number)?;
         if self.waiters[at].outcome.is_some() {
             let decided = self.waiters.remove(at)?;
             let owed = decided.owed();
@@ -247,7 +247,7 @@ impl WaitQueue {
     /// Gives up a place. Returns what to give back, and the task of a call that is in flight for no
     /// waiter any more.
     pub(super) fn leave(&mut self, number: u64) -> (Vec<Charge>, Option<AbortHandle>) {
-        let left = self.place(number).and_then(|at| self.waiters.remove(at));
+        let left = self.index_of(number).and_then(|at| self.waiters.remove(at));
         let undecided = left.as_ref().is_some_and(|left| left.outcome.is_none());
         // Those behind may be served earlier than is known.
         self.nudged |= undecided && self.waiting().any(|behind| behind.number > number);
@@ -292,13 +292,15 @@ impl WaitQueue {
         decision: Result<Decision, Error>,
         now: Duration,
     ) -> Option<Result<Decision, Error>> {
-        let at = self.place(number).and_then(|at| self.waiters.get_mut(at));
+        let at = self
+            .index_of(number)
+            .and_then(|at| self.waiters.get_mut(at));
         let Some(waiter) = at.filter(|waiter| waiter.outcome.is_none()) else {
             return Some(decision);
         };
         if waiter.call != Some(call) && matches!(decision, Ok(Decision::Deny(_))) {
-            // The call that took its place decides. An error ends the wait, or calls that take each
-            // other's place would have no end where none is answered.
+            // The later call for it decides. An error ends the wait, or calls that follow each
+            // other would have no end where none is answered.
             return None;
         }
         let (Some(wait), Ok(Decision::Deny(refusal))) = (wait_of(&decision), &decision) else {
@@ -359,7 +361,7 @@ impl WaitQueue {
         (turn > deadline).then(|| refusal.later(turn.saturating_sub(now)))
     }
 
-    /// Refuses those that came when enough waited already. A place once given is kept, as places
+    /// Refuses those that came when enough waited already. A position once given is kept, as they
     /// only move up.
     ///
     /// Only while the first is known to wait: that many ask at once is no reason to refuse.
@@ -370,11 +372,11 @@ impl WaitQueue {
         };
         let last = self.waiting().filter_map(|waiter| waiter.due).max();
         let last = last.unwrap_or(due);
-        let (mut place, mut gap) = (0, false);
+        let (mut position, mut gap) = (0, false);
         for waiter in undecided(&mut self.waiters) {
             let longest = waiter.demand.max_wait.and_then(|wait| wait.queue);
-            if longest.is_none_or(|longest| place < longest) {
-                place += 1;
+            if longest.is_none_or(|longest| position < longest) {
+                position += 1;
                 // The wait of those behind it counts its permits, too.
                 self.nudged |= gap;
                 continue;
@@ -424,7 +426,7 @@ impl WaitQueue {
         self.wakers.extend(wakers.take(2));
     }
 
-    fn place(&self, number: u64) -> Option<usize> {
+    fn index_of(&self, number: u64) -> Option<usize> {
         self.waiters
             .binary_search_by_key(&number, |waiter| waiter.number)
             .ok()

@@ -33,7 +33,7 @@ type Sleep = Pin<Box<dyn Future<Output = ()> + Send>>;
 ///
 /// # Cancel safety
 ///
-/// Dropping it gives up the place, and gives back what was or may yet be taken.
+/// Dropping it leaves the queue, and gives back what was or may yet be taken.
 pub(super) async fn acquire<S: Calls>(
     outbox: &Arc<Outbox<S>>,
     demand: &Demand,
@@ -46,12 +46,12 @@ pub(super) async fn acquire<S: Calls>(
     outbox.waits.waiting.fetch_add(1, Ordering::SeqCst);
     let number = outbox.with_waits(&key, |waits| {
         waits.in_parts = in_parts;
-        // With the queue locked: by its number a waiter finds its place.
+        // With the queue locked: by its number a waiter finds itself.
         let number = outbox.waits.next();
         waits.push(number, demand, deadline, now);
         number
     });
-    let mut place = WaitPlace {
+    let mut in_queue = InQueue {
         outbox,
         key,
         number,
@@ -59,7 +59,7 @@ pub(super) async fn acquire<S: Calls>(
         asking: None,
         owed: Vec::new(),
     };
-    poll_fn(|cx| place.poll(cx)).await
+    poll_fn(|cx| in_queue.poll(cx)).await
 }
 
 impl<S: Calls> Outbox<S> {
@@ -83,8 +83,8 @@ impl<S: Calls> Outbox<S> {
     }
 }
 
-/// A waiter's place in its outbox.
-struct WaitPlace<'a, S: Calls> {
+/// A waiter in the queue of its key.
+struct InQueue<'a, S: Calls> {
     outbox: &'a Arc<Outbox<S>>,
     key: LineKey,
     number: u64,
@@ -95,7 +95,7 @@ struct WaitPlace<'a, S: Calls> {
     owed: Vec<Charge>,
 }
 
-impl<S: Calls> WaitPlace<'_, S> {
+impl<S: Calls> InQueue<'_, S> {
     fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Result<Decision, Error>> {
         loop {
             if let Some(asking) = &mut self.asking
@@ -159,7 +159,7 @@ impl<S: Calls> WaitPlace<'_, S> {
     }
 }
 
-impl<S: Calls> Drop for WaitPlace<'_, S> {
+impl<S: Calls> Drop for InQueue<'_, S> {
     fn drop(&mut self) {
         self.outbox.waits.waiting.fetch_sub(1, Ordering::SeqCst);
         let (receipts, unwanted) = self
@@ -187,7 +187,7 @@ impl<S: Calls> Asking<S> {
         let Some((limiter, ..)) = self.key.first() else {
             return;
         };
-        let place = outbox.take_place(&limiter.name, true).await;
+        let entered = outbox.wait_to_send(&limiter.name, true).await;
         let until = outbox
             .nodes
             .clock
@@ -198,7 +198,7 @@ impl<S: Calls> Asking<S> {
             return;
         }
         self.callers = callers;
-        let outcome = match place {
+        let outcome = match entered {
             Ok(mut in_flight) => {
                 let decided = outbox.inner.acquire_run(&self.callers, false).await;
                 in_flight.is_answered = is_answer(decided.as_deref());
@@ -212,8 +212,8 @@ impl<S: Calls> Asking<S> {
             Ok(Decision::Deny(refusal)) => Some(refusal),
             _ => None,
         });
-        for (place, refusal) in refused.enumerate() {
-            refusal.behind = place > 0;
+        for (index, refusal) in refused.enumerate() {
+            refusal.behind = index > 0;
         }
         let now = outbox.clock.now();
         let look = outbox.looks_after.map(|pause| now.saturating_add(pause));

@@ -195,12 +195,12 @@ proptest! {
     /// before it: a code has at least three.
     #[test]
     fn a_wrapped_message_means_the_same(
-        place in 0..MESSAGES.len(),
+        index in 0..MESSAGES.len(),
         dash in prop::sample::select(&["", "-"][..]),
         before in prop::sample::select(&["", "I see: IO of Lua: "][..]),
         line in 1..500u16,
     ) {
-        let (code, part, expected) = MESSAGES[place];
+        let (code, part, expected) = MESSAGES[index];
         prop_assume!(code != "ERR");
         let around = format!(
             "ERR Error running script (call to f_0a1b): @user_script:{line}: \
@@ -214,10 +214,10 @@ proptest! {
     /// A message that a script passes on as text keeps its meaning, with the code or without.
     #[test]
     fn what_a_script_passes_on_means_the_same(
-        place in 0..MESSAGES.len(),
+        index in 0..MESSAGES.len(),
         dash in prop::sample::select(&["", "-"][..]),
     ) {
-        let (code, part, expected) = MESSAGES[place];
+        let (code, part, expected) = MESSAGES[index];
         prop_assert_eq!(meaning_of_text(&format!("{dash}{code} {part} in it")), expected);
         if code == "ERR" {
             prop_assert_eq!(meaning_of_text(&format!("{part} in it")), expected);

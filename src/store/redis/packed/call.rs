@@ -29,13 +29,13 @@ pub(crate) struct Call {
     now: Option<Millis>,
     /// Each with a hash, by which it is compared first
     keys: List<(u64, String)>,
-    /// What the charges of a place count by
+    /// What the charges of a key count by
     terms: List<Terms>,
     /// Of the callers that were not sent before; only a log knows each by its own
     ids: List<[u8; 8]>,
     requests: Buffer,
     /// Where the requests name a key, and behind it its terms
-    places: List<usize>,
+    named_at: List<usize>,
     /// How many requests there are.
     pub(super) count: usize,
     callers: usize,
@@ -50,13 +50,13 @@ impl Call {
             terms: List::new(),
             ids: List::new(),
             requests: Buffer::new(),
-            places: List::new(),
+            named_at: List::new(),
             count: 0,
             callers: 0,
         }
     }
 
-    /// Adds a limiter, whose place is the number of those before it.
+    /// Adds a limiter, whose index is the number of those before it.
     pub(super) fn limiter(&mut self, name: &Name, row: Row) {
         self.keys.push((name.text().seeded_hash(), row.key(name)));
         self.terms.push(Terms::Row(row));
@@ -80,24 +80,24 @@ impl Call {
         (self.count, self.callers) = (self.count + 1, self.callers + callers);
     }
 
-    /// Begins one of a caller that came before: at this place behind the caller of this id.
-    pub(super) fn again(&mut self, id: PermitId, place: usize, charges: usize, flags: u8) {
+    /// Begins one of a caller that came before: at this index behind the caller of this id.
+    pub(super) fn again(&mut self, id: PermitId, index: usize, charges: usize, flags: u8) {
         self.requests.put(&[0]);
         self.requests.put(&id.short());
-        self.requests.put(&[byte(place), byte(charges), flags]);
+        self.requests.put(&[byte(index), byte(charges), flags]);
         (self.count, self.callers) = (self.count + 1, self.callers + 1);
     }
 
-    /// Adds a charge of the limiter at this place.
-    pub(super) fn charge(&mut self, place: usize, flags: u8, permits: u32) {
-        self.name(place);
+    /// Adds a charge of the limiter at this index.
+    pub(super) fn charge(&mut self, index: usize, flags: u8, permits: u32) {
+        self.name(index);
         self.requests.put(&[flags]);
         self.requests.number(permits.into(), 4);
     }
 
-    /// Adds to the charge its ban, which is at this place.
-    pub(super) fn banning(&mut self, place: usize, carried: Carried) {
-        self.name(place);
+    /// Adds to the charge its ban, which is at this index.
+    pub(super) fn banning(&mut self, index: usize, carried: Carried) {
+        self.name(index);
         self.requests.number(carried.number.into(), 4);
         let age = i64::try_from(carried.age).unwrap_or(i64::MAX);
         self.requests.number(age, 6);
@@ -109,10 +109,10 @@ impl Call {
         self.requests.number(lead, 6);
     }
 
-    fn name(&mut self, place: usize) {
-        self.places.push(self.requests.0.len());
-        let place = byte(place + 1);
-        self.requests.put(&[place, place]);
+    fn name(&mut self, index: usize) {
+        self.named_at.push(self.requests.0.len());
+        let index = byte(index + 1);
+        self.requests.put(&[index, index]);
     }
 
     /// Returns it as a command, which must not be sent twice.
@@ -157,7 +157,7 @@ impl Call {
         argument.put(others.as_flattened());
         let begin = argument.0.len();
         argument.put(&self.requests.0);
-        for at in &self.places {
+        for at in &self.named_at {
             let row = &mut argument.0[begin + at + 1];
             *row = row_of[usize::from(*row) - 1];
         }
@@ -230,7 +230,7 @@ impl Call {
         let begin = self.requests.0.len();
         let terms_before = self.terms.len();
         self.terms.extend(other.terms);
-        // Each state is read once and written once, so a key has one place.
+        // Each state is read once and written once, so a key has one index.
         let each = other.keys.into_iter().map(|key| {
             let known = self.keys.iter().position(|it| *it == key);
             known.unwrap_or_else(|| {
@@ -241,9 +241,9 @@ impl Call {
         let key_of: List<u8> = each.map(|key| byte(key + 1)).collect();
         self.now = self.now.max(other.now);
         self.requests.put(&other.requests.0);
-        for at in other.places {
+        for at in other.named_at {
             let at = begin + at;
-            self.places.push(at);
+            self.named_at.push(at);
             if let [key, terms, ..] = &mut self.requests.0[at..] {
                 *key = key_of[usize::from(*key) - 1];
                 *terms = byte(terms_before + usize::from(*terms));

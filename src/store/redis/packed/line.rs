@@ -49,9 +49,9 @@ impl<'a> RunAnswers<'a> {
         said: &[CallerReply],
     ) -> Self {
         let each = rows.iter().zip(standings);
-        let is_taken = |place: usize| {
+        let is_taken = |index: usize| {
             let mut callers = said.iter();
-            callers.any(|caller| caller.is_granted && caller.has_room[place])
+            callers.any(|caller| caller.is_granted && caller.has_room[index])
         };
         let answers = each.map(|(row, standing)| {
             standing.as_ref().map(|(standing, each)| {
@@ -101,9 +101,9 @@ impl<'a> RunAnswers<'a> {
         let is_hopeless = enforced.any(|(charge, row)| !charge.shadow && is_above(row, charge));
         self.is_closed |= waits && !caller.is_granted && !is_hopeless;
         let has_room = caller.has_room.iter().copied().chain(iter::repeat(false));
-        for (place, (charge, has_room)) in demand.charges().zip(has_room).enumerate() {
-            let row = &self.rows[place];
-            let mut answer = match self.answers[place].as_ref().filter(|_| !caller.is_banned) {
+        for (index, (charge, has_room)) in demand.charges().zip(has_room).enumerate() {
+            let row = &self.rows[index];
+            let mut answer = match self.answers[index].as_ref().filter(|_| !caller.is_banned) {
                 None => Answer::of_banned(Some(row.limit()), None, self.now),
                 Some((answer, _)) if is_above(row, charge) => {
                     answer.for_caller(Verdict::AboveRate, 0)
@@ -115,8 +115,8 @@ impl<'a> RunAnswers<'a> {
                     let mut needs = i64::from(charge.permits);
                     if waits && !charge.shadow {
                         // Those that wait before it come first.
-                        self.in_line[place] += needs;
-                        needs = self.in_line[place];
+                        self.in_line[index] += needs;
+                        needs = self.in_line[index];
                     }
                     // Another limiter, or one that waits before it, may have refused it. What is
                     // fetched ahead has bounds of its own.
@@ -124,18 +124,18 @@ impl<'a> RunAnswers<'a> {
                         answer.for_caller(Verdict::Granted, 0)
                     } else {
                         let wait = row.wait(answer, *standing, needs);
-                        let counts = row.has_records() || !self.is_taken[place];
-                        let said = caller.waits.get(place).filter(|_| counts);
+                        let counts = row.has_records() || !self.is_taken[index];
+                        let said = caller.waits.get(index).filter(|_| counts);
                         let mut wait = wait.max(said.copied().unwrap_or(0));
                         if waits && !charge.shadow {
-                            wait = wait.max(self.longest[place]);
-                            self.longest[place] = wait;
+                            wait = wait.max(self.longest[index]);
+                            self.longest[index] = wait;
                         }
                         answer.for_caller(Verdict::Refused, wait)
                     }
                 }
             };
-            let found = caller.found.get(place).filter(|found| found.left > 0);
+            let found = caller.found.get(index).filter(|found| found.left > 0);
             if let Some(found) = found
                 && (charge.shadow || !caller.is_granted)
             {

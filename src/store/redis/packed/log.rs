@@ -100,11 +100,11 @@ impl LogRow {
     pub(super) fn with_room(&self, first: i64, numbers: &mut Numbers<'_>) -> Result<Stands, Error> {
         let mut each = (!self.shorter.is_none()).then(Box::<Each>::default);
         let [mut left, mut next] = [MOST, 0];
-        for (place, [rate, interval]) in self.limits().enumerate() {
-            let number = if place == 0 { first } else { numbers.next()? };
+        for (index, [rate, interval]) in self.limits().enumerate() {
+            let number = if index == 0 { first } else { numbers.next()? };
             let said = left_and(number, numbers, rate, interval)?;
             [left, next] = said.min([left, next]);
-            if let Some(of) = each.as_mut().and_then(|each| each.get_mut(place)) {
+            if let Some(of) = each.as_mut().and_then(|each| each.get_mut(index)) {
                 let [remaining, next] = said;
                 of.remaining = remaining;
                 of.next = if remaining < rate { next } else { 0 };
@@ -182,7 +182,7 @@ impl State {
         let limit = |at| (number_at(bytes, at, 6), number_at(bytes, at + 6, 7));
         is_ours.then(|| Self {
             records: (0..stop).step_by(22).map(record).collect(),
-            limits: (0..windows).map(|place| limit(stop + 30 * place)).collect(),
+            limits: (0..windows).map(|index| limit(stop + 30 * index)).collect(),
         })
     }
 }

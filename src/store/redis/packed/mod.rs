@@ -103,7 +103,7 @@ struct Group {
 /// Where a charge by the calendar has no window at the time that counts.
 const NO_WINDOW: i64 = 2 - MOST;
 
-/// How many limiters a call can have: each has a place of one byte, and its ban has another.
+/// How many limiters a call can have: each has an index of one byte, and its ban has another.
 pub(super) const MOST_TOGETHER: usize = u8::MAX as usize / 2;
 
 /// The flags of a request.
@@ -112,7 +112,7 @@ const ASKS: u8 = 2;
 const BANS: u8 = 4;
 const REPORTS: u8 = 8;
 
-/// What the call of a settlement has in the place of the number of rows.
+/// What the call of a settlement has instead of the number of rows.
 const SETTLES: u8 = 255;
 /// What a settlement of permits of any callers has for its mark.
 const RELEASES: [i64; 2] = [MOST, 0];
@@ -138,7 +138,7 @@ pub(crate) struct Stamp {
     pub(crate) now: Option<Millis>,
 }
 
-/// Reads the number of so many bytes at a place.
+/// Reads the number of so many bytes from one on.
 fn number_at(bytes: &[u8], at: usize, width: usize) -> i64 {
     let mut number = [0; 8];
     let read = bytes.get(at..at + width).unwrap_or_default();

@@ -151,15 +151,15 @@ impl Asked<'_> {
                 self.charges(&mut call, &group[0], mem::take(&mut carried), ahead);
                 continue;
             }
-            for (place, caller) in group.iter().enumerate() {
+            for (index, caller) in group.iter().enumerate() {
                 // Of these, each is known by its own id, or by that of the first. If that has left
                 // meanwhile, the others are not found, and take once more.
-                let (id, place) = if has_records {
+                let (id, index) = if has_records {
                     (caller.first().id, 0)
                 } else {
-                    (group[0].first().id, place)
+                    (group[0].first().id, index)
                 };
-                call.again(id, place, self.rows.len(), flags(caller));
+                call.again(id, index, self.rows.len(), flags(caller));
                 self.charges(&mut call, caller, mem::take(&mut carried), None);
             }
         }
@@ -175,15 +175,15 @@ impl Asked<'_> {
         ahead: Option<&Demand>,
     ) {
         let mut next_ban = self.rows.len();
-        for (place, charge) in demand.charges().enumerate() {
+        for (index, charge) in demand.charges().enumerate() {
             let has_ban = charge.compiled().ban.is_some();
             let fetches = ahead.is_some();
             let flags = u8::from(charge.shadow) * SHADOW
                 + u8::from(has_ban) * HAS_BAN
                 + u8::from(fetches) * FETCHES;
-            call.charge(place, flags, charge.permits);
+            call.charge(index, flags, charge.permits);
             if has_ban {
-                let carried = carried.get(place).copied().unwrap_or_default();
+                let carried = carried.get(index).copied().unwrap_or_default();
                 call.banning(next_ban, carried);
                 next_ban += 1;
             }

@@ -114,15 +114,15 @@ pub(crate) fn report(caller: &Demand, strikes: &[(Carried, i64)], stamp: Stamp) 
         call.limiter(&limiter.name, Row::any(Algorithm::Gcra));
     }
     let limiters = banning().count();
-    for (place, (limiter, ban, (carried, wait))) in banning().enumerate() {
+    for (index, (limiter, ban, (carried, wait))) in banning().enumerate() {
         call.ban(limiter, ban);
         call.again(stamp.id, 0, 1, REPORTS);
         call.charge(
-            place,
+            index,
             HAS_BAN,
             u32::try_from((*wait).max(0)).unwrap_or(u32::MAX),
         );
-        call.banning(limiters + place, *carried);
+        call.banning(limiters + index, *carried);
     }
     call.verb()
 }

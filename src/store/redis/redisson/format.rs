@@ -111,9 +111,9 @@ pub(super) fn add_keys(command: &mut Cmd, charge: &Charge, typed: bool, client_i
     let rate_type = source.given().map(|limit| limit.stored().rate_type);
     let per_client = rate_type == Some(RateType::PerClient);
     let keys = key_pieces(charge.name(), client_id);
-    for (place, pieces) in keys.into_iter().enumerate() {
-        let is_for_clients = place % 2 == 0;
-        if typed && place > 0 && is_for_clients != per_client {
+    for (index, pieces) in keys.into_iter().enumerate() {
+        let is_for_clients = index % 2 == 0;
+        if typed && index > 0 && is_for_clients != per_client {
             continue;
         }
         let mut key = command.writer_for_next_arg();

@@ -238,7 +238,7 @@ mod tests {
     fn address() -> impl Strategy<Value = (String, String)> {
         let scheme = prop::sample::select(vec!["redis", "rediss", "redis+unix", "http", ""]);
         let between = prop::sample::select(vec!["://", ":/", "//", ":", ""]);
-        let place = prop::sample::select(vec![
+        let host = prop::sample::select(vec![
             "@localhost",
             "@localhost:6379/0",
             "@a:b",
@@ -251,9 +251,9 @@ mod tests {
             "?x=1",
         ]);
         let user = prop::sample::select(vec!["user:", ":", ""]);
-        (scheme, between, user, password(), place).prop_map(
-            |(scheme, between, user, password, place)| {
-                let address = format!("{scheme}{between}{user}{password}{place}");
+        (scheme, between, user, password(), host).prop_map(
+            |(scheme, between, user, password, host)| {
+                let address = format!("{scheme}{between}{user}{password}{host}");
                 (address, password)
             },
         )

@@ -23,7 +23,7 @@ static UTC: TimeZone = TimeZone::UTC;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Calendar {
     windows: Windows,
-    /// The place in [`ZONES`] and one more; 0 for UTC.
+    /// The index in [`ZONES`] and one more; 0 for UTC.
     zone: u16,
 }
 
@@ -167,8 +167,8 @@ impl Limit {
         };
         let others = ZONES.iter().map(|zone| zone.get_or_init(|| found.clone()));
         let mut zones = iter::once(&UTC).chain(others);
-        let place = zones.position(|zone| *zone == found);
-        let zone = place.and_then(|place| u16::try_from(place).ok());
+        let index = zones.position(|zone| *zone == found);
+        let zone = index.and_then(|index| u16::try_from(index).ok());
         calendar.zone =
             zone.ok_or_else(|| config_error!(Limit: "too many time zones are in use"))?;
         Ok(self)
@@ -238,8 +238,8 @@ impl Calendar {
     }
 
     fn zone(self) -> &'static TimeZone {
-        let place = usize::from(self.zone).checked_sub(1);
-        let zone = place.and_then(|place| ZONES.get(place)?.get());
+        let index = usize::from(self.zone).checked_sub(1);
+        let zone = index.and_then(|index| ZONES.get(index)?.get());
         zone.unwrap_or(&UTC)
     }
 
@@ -248,8 +248,8 @@ impl Calendar {
         match self.windows {
             Windows::Days => Ok(today),
             Windows::Weeks(first) => {
-                let place = WEEK.iter().position(|day| *day == first).unwrap_or(0);
-                let weekday = Weekday::from_monday_zero_offset(place as i8)?;
+                let index = WEEK.iter().position(|day| *day == first).unwrap_or(0);
+                let weekday = Weekday::from_monday_zero_offset(index as i8)?;
                 today.tomorrow()?.nth_weekday(-1, weekday)
             }
             Windows::Months(day) => match in_month(today, day)? {

@@ -21,7 +21,7 @@ enum Written {
     Grpc(String),
     /// Requests with this header.
     Header(&'static str),
-    /// A place, and a header that the request needs as well.
+    /// A path, and a header that the request needs as well.
     With(Box<Self>, &'static str),
 }
 
@@ -34,9 +34,9 @@ impl Written {
                 let name = *name;
                 Pattern::default().and(Arc::new(move |parts| parts.headers.contains_key(name)))
             }
-            Self::With(place, header) => {
+            Self::With(path, header) => {
                 let header = Self::Header(header).pattern().conditions;
-                header.into_iter().fold(place.pattern(), Pattern::and)
+                header.into_iter().fold(path.pattern(), Pattern::and)
             }
         }
     }
@@ -73,14 +73,14 @@ fn written() -> impl Strategy<Value = Written> {
     let method = prop::sample::select(vec!["", "", "GET ", "HEAD ", "POST "]);
     let route = (method, route()).prop_map(|(method, route)| format!("{method}{route}"));
     let grpc = prop::sample::select(vec!["a.B", "a.B/C", "a", "a/b"]);
-    let place = prop_oneof![
+    let path = prop_oneof![
         6 => route.prop_map(Written::Route),
         1 => grpc.prop_map(|method| Written::Grpc(method.to_owned())),
     ];
     prop_oneof![
-        5 => place.clone(),
+        5 => path.clone(),
         1 => header().prop_map(Written::Header),
-        2 => (place, header()).prop_map(|(place, header)| Written::With(Box::new(place), header)),
+        2 => (path, header()).prop_map(|(path, header)| Written::With(Box::new(path), header)),
     ]
 }
 
@@ -364,7 +364,7 @@ fn long_paths_and_long_tables_are_taken() {
     let many: Vec<_> = (0..10_000).map(|number| format!("/a/{number}")).collect();
     let many: Vec<_> = many.iter().map(String::as_str).collect();
     assert_eq!(unreached(&many), None);
-    // Entries with further conditions at one place are not compared with each other.
+    // Entries with further conditions at one path are not compared with each other.
     let narrow = || Pattern::route("/a").unwrap().and(Arc::new(|_| true));
     assert!(Index::new((0..100_000).map(|_| narrow()).collect()).is_ok());
 }

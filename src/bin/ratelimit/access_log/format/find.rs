@@ -107,9 +107,9 @@ impl<'a> Finder<'a> {
                 let named = |word: &&&str| word.split_once('=').is_some_and(|(it, _)| is_name(it));
                 has_values = words.iter().filter(named).count() >= 3;
                 let known = layout(words, text).unwrap_or(&[]);
-                let named = |place: usize| match known.get(place) {
+                let named = |index: usize| match known.get(index) {
                     Some(name) => (*name).to_owned(),
-                    None => (place + 1).to_string(),
+                    None => (index + 1).to_string(),
                 };
                 (0..words.len()).map(named).collect()
             }
@@ -157,8 +157,8 @@ impl<'a> Finder<'a> {
             let text = it.text(&self.line);
             text.is_some_and(|text| Kind::of(name).holds(&text))
         };
-        let place = found.iter().position(holds).unwrap_or(0);
-        match found.into_iter().nth(place) {
+        let index = found.iter().position(holds).unwrap_or(0);
+        match found.into_iter().nth(index) {
             None if !optional => Err(lacks(name)),
             found => Ok(found),
         }
@@ -208,7 +208,7 @@ impl<'a> Finder<'a> {
         // A line may have very many, and each is compared with all of them.
         const MOST: usize = 64;
         let count = self.names.len().min(MOST);
-        let one = (1..=count).map(|place| place.to_string());
+        let one = (1..=count).map(|number| number.to_string());
         let pair = |apart: usize| (1..count).map(move |it| format!("{it}+{}", it + apart));
         let all = one.chain([1, 2].into_iter().flat_map(pair));
         let times = all.filter_map(|place| {

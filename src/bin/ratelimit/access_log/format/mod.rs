@@ -170,11 +170,11 @@ fn is_csv_header(line: &str) -> bool {
 
 /// Returns the names of a known layout of words.
 fn layout(words: &[&str], text: &str) -> Option<&'static [&'static str]> {
-    let has_time = |place: usize| {
-        let word = words.get(place).filter(|word| time::read(word).is_some());
+    let has_time = |index: usize| {
+        let word = words.get(index).filter(|word| time::read(word).is_some());
         word.is_some_and(|word| text.contains(&format!("[{word}]")))
     };
-    let is_address = |place: usize| words.get(place).is_some_and(|it| ip_of(it).is_some());
+    let is_address = |index: usize| words.get(index).is_some_and(|it| ip_of(it).is_some());
     if has_time(3) {
         return Some(COMBINED);
     }

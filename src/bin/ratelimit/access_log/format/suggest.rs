@@ -41,7 +41,7 @@ pub(in super::super) fn rival(sample: &[&str], wanted: &Rows) -> Option<String> 
     let place = &format.columns.get(at)?.as_ref()?.place;
     let count = |name: &str| {
         let found = columns
-            .places
+            .indices
             .get(name)
             .and_then(|it| columns.found.get(*it));
         found.map(|it| it.different.len())
@@ -77,7 +77,7 @@ fn is_whole(line: &str) -> bool {
 #[derive(Default)]
 struct Columns {
     lines: u64,
-    places: BTreeMap<String, usize>,
+    indices: BTreeMap<String, usize>,
     found: Vec<FoundColumn>,
 }
 
@@ -112,15 +112,15 @@ impl Columns {
         self.lines += 1;
         for (name, text) in cells.into_iter().filter(|(_, text)| !says_nothing(text)) {
             let next = self.found.len();
-            let place = *self.places.entry(name.clone()).or_insert(next);
-            if place == next {
+            let index = *self.indices.entry(name.clone()).or_insert(next);
+            if index == next {
                 self.found.push(FoundColumn {
                     name,
                     held: KINDS.map(|(_, name, _)| ColumnTally::of(name)),
                     different: HashSet::new(),
                 });
             }
-            let found = &mut self.found[place];
+            let found = &mut self.found[index];
             for tally in &mut found.held {
                 tally.add("", tally.kind.holds(&text));
             }
@@ -201,22 +201,22 @@ fn members(value: &Value, before: &str, cells: &mut Vec<(String, String)>) {
 /// Adds words by their names or numbers, the values of `name=value`, and pairs of words, which may
 /// be the two parts of a time.
 fn words(words: &[&str], names: Option<&[String]>, cells: &mut Vec<(String, String)>) {
-    let name = |place: usize| {
-        let name = names.and_then(|names| names.get(place)).cloned();
-        name.unwrap_or_else(|| (place + 1).to_string())
+    let name = |index: usize| {
+        let name = names.and_then(|names| names.get(index)).cloned();
+        name.unwrap_or_else(|| (index + 1).to_string())
     };
-    for (place, word) in words.iter().enumerate() {
+    for (index, word) in words.iter().enumerate() {
         match word.split_once('=').filter(|_| names.is_none()) {
             Some((name, value)) if is_name(name) => {
                 cells.push((name.to_owned(), value.trim_matches('"').to_owned()));
             }
-            _ => cells.push((name(place), (*word).to_owned())),
+            _ => cells.push((name(index), (*word).to_owned())),
         }
-        for other in [place + 1, place + 2] {
+        for other in [index + 1, index + 2] {
             if let Some(next) = words.get(other)
                 && Kind::Time.holds(&format!("{word} {next}"))
             {
-                let names = format!("{}+{}", name(place), name(other));
+                let names = format!("{}+{}", name(index), name(other));
                 cells.push((names, format!("{word} {next}")));
             }
         }

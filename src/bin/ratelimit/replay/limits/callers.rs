@@ -57,8 +57,8 @@ impl Callers {
     pub(super) fn names_of(&self, numbers: &[u32], show_keys: bool) -> Vec<String> {
         let mut names = vec![String::new(); numbers.len()];
         for (caller, number) in &self.numbers {
-            let place = numbers.iter().position(|it| it == number);
-            if let Some(name) = place.and_then(|place| names.get_mut(place)) {
+            let index = numbers.iter().position(|it| it == number);
+            if let Some(name) = index.and_then(|index| names.get_mut(index)) {
                 *name = shown_caller(caller, show_keys, &self.secret);
             }
         }

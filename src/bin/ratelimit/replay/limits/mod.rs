@@ -142,10 +142,10 @@ impl Replay {
         smallest: Vec<SmallestLimit>,
     ) -> Report {
         let ends = self.ends(read.resolution);
-        let ends = ends.map(|ends| ends.map(|limit| pass.place(&limit?)));
+        let ends = ends.map(|ends| ends.map(|limit| pass.index(&limit?)));
         let ends: Vec<_> = ends.collect();
         let run = |of: fn(&Run) -> u64, ends: &[Option<usize>; 2]| {
-            ends.map(|place| place.map_or(0, |it| of(&pass.runs[it])))
+            ends.map(|index| index.map_or(0, |it| of(&pass.runs[it])))
         };
         let candidates = self.limits.iter().zip(&ends);
         let candidates = candidates.map(|((algorithm, limit), ends)| Candidate {
@@ -155,9 +155,9 @@ impl Replay {
             refused: run(|run| run.refused, ends),
         });
         let moments = &pass.moments;
-        let starts = (0..).map(|place| (moments.start + place * moments.width).div_euclid(1000));
+        let starts = (0..).map(|index| (moments.start + index * moments.width).div_euclid(1000));
         let moments = starts.zip(&moments.counts).map(|(from_ms, counts)| {
-            let count = |place: usize| counts.get(place).copied().unwrap_or(0);
+            let count = |index: usize| counts.get(index).copied().unwrap_or(0);
             let refused =
                 |ends: &[Option<usize>; 2]| ends.map(|it| it.map_or(0, |it| count(it + 1)));
             Moment {

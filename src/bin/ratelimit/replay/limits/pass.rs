@@ -71,7 +71,7 @@ impl LogPass {
             ..Self::default()
         };
         for way in ways {
-            if pass.place(way).is_none() && pass.runs.len() < Self::MOST_RUNS {
+            if pass.index(way).is_none() && pass.runs.len() < Self::MOST_RUNS {
                 pass.add(*way, verifies)?;
             }
         }
@@ -101,8 +101,8 @@ impl LogPass {
         Ok(())
     }
 
-    /// Returns the place of a limit among those that are run.
-    pub(super) fn place(&self, way: &Way) -> Option<usize> {
+    /// Returns the index of a limit among those that are run.
+    pub(super) fn index(&self, way: &Way) -> Option<usize> {
         self.runs.iter().position(|run| run.way == *way)
     }
 
@@ -125,12 +125,12 @@ impl LogPass {
     /// Decides a request; times do not fall.
     pub(super) fn request(&mut self, time: i64, caller: u32) {
         self.sweep(time);
-        let place = caller as usize;
+        let index = caller as usize;
         let counts = self.longest > 0;
-        if place >= self.touched.len() {
-            self.touched.resize(place + 1, 0);
+        if index >= self.touched.len() {
+            self.touched.resize(index + 1, 0);
             let counted = self.runs.iter_mut().filter(|_| counts);
-            counted.for_each(|run| run.peaks.resize(place + 1, 0));
+            counted.for_each(|run| run.peaks.resize(index + 1, 0));
         }
         let active = self.active.entry(caller).or_insert_with(|| {
             Box::new(Active {
@@ -147,11 +147,11 @@ impl LogPass {
             return;
         };
         *requests += 1;
-        let (touched, times) = (&mut self.touched[place], &active.times);
+        let (touched, times) = (&mut self.touched[index], &active.times);
         let decided = self.runs.iter_mut().zip(&mut active.states).zip(refused);
         for (bit, ((run, state), refused)) in decided.enumerate() {
             let is_touched = *touched >> bit & 1 == 1;
-            let requests = counts.then(|| run.count(place, times, time));
+            let requests = counts.then(|| run.count(index, times, time));
             // All that a pass that verifies is to find.
             if requests.is_none() && is_touched {
                 *state = None;
@@ -209,25 +209,25 @@ impl Moments {
         while (time - self.start) / self.width >= MOMENTS as i64 {
             self.width *= 2;
             let pairs = self.counts.chunks(2).map(|pair| {
-                let sum = |place| pair.iter().filter_map(|it: &Vec<u64>| it.get(place)).sum();
+                let sum = |index| pair.iter().filter_map(|it: &Vec<u64>| it.get(index)).sum();
                 (0..=runs).map(sum).collect()
             });
             self.counts = pairs.collect();
         }
-        let place = usize::try_from((time - self.start) / self.width).unwrap_or(0);
-        if place >= self.counts.len() {
-            self.counts.resize(place + 1, vec![0; runs + 1]);
+        let index = usize::try_from((time - self.start) / self.width).unwrap_or(0);
+        if index >= self.counts.len() {
+            self.counts.resize(index + 1, vec![0; runs + 1]);
         }
-        &mut self.counts[place]
+        &mut self.counts[index]
     }
 }
 
 impl Run {
     /// Returns how many of the times of a caller are in the interval that ends now.
-    fn count(&mut self, place: usize, times: &VecDeque<i64>, time: i64) -> u32 {
+    fn count(&mut self, index: usize, times: &VecDeque<i64>, time: i64) -> u32 {
         let expired = times.partition_point(|it| *it <= time - self.interval);
         let requests = u32::try_from(times.len() - expired).unwrap_or(u32::MAX);
-        self.peaks[place] = self.peaks[place].max(requests);
+        self.peaks[index] = self.peaks[index].max(requests);
         requests
     }
 

@@ -132,9 +132,9 @@ impl Smallest {
     /// Takes what the runs of [`tried`](Self::tried) have found.
     pub(super) fn found(&mut self, pass: &LogPass) {
         for (permits, limit) in self.tried().collect::<Vec<_>>() {
-            // One that had no place has its turn in the next reading.
-            if let Some(place) = pass.place(&limit) {
-                self.search.found(permits, pass.runs[place].touched);
+            // One that was not run has its turn in the next reading.
+            if let Some(index) = pass.index(&limit) {
+                self.search.found(permits, pass.runs[index].touched);
             }
         }
     }

@@ -9,7 +9,7 @@ impl Flights {
     pub(in crate::store::guard::outbox) fn check(&self) {
         let alone = self.alone.iter().filter_map(|(_, turn)| match turn {
             LoneTurn::Line(key) => Some(key),
-            LoneTurn::Place(_) => None,
+            LoneTurn::Call(_) => None,
         });
         let joint = self.lanes.all.iter().flat_map(|lane| &lane.waiting);
         let waiting: Vec<_> = alone.chain(joint.map(|(_, key)| key)).collect();

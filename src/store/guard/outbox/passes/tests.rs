@@ -18,8 +18,8 @@ const FAILURES: u32 = 3;
 /// Returns those of so many nodes, and their clock. Names end with the number of their node.
 fn breakers(failures: u32, nodes: usize) -> (Nodes, ManualClock) {
     let clock = ManualClock::new();
-    let place = |name: &Name| usize::from(name.as_str().ends_with('1'));
-    let breakers = Nodes::new(nodes, place, SLOW, Arc::new(clock.clone()));
+    let index_of = |name: &Name| usize::from(name.as_str().ends_with('1'));
+    let breakers = Nodes::new(nodes, index_of, SLOW, Arc::new(clock.clone()));
     let breakers = breakers.with_breakers(failures, None, |_, _| ());
     (breakers, clock)
 }

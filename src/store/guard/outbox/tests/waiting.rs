@@ -135,7 +135,7 @@ fn one_further_behind_looks_when_its_own_time_is_over() {
     }
     let turn = |queue: &mut WaitQueue, number| {
         let turn = queue.turn(number, 5, times, &Context::from_waker(Waker::noop()));
-        turn.expect("it has a place")
+        turn.expect("it is in the queue")
     };
     assert!(matches!(turn(&mut queue, 1), Turn::Ask(5)));
     queue.ask(5, DEADLINE);
@@ -433,9 +433,9 @@ fn callers_that_a_call_tries_may_be_late_and_no_others() {
     let (mut world, _full) = full();
     let mut first = world.waits(1);
     let short = MaxWait::at_most(millis(20));
-    let longest = |place| if place < 64 { MaxWait::ENDLESS } else { short };
+    let longest = |index| if index < 64 { MaxWait::ENDLESS } else { short };
     let mut behind: Vec<_> = (2..=65)
-        .map(|place| world.comes_to(Some(0), 1, Some(longest(place))))
+        .map(|index| world.comes_to(Some(0), 1, Some(longest(index))))
         .collect();
     world.answer_all();
     world.advance(20);
