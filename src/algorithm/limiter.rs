@@ -109,7 +109,7 @@ pub(crate) trait Counter: Debug + Send {
         Ok(answer)
     }
 
-    /// Returns whether nothing is stored beside the limit, so that a call that takes nothing can
+    /// Returns whether nothing is stored besides the limit, so that a call that takes nothing can
     /// leave the limiter as it was, with [`forget`](Self::forget).
     fn is_unused(&self) -> bool {
         false

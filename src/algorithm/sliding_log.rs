@@ -36,19 +36,19 @@ pub(crate) struct SlidingLog {
     pub(crate) value: Option<i64>,
     pub(crate) log: Log,
     /// What few logs count by.
-    beside: Option<Box<Beside>>,
+    extra: Option<Box<Extra>>,
 }
 
-/// What few logs count by, beside the limit of the call.
+/// What few logs count by, apart from the limit of the call.
 #[derive(Clone, Debug, PartialEq, Eq)]
-enum Beside {
+enum Extra {
     /// With slots: the bucket of the log to which the current call adds its grants
     Slots(Bucket),
-    /// The limits beside the longest
+    /// The limits other than the longest
     Shorter(Shorter),
 }
 
-bytes!(SlidingLog { value, log } beside: None);
+bytes!(SlidingLog { value, log } extra: None);
 
 impl Counter for SlidingLog {
     fn kind(&self) -> limit::Algorithm {
@@ -60,15 +60,13 @@ impl Counter for SlidingLog {
         if self.bucket().map(|bucket| bucket.slots) == counting.slots && self.shorter() == shorter {
             return;
         }
-        let slots = counting
-            .slots
-            .map(|slots| Beside::Slots(Bucket::new(slots)));
-        self.beside = slots.or(shorter.map(Beside::Shorter)).map(Box::new);
+        let slots = counting.slots.map(|slots| Extra::Slots(Bucket::new(slots)));
+        self.extra = slots.or(shorter.map(Extra::Shorter)).map(Box::new);
     }
 
     #[inline]
     fn most(&self, call: &CallContext) -> i64 {
-        match self.beside {
+        match self.extra {
             None => call.limit.rate,
             Some(_) => self.most_of(call),
         }
@@ -87,7 +85,7 @@ impl Counter for SlidingLog {
             self.value = kept.map(|value| value + rate - before.rate);
         }
         let value = self.count(call, wanted);
-        if self.beside.is_none() {
+        if self.extra.is_none() {
             return value;
         }
         if let Some(shorter) = self.shorter() {
@@ -306,16 +304,16 @@ impl Counter for SlidingLog {
 
 impl SlidingLog {
     fn bucket(&self) -> Option<&Bucket> {
-        match self.beside.as_deref() {
-            Some(Beside::Slots(bucket)) => Some(bucket),
-            Some(Beside::Shorter(_)) | None => None,
+        match self.extra.as_deref() {
+            Some(Extra::Slots(bucket)) => Some(bucket),
+            Some(Extra::Shorter(_)) | None => None,
         }
     }
 
     fn bucket_mut(&mut self) -> Option<&mut Bucket> {
-        match self.beside.as_deref_mut() {
-            Some(Beside::Slots(bucket)) => Some(bucket),
-            Some(Beside::Shorter(_)) | None => None,
+        match self.extra.as_deref_mut() {
+            Some(Extra::Slots(bucket)) => Some(bucket),
+            Some(Extra::Shorter(_)) | None => None,
         }
     }
 

@@ -19,7 +19,7 @@ pub struct Error {
     about: Option<Arc<ErrorContext>>,
 }
 
-/// The content of an error beside its kind.
+/// The content of an error apart from its kind.
 #[derive(Clone, Default)]
 struct ErrorContext {
     detail: Option<Arc<str>>,

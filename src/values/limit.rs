@@ -177,7 +177,7 @@ impl Limit {
     /// # Panics
     ///
     /// If more than four combine, if one of them is by the calendar, per client or has a keep-alive
-    /// time, or if one would never refuse a request beside the others: two of one interval, a
+    /// time, or if one would never refuse what the others admit: two of one interval, a
     /// shorter one with as many permits, or a longer one with as many as the shorter allows in that
     /// time. At compile time in a constant. For values from outside of the code, parse the text.
     ///

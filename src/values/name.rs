@@ -21,8 +21,8 @@ use crate::{
 
 /// The longest identity that is written out; a longer one is digested.
 const LONGEST_IDENTITY: usize = 128;
-/// The endings of the keys beside a limiter's hash: those that `keys`, `packed`
-/// and `redisson` in `store/redis` make.
+/// The endings of a limiter's keys other than its hash: those that `keys`, `packed` and `redisson`
+/// in `store/redis` make.
 const KEYS: [&str; 4] = [":value", ":permits", ":ban", "~"];
 /// Where the identity stands in a shared name.
 const PLACEHOLDER: &str = "<key>";

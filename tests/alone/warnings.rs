@@ -133,7 +133,7 @@ async fn forwarding_headers_are_warned_about_once() {
     const XFF: (&str, &str) = ("x-forwarded-for", "198.51.100.77");
     const FORWARDED: (&str, &str) = ("forwarded", "for=198.51.100.78");
     let untrusted = "came from a peer that is not trusted";
-    let beside = "has `Forwarded` beside the header";
+    let both = "has `Forwarded` as well as the header";
     let unreadable = "could not be parsed";
     let no_peer = "does not record the peer's address";
     let behind = || ClientIp::behind(["10.0.0.0/8"]);
@@ -148,7 +148,7 @@ async fn forwarding_headers_are_warned_about_once() {
     expect(behind(), far, &[FORWARDED], untrusted).await;
     expect(behind(), far, &[], "").await;
     expect(behind(), near, &[XFF], "").await;
-    expect(behind(), near, &[XFF, FORWARDED], beside).await;
+    expect(behind(), near, &[XFF, FORWARDED], both).await;
     let forwarded = behind().header(ForwardedHeader::Forwarded);
     expect(forwarded, near, &[XFF, FORWARDED], "").await;
     expect(behind(), near, &of_list("unix:"), unreadable).await;
@@ -156,10 +156,10 @@ async fn forwarding_headers_are_warned_about_once() {
     let twice = ["198.51.100.1", "198.51.100.2"].map(|address| ("x-real-ip", address));
     expect(real_ip, near, &twice, unreadable).await;
     expect(ClientIp::hops(1), far, &[XFF], "").await;
-    // `Forwarded` beside what is read, whatever that is.
-    expect(ClientIp::hops(1), far, &[FORWARDED], beside).await;
+    // `Forwarded` as well as what is read, whatever that is.
+    expect(ClientIp::hops(1), far, &[FORWARDED], both).await;
     let real_ip = || ClientIp::hops(1).header(ForwardedHeader::Single("x-real-ip"));
-    expect(real_ip(), far, &[FORWARDED], beside).await;
+    expect(real_ip(), far, &[FORWARDED], both).await;
     expect(real_ip(), far, &[], "").await;
     let forwarded = ClientIp::hops(1).header(ForwardedHeader::Forwarded);
     expect(forwarded, far, &[FORWARDED], "").await;

@@ -1,4 +1,4 @@
-//! L3: a refused request has taken nothing, whatever its cost, also beside shadow rules.
+//! L3: a refused request has taken nothing, whatever its cost, also next to shadow rules.
 
 use http::request::Parts;
 use kit::scene::*;

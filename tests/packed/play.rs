@@ -1,4 +1,4 @@
-//! Calls of the limiter `a`, and of others beside it: by the twin alone, or by both.
+//! Calls of the limiter `a`, and of others besides it: by the twin alone, or by both.
 
 use std::slice::from_ref;
 

@@ -69,7 +69,7 @@ fn the_first_command_stays_light() {
     assert!(built.contains("redis"), "{built:?}");
 }
 
-/// A first page is read in some minutes, and what programs read first fits beside their work.
+/// A first page is read in some minutes, and what programs read first leaves room for their work.
 #[test]
 fn the_first_pages_are_short() {
     let words = read("README.md").split_whitespace().count();

@@ -1,4 +1,4 @@
-//! What Redisson knows nothing of, in the keys beside its own: bans, and limits by the calendar.
+//! What Redisson knows nothing of, in keys other than its own: bans, and limits by the calendar.
 //! And the limiters of rules, which it knows where a store keeps them in its format.
 
 use tower_ratelimit::Ban;

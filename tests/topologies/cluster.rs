@@ -226,7 +226,7 @@ fn spoil(cluster: &Cluster, part: &str) -> usize {
 }
 
 /// A request is in two hash slots. What the first has taken is not given back because a shadow rule
-/// beside an enforced one, in the second, cannot be counted.
+/// next to an enforced one, in the second, cannot be counted.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_broken_shadow_rule_frees_no_other_slot() {
     let cluster = Cluster::start();
@@ -262,7 +262,7 @@ async fn a_broken_shadow_rule_frees_no_other_slot() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_silent_master_costs_its_own_slots_only() {
     let mut cluster = Cluster::start();
-    // The masters beside it reply within this time, even on a busy machine.
+    // The other masters reply within this time, even on a busy machine.
     let deadline = secs(5);
     let store = RedisStore::cluster(cluster.urls()).deadline(deadline);
     let store = store.response_timeout(deadline).breaker(2).build().unwrap();

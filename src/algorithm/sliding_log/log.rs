@@ -143,7 +143,7 @@ impl Log {
     }
 
     /// Gives each of `needs`, in ascending order, the score of the entry whose expiry frees what it
-    /// lacks beside what is `left`, or of the last one; `already` where it lacks nothing.
+    /// lacks besides what is `left`, or of the last one; `already` where it lacks nothing.
     pub(super) fn due(&self, needs: &mut [Needs], left: i64, already: i64) {
         let (mut freed, mut last) = (left, already);
         let mut entries = self.0.iter();

@@ -1,7 +1,7 @@
 //! A sliding log that counts by several limits, as `lua/packed/log.lua` does in Redis: the longest
 //! interval says what is in the log, and each shorter one counts the newest part of it.
 
-use super::{Beside, Entry, SlidingLog};
+use super::{Entry, Extra, SlidingLog};
 use crate::{
     algorithm::{
         answer::{Answer, Each, OfLimit},
@@ -23,9 +23,9 @@ struct ByLimit {
 
 impl SlidingLog {
     pub(super) fn shorter(&self) -> Option<Shorter> {
-        match self.beside.as_deref() {
-            Some(Beside::Shorter(shorter)) => Some(*shorter),
-            Some(Beside::Slots(_)) | None => None,
+        match self.extra.as_deref() {
+            Some(Extra::Shorter(shorter)) => Some(*shorter),
+            Some(Extra::Slots(_)) | None => None,
         }
     }
 

@@ -80,7 +80,7 @@ pub(crate) fn without_shadows(run: &[Demand], error: &Error) -> Option<Vec<Deman
     run.iter().map(Demand::without_shadows).collect()
 }
 
-/// Returns whether a shadow rule beside enforced ones may be why the store cannot decide: nothing
+/// Returns whether a shadow rule next to enforced ones may be why the store cannot decide: nothing
 /// was taken then, and the enforced rules must not suffer.
 pub(crate) fn is_of_shadow(demand: &Demand, error: &Error) -> bool {
     let of_one_limiter = matches!(

@@ -1,7 +1,7 @@
 //! Decides for one caller in several calls, where no single script reaches all limiters of its
 //! list: a Redis Cluster, or an address that stands for several shards, keeps them in different
-//! hash slots, or some of them count by fixed windows, or in our own format beside others, or there
-//! are too many for one. (Slots in this file are hash slots.)
+//! hash slots, or some of them count by fixed windows, or some alone are in our own format, or
+//! there are too many for one. (Slots in this file are hash slots.)
 //!
 //! There is one call for each part of the list. Limiters whose keys callers cannot invent, such as
 //! addresses, come first: so a caller over such a limit causes no calls for names that it invents.

@@ -214,7 +214,7 @@ pub(crate) struct Counting {
     pub(crate) slots: Option<Slots>,
     /// Set with [`Algorithm::Calendar`] alone.
     pub(crate) calendar: Option<Calendar>,
-    /// The limits beside the longest, which only a log in our own format has.
+    /// The limits other than the longest, which only a log in our own format has.
     pub(crate) shorter: Shorter,
     /// Set if its limiters are in Redisson's format, which Java shares, where that has the
     /// algorithm.

@@ -98,7 +98,7 @@ impl CompiledLimit {
         self.limit.given().is_some_and(Limit::is_in_flight)
     }
 
-    /// Checks that a limit of what is in flight stands beside nothing that contradicts it.
+    /// Checks that nothing contradicts a limit of what is in flight.
     ///
     /// # Errors
     ///
@@ -121,7 +121,7 @@ impl CompiledLimit {
         } else if self.charge_if.is_some() {
             "each place comes back, whatever the response is: leave `charge_if` out"
         } else if self.ban.is_some() {
-            "its callers are to ask again: leave `ban` out, or give it to a rate beside it"
+            "its callers are to ask again: leave `ban` out, or give it to a rate next to it"
         } else {
             return Ok(());
         };

@@ -1,4 +1,4 @@
-//! Several limits of one name: [`Shorter`] are those beside the longest.
+//! Several limits of one name: [`Shorter`] are those other than the longest.
 
 use super::{Limit, RateType};
 use crate::values::clock::Millis;
@@ -13,7 +13,7 @@ pub(crate) struct LimitPart {
     pub(crate) interval: Millis,
 }
 
-/// The limits of a [`Limit`] beside its longest, by falling intervals. A part without permits
+/// The limits of a [`Limit`] other than its longest, by falling intervals. A part without permits
 /// stands for none.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub(crate) struct Shorter([LimitPart; MOST_LIMITS - 1]);
@@ -165,7 +165,7 @@ impl Limit {
     }
 }
 
-/// Returns why one of these limits would never refuse a request beside another one.
+/// Returns why one of these limits would never refuse a request that another one admits.
 const fn needless(parts: &[LimitPart], number: usize) -> Option<&'static str> {
     let mut index = 0;
     while index < number {

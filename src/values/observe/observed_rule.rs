@@ -10,7 +10,7 @@ use metrics::Counter;
 
 use crate::values::limit::Limit;
 
-/// Stands beside the name of a rule, and goes with it.
+/// Stands next to the name of a rule, and goes with it.
 #[derive(Debug, Default)]
 pub(crate) struct ObservedRule {
     /// A limit that is fixed in code or file.

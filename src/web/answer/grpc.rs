@@ -7,7 +7,7 @@
 //!
 //! The wait is sent twice, because clients read one or the other: the retry policies of gRPC
 //! clients use `grpc-retry-pushback-ms` (gRFC A6), and applications and OpenTelemetry's exporters
-//! use `google.rpc.RetryInfo`. Beside it is a `google.rpc.ErrorInfo`: RESOURCE_EXHAUSTED alone may
+//! use `google.rpc.RetryInfo`. Next to it is a `google.rpc.ErrorInfo`: RESOURCE_EXHAUSTED alone may
 //! also be a message that is too large. Nothing here grows with what the caller sent.
 
 use std::time::Duration;

@@ -18,7 +18,7 @@ thread_local! {
     static ANSWERS: Copies<Shown, Response<Bytes>> = const { copies::none() };
 }
 
-/// The part of a refusal by one limit that its answer shows, beside what its rule says.
+/// The part of a refusal by one limit that its answer shows, apart from what its rule says.
 #[derive(Clone, Copy, PartialEq)]
 struct Shown {
     permits: u64,

@@ -248,17 +248,17 @@ impl ClientIp {
             Some(PeerBy(_, by)) => by(parts).map(|address| address.to_canonical()),
             None => peer(&parts.extensions),
         };
-        let beside = self.header != ForwardedHeader::Forwarded
+        let both = self.header != ForwardedHeader::Forwarded
             && parts.headers.contains_key(header::FORWARDED);
         let client = if self.trusts(peer) {
-            if beside {
-                key.mistakes |= mistakes::FORWARDED_BESIDE;
+            if both {
+                key.mistakes |= mistakes::FORWARDED_TOO;
             }
             self.walk(peer, &parts.headers, key)
         } else {
             let peer = peer.ok_or_else(|| key.lacks_peer())?;
             let named = self.name.as_ref();
-            let forwards = beside || named.is_some_and(|name| parts.headers.contains_key(name));
+            let forwards = both || named.is_some_and(|name| parts.headers.contains_key(name));
             // If no proxy is expected, clients may write what they like; a neighbour that forwards
             // is a proxy.
             if forwards && (self.expects_proxies() || is_near(peer)) {
@@ -361,12 +361,7 @@ mod tests {
         for (client, peer, headers, mistakes) in [
             (behind(), NEAR, &[chain][..], 0),
             (behind(), NEAR, &[broken], mistakes::UNREADABLE),
-            (
-                behind(),
-                NEAR,
-                &[chain, standard],
-                mistakes::FORWARDED_BESIDE,
-            ),
+            (behind(), NEAR, &[chain, standard], mistakes::FORWARDED_TOO),
             (forwarded(), NEAR, &[chain, standard], 0),
             (behind(), FAR, &[], 0),
             (behind(), FAR, &[chain], mistakes::UNTRUSTED_PEER),

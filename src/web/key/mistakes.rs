@@ -10,8 +10,8 @@ const PEER_HINT: &str = "with axum, enable the feature `axum` and \
 
 /// A forwarding header came from a peer that is not trusted.
 pub(crate) const UNTRUSTED_PEER: u8 = 1;
-/// `Forwarded` is present beside the header that is read.
-pub(crate) const FORWARDED_BESIDE: u8 = 1 << 1;
+/// `Forwarded` is present as well as the header that is read.
+pub(crate) const FORWARDED_TOO: u8 = 1 << 1;
 /// A trusted proxy's header cannot be parsed to the end.
 pub(crate) const UNREADABLE: u8 = 1 << 2;
 /// The server has not recorded the peer's address.
@@ -30,8 +30,8 @@ pub(crate) fn warn(rule: &str, mistakes: u8, logged: &Once) {
              the header",
         ),
         (
-            FORWARDED_BESIDE,
-            "a request has `Forwarded` beside the header that is read",
+            FORWARDED_TOO,
+            "a request has `Forwarded` as well as the header that is read",
             "one header counts: if your proxy writes `Forwarded`, name it with \
              `ClientIp::header`; otherwise let the proxy remove it, as clients may send it",
         ),

@@ -1,6 +1,6 @@
 //! Keys of limiters in Redis, and what stands in them.
 
-/// Returns the name of a key beside a limiter's hash, as Redisson spells it.
+/// Returns the name of a key of a limiter other than its hash, as Redisson spells it.
 pub fn companion(name: &str, suffix: &str) -> String {
     if name.contains('{') {
         format!("{name}:{suffix}")

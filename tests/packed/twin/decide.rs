@@ -348,7 +348,7 @@ impl Deciding<'_> {
     /// Records the refusals, bans after too many, and forgives those that are granted after all.
     ///
     /// Only lack of room of a charge itself strikes, where waiting helps. A caller that waits asks
-    /// again, so that its refusal is none, unless a shadow charge has it beside a grant.
+    /// again, so that its refusal is none, unless a shadow charge has it next to a grant.
     fn judge(
         &mut self,
         request: &Request,

@@ -210,7 +210,7 @@ async fn a_request_that_waits_keeps_its_rules_and_fields() {
     assert_eq!(shown(&answer), ("old".to_owned(), [true, false]));
 }
 
-/// Requests beside reloads meet one table or the other: all rules of the one or all of the other,
+/// Requests during reloads meet one table or the other: all rules of the one or all of the other,
 /// and the header fields of the same.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn a_request_sees_one_table() {

@@ -15,7 +15,7 @@ fn entries(limiter: &RateLimiter) -> String {
     RedisServer::shared().cli(&["ZCARD", &log])
 }
 
-/// A waiter beside them with other slots is in another queue, and has a receipt of its own kind.
+/// A waiter next to them with other slots is in another queue, and has a receipt of its own kind.
 #[tokio::test]
 async fn a_waiter_with_other_slots_has_its_own_queue() {
     let (store, clock) = by_a_clock();

@@ -109,14 +109,14 @@ impl Kinds<RedisStore> {
         }
     }
 
-    /// Returns the keys beside a name, which has no other.
+    /// Returns the endings of the keys of a name, which has no other.
     fn suffixes(&self, name: &str) -> Vec<String> {
         let keys = self.cli(&["KEYS", "*"]);
-        let beside = |key: &str| {
+        let suffix = |key: &str| {
             let key = key.replace(&format!("{{{name}}}"), name);
             key.strip_prefix(name).map(str::to_owned)
         };
-        let mut suffixes: Vec<_> = keys.lines().filter_map(beside).collect();
+        let mut suffixes: Vec<_> = keys.lines().filter_map(suffix).collect();
         suffixes.sort();
         suffixes
     }

@@ -43,7 +43,7 @@ fn is_refused(status: &Status) -> bool {
     true
 }
 
-/// A service beside the orders, that has nothing.
+/// A service besides the orders, that has nothing.
 #[derive(Clone)]
 struct Stock;
 

@@ -127,7 +127,7 @@ async fn a_caller_who_waits_goes_before_those_to_come() {
     ];
     let sources = decisions.iter().map(Decision::source);
     assert!(sources.eq([Source::Lease; 2]));
-    // Nothing is kept that was taken ahead beside one who waits.
+    // Nothing is kept that was taken ahead while one waits.
     world.end(0);
     world.advance(200);
     let rest = u32::try_from(world.available() - 150).unwrap();

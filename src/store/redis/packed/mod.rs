@@ -188,7 +188,7 @@ impl<'r> Numbers<'r> {
     }
 }
 
-/// Returns the permits left and the ms that a group with room says beside them, by a limit of this
+/// Returns the permits left and the ms that a group with room says with them, by a limit of this
 /// rate whose interval is so long.
 fn left_and(
     number: i64,

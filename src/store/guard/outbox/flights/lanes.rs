@@ -6,7 +6,7 @@ use tokio::runtime::{Handle, Id};
 
 use super::super::{caller::LineKey, commands::Commands};
 
-/// The lanes that are kept beside those that are in use, as most processes have a runtime or two.
+/// The lanes that are kept besides those that are in use, as most processes have a runtime or two.
 const MOST_LANES: usize = 16;
 
 #[derive(Default)]
