@@ -30,7 +30,7 @@ impl Once {
     }
 
     /// Sets this bit, and returns whether it is new.
-    pub(crate) fn is_first(&self, bit: u8) -> bool {
+    pub(crate) fn claim(&self, bit: u8) -> bool {
         self.set(bit) != 0
     }
 }

@@ -141,7 +141,7 @@ impl Counter for CalendarCount {
         });
     }
 
-    fn is_over(&mut self, taken: Option<Taken>, now: Now) -> bool {
+    fn roll_past(&mut self, taken: Option<Taken>, now: Now) -> bool {
         let label = self.used(now).0.label;
         matches!(taken, Some(Taken::Date { label: of, .. }) if of != label)
     }

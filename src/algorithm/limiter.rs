@@ -128,8 +128,9 @@ pub(crate) trait Counter: Debug + Send {
         Ok(0)
     }
 
-    /// Returns whether the receipt's window is over, so that neither a credit nor a debt counts.
-    fn is_over(&mut self, _taken: Option<Taken>, _now: Now) -> bool {
+    /// Goes on to the present window. Returns whether that of the receipt is over, so that neither
+    /// a credit nor a debt counts.
+    fn roll_past(&mut self, _taken: Option<Taken>, _now: Now) -> bool {
         false
     }
 
@@ -396,7 +397,7 @@ impl<A: Counter + ?Sized> LimiterState<A> {
             return Ok(0);
         }
         self.state.count_by(counting);
-        if self.state.is_over(taken, now) {
+        if self.state.roll_past(taken, now) {
             return Ok(0);
         }
         let Some(more @ 1..) = keep.checked_sub(receipt.permits) else {

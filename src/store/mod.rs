@@ -229,6 +229,9 @@ pub(crate) trait Decide: Calls {
     }
 }
 
+/// The most callers that a call decides for: some milliseconds of a server's time at the worst.
+pub(crate) const MOST_CALLERS: usize = 64;
+
 /// The calls that an outbox sends, by leases or a store.
 pub(crate) trait Calls: Send + Sync + 'static {
     /// Returns one decision per caller of the same limiters, in order. Each has its id. If they ask

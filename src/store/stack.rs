@@ -214,7 +214,7 @@ pub(crate) struct Remote<S: Decide> {
 
 /// How long after an answer callers that wait are asked for again, if no refusal is cached.
 #[cfg(feature = "_guards")]
-const LOOKS_AFTER: Duration = Duration::from_secs(1);
+const ASKS_AGAIN_AFTER: Duration = Duration::from_secs(1);
 
 /// The settings of the guards around a server.
 #[cfg(feature = "_guards")]
@@ -261,8 +261,8 @@ pub(crate) fn remote<S: Decide>(
         Leasing::new(server, own_clock, clock, waits, Arc::clone(&recent))
     });
     // Also those that keep no refusals: a caller that waits does not ask all the time.
-    let looks_after = match guards.deny_cache {
-        Duration::ZERO => LOOKS_AFTER,
+    let asks_again_after = match guards.deny_cache {
+        Duration::ZERO => ASKS_AGAIN_AFTER,
         pause => pause,
     };
     let nodes = guards.nodes;
@@ -272,7 +272,13 @@ pub(crate) fn remote<S: Decide>(
         fallback: Fallback::new(Arc::clone(&refusals), locals, Arc::clone(&nodes.clock)),
         deadline: Deadline::new(Arc::clone(&nodes)),
         refusals,
-        outbox: Outbox::new(Arc::clone(&leasing), clock, waits, nodes, Some(looks_after)),
+        outbox: Outbox::new(
+            Arc::clone(&leasing),
+            clock,
+            waits,
+            nodes,
+            Some(asks_again_after),
+        ),
         server: Arc::clone(&leasing.inner),
         leasing,
     })

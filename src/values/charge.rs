@@ -283,7 +283,7 @@ impl Charge {
     /// Returns the mark of the grant, to the first caller of all with a copy of the charge.
     pub(crate) fn claim_mark(&self) -> Option<Taken> {
         let (taken, settled) = self.taken.as_ref()?;
-        settled.is_first().then_some(*taken)
+        settled.claim().then_some(*taken)
     }
 
     /// Orders limits: first those that refuse, the longest wait first, then the others, the

@@ -183,9 +183,9 @@ impl CompiledLimit {
         checked.map_err(|error| Error::new(ErrorKind::Limit).caused_by(error))
     }
 
-    /// Returns whether this is still to be logged; true once.
-    pub(crate) fn is_to_warn(&self, of: Warning) -> bool {
-        self.warned.is_first(of as u8)
+    /// Returns whether this is still to be logged: true for the first that asks.
+    pub(crate) fn claim_warning(&self, of: Warning) -> bool {
+        self.warned.claim(of as u8)
     }
 
     /// Returns the name as logs may have it.

@@ -29,7 +29,7 @@ use tokio::{runtime::Handle, task::JoinSet};
 
 use self::{
     balance::{Balance, SettleFn},
-    table::{Lease, LeasePlan, LeaseTable, MOST_LIMITERS, lease_of, longest},
+    table::{Lease, LeasePlan, LeaseTable, MOST_LIMITERS, lead_of, longest},
 };
 use super::{
     clock::{StoreClock, StoreInstant},
@@ -100,7 +100,7 @@ impl<S: Calls> Leasing<S> {
     /// what their call fetches ahead.
     fn begin(&self, run: &[Demand]) -> Begun<'_, S> {
         let first = run.first();
-        let Some((first, lead)) = first.and_then(|first| Some((first, lease_of(first)?))) else {
+        let Some((first, lead)) = first.and_then(|first| Some((first, lead_of(first)?))) else {
             return Begun::Unleased;
         };
         // Callers that it does not serve are not tried, and are in the next call.

@@ -129,7 +129,7 @@ impl<L: StandIn> Locals<L> {
         let mut charges = Vec::with_capacity(demand.charges.len());
         for charge in demand.charges().filter(counted) {
             let Some(limit) = self.limit(charge) else {
-                if charge.compiled().is_to_warn(Warning::Unknown) {
+                if charge.compiled().claim_warning(Warning::Unknown) {
                     warning!(
                         rule = charge.compiled().for_logs(),
                         "requests are refused because only the store knows the limit, and it has \

@@ -3,6 +3,7 @@
 use crate::{
     macros::warning,
     values::{
+        charge::Charge,
         compiled_limit::Warning,
         decision::{Decision, Grant, Refusal},
         demand::Demand,
@@ -48,15 +49,15 @@ pub(crate) fn answer_by(
 
 /// Logs once for each rule of a mistake by which requests are refused whatever its policy is.
 fn warn_refused(demand: &Demand, error: &Error) {
-    for charge in demand.charges() {
+    for limit in demand.charges().map(Charge::compiled) {
         match error.kind() {
-            ErrorKind::NotInitialized if charge.compiled().is_to_warn(Warning::Unset) => warning!(
-                rule = charge.compiled().for_logs(),
+            ErrorKind::NotInitialized if limit.claim_warning(Warning::Unset) => warning!(
+                rule = limit.for_logs(),
                 "requests are refused because the limit was never set: call \
                  `RateLimiter::try_set_rate`, or give the rule `or_init`"
             ),
-            ErrorKind::ForeignState if charge.compiled().is_to_warn(Warning::Foreign) => warning!(
-                rule = charge.compiled().for_logs(),
+            ErrorKind::ForeignState if limit.claim_warning(Warning::Foreign) => warning!(
+                rule = limit.for_logs(),
                 "requests are refused because something else is stored under a limiter's name: \
                  look at it with `ratelimit diagnose`, and `delete` it"
             ),
@@ -101,7 +102,7 @@ fn warn_uncounted(demand: &Demand, error: &Error) {
         return;
     }
     for charge in demand.charges().filter(|charge| charge.shadow) {
-        if charge.compiled().is_to_warn(Warning::Uncounted) {
+        if charge.compiled().claim_warning(Warning::Uncounted) {
             warning!(
                 rule = charge.compiled().for_logs(),
                 error = %error,

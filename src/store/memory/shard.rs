@@ -297,7 +297,7 @@ impl Shard {
         now: Now,
     ) -> Option<&mut StoredLimiter> {
         self.remove(&limiter.name);
-        if !self.has_room(can_estimate, now) {
+        if !self.make_room(can_estimate, now) {
             return None;
         }
         Some(self.make(&limiter.name, StoredLimiter::new(&limiter.compiled)))
@@ -445,7 +445,7 @@ impl Shard {
         if self.find(name).is_some() || self.records.contains_key(name.text()) {
             return false;
         }
-        let limiter = limiter.filter(|limiter| !limiter.is_idle(now) && self.has_room(false, now));
+        let limiter = limiter.filter(|limiter| !limiter.is_idle(now) && self.make_room(false, now));
         let record = record.filter(|(_, end)| *end > now.tick && self.records.len() < self.most);
         let is_there = limiter.is_some() || record.is_some();
         if let Some(limiter) = limiter {
@@ -476,12 +476,13 @@ impl Shard {
         self.count.fetch_sub(1, Relaxed);
     }
 
-    /// Returns whether there is room for one more limiter. May drop idle limiters to make room.
+    /// Makes room for one more limiter where it can, by dropping idle ones. Returns whether there
+    /// is room.
     ///
     /// Looking for idle limiters takes long in a large shard, as it visits all of them. A newcomer
     /// that an estimate can count does not need that, so a full shard looks once for many such
     /// newcomers. For any other newcomer it looks as soon as a limiter may have become idle.
-    fn has_room(&mut self, can_estimate: bool, now: Now) -> bool {
+    fn make_room(&mut self, can_estimate: bool, now: Now) -> bool {
         if self.len() + self.lent < self.most {
             return true;
         }

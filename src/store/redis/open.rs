@@ -166,7 +166,7 @@ impl RedisStore {
     where
         C: ConnectionLike + Clone + Send + Sync + 'static,
     {
-        RedisStoreBuilder::new(Ok(ConnectionSource::own(connection)))
+        RedisStoreBuilder::new(Ok(ConnectionSource::by_user(connection)))
     }
 }
 

@@ -64,9 +64,9 @@ impl InCommand {
 }
 
 impl Server {
-    /// Decides for the first of these callers: at most 64, and of those that wait for permits only
-    /// the ones that ask for as many as the first, as none of them may pass another. They may have
-    /// asked before, and ask `again`.
+    /// Decides for the first of these callers: at most `MOST_CALLERS`, and of those that wait for
+    /// permits only the ones that ask for as many as the first, as none of them may pass another.
+    /// They may have asked before, and ask `again`.
     pub(super) async fn call_own(
         &self,
         run: &[Demand],
@@ -77,30 +77,30 @@ impl Server {
         };
         let bans = has_ban(first).then(|| self.bans.ask(first));
         let carried = bans.as_ref().map_or(&[][..], |bans| &*bans.carried);
-        let asked = together(run);
+        let callers = together(run);
         let stamp = self.stamp(first.first().id, &first.first().limiter);
         let (mut now, mut tries_lone, mut is_second) = (None, true, false);
         loop {
             let rows = self.rows(first, now)?;
             // Such a connection may send each command several times.
             let repeats = self.connection.source.repeats_all() && rows.iter().all(Row::has_records);
-            let asking = Asked {
+            let asked = Asked {
                 stamp,
                 rows: &rows,
                 carried,
                 again: again || repeats,
             };
-            let lone = tries_lone.then(|| asking.lone(asked)).flatten();
+            let lone = tries_lone.then(|| asked.lone(callers)).flatten();
             let is_lone = lone.is_some();
-            let mut call = lone.unwrap_or_else(|| asking.call(asked).command());
+            let mut call = lone.unwrap_or_else(|| asked.call(callers).command());
             // Asked again, each caller is a grant of its own, and a state knows only so many.
-            call.once = !asking.again || asked.len() > KNOWN;
-            let reply = match self.exchange.send(call, asked, asking.again).await {
+            call.once = !asked.again || callers.len() > KNOWN;
+            let reply = match self.exchange.send(call, callers, asked.again).await {
                 Err(failure) if failure.connection_lost && !is_second => {
                     is_second = true;
                     // It may have been carried out, which its limiters know by the ids.
                     again |= failure.unacknowledged;
-                    if again && !may_ask_again(&rows, asked) {
+                    if again && !may_ask_again(&rows, callers) {
                         return Err(failure);
                     }
                     continue;
@@ -108,11 +108,11 @@ impl Server {
                 reply => reply.inspect_err(|it| self.put_back(first, bans.as_ref(), it))?,
             };
             let read = if is_lone {
-                asking.read_lone(&reply, run)
+                asked.read_lone(&reply, run)
             } else {
-                asking.read(&reply, run).map(Some)
+                asked.read(&reply, run).map(Some)
             };
-            match read.map_err(|error| Failure::read(error, asking.again))? {
+            match read.map_err(|error| Failure::read(error, asked.again))? {
                 None => tries_lone = false,
                 Some(reply) if reply.answers.is_none() && now.is_none() => {
                     // At most once: the windows fit the server's time, unless its clock jumps.
@@ -120,10 +120,10 @@ impl Server {
                 }
                 Some(reply) => {
                     if again {
-                        self.give_up_ahead(asked);
+                        self.give_up_ahead(callers);
                     }
                     let decided = self.decided(run, &reply, bans.as_ref());
-                    return decided.ok_or_else(|| Failure::read(reply::unreadable(), asking.again));
+                    return decided.ok_or_else(|| Failure::read(reply::unreadable(), asked.again));
                 }
             }
         }
@@ -139,8 +139,8 @@ impl Server {
     /// Decides for several runs in one command.
     pub(super) async fn call_joint(&self, runs: &[&[Demand]]) -> List<Answered> {
         let mut joined = Joined::default();
-        let asked: Vec<_> = runs.iter().map(|run| self.join(run, &mut joined)).collect();
-        let of_first = runs.iter().zip(&asked).find(|(_, asked)| asked.is_ok());
+        let joins: Vec<_> = runs.iter().map(|run| self.join(run, &mut joined)).collect();
+        let of_first = runs.iter().zip(&joins).find(|(_, join)| join.is_ok());
         let limiter = of_first.and_then(|(run, _)| Some(&run.first()?.first().limiter));
         let outcome = match (joined.command(), limiter) {
             (Some(call), Some(limiter)) => {
@@ -155,16 +155,16 @@ impl Server {
             .as_ref()
             .is_err_and(|failure| !failure.unacknowledged);
         let mut replies = outcome.map(|reply| joined.replies(reply).into_iter());
-        let each = runs.iter().zip(asked).map(|(run, asked)| {
-            let answered = match (&asked, &mut replies) {
-                (Ok(asked), Ok(replies)) => self.read_joint(run, asked, replies.next().flatten()),
+        let each = runs.iter().zip(joins).map(|(run, join)| {
+            let answered = match (&join, &mut replies) {
+                (Ok(sent), Ok(replies)) => self.read_joint(run, sent, replies.next().flatten()),
                 (Err(error), Ok(_)) => Answered::Decided(Err(error.clone())),
                 (_, Err(failure)) => self.not_joined(run, failure),
             };
             if (is_unsent || matches!(answered, Answered::Apart { was_sent: false }))
                 && let Ok(InCommand {
                     bans: Some(bans), ..
-                }) = &asked
+                }) = &join
                 && let Some(first) = run.first()
             {
                 self.bans.put_back(first, bans);
@@ -187,10 +187,10 @@ impl Server {
     }
 
     /// Reads what the reply to a command says of one of its runs.
-    fn read_joint(&self, run: &[Demand], asked: &InCommand, reply: Option<Value>) -> Answered {
+    fn read_joint(&self, run: &[Demand], sent: &InCommand, reply: Option<Value>) -> Answered {
         let read = reply.ok_or_else(reply::unreadable);
-        let read = read.and_then(|reply| asked.asked().read(&reply, run));
-        match read.map(|reply| self.decided(run, &reply, asked.bans.as_ref())) {
+        let read = read.and_then(|reply| sent.asked().read(&reply, run));
+        match read.map(|reply| self.decided(run, &reply, sent.bans.as_ref())) {
             Ok(Some(decisions)) => Answered::Decided(Ok(decisions)),
             // No window holds the time of the server.
             Ok(None) => Answered::Apart { was_sent: false },

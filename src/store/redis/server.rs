@@ -316,7 +316,7 @@ impl Server {
             if answer.changed == Changed::Rewritten {
                 let name = charge.name().text().clone();
                 self.rewritten.insert(name, moment());
-                if charge.compiled().is_to_warn(Warning::Rewritten) {
+                if charge.compiled().claim_warning(Warning::Rewritten) {
                     warning!(
                         rule = charge.compiled().for_logs(),
                         "the stored limit differed and was rewritten: expected after a deployment \
@@ -324,7 +324,7 @@ impl Server {
                     );
                 }
             }
-            if answer.repaired > 0 && charge.compiled().is_to_warn(Warning::Repaired) {
+            if answer.repaired > 0 && charge.compiled().claim_warning(Warning::Repaired) {
                 warning!(
                     rule = charge.compiled().for_logs(),
                     entries = answer.repaired,

@@ -33,7 +33,7 @@ impl OfLease {
 
     /// Gives `permits` back, for the first of all copies of a charge that does.
     pub(crate) fn give_back(&self, permits: u32) {
-        if permits > 0 && self.1.is_first() {
+        if permits > 0 && self.1.claim() {
             self.0.give_back(permits);
         }
     }
@@ -58,7 +58,7 @@ pub(crate) enum TakenFrom {
 pub(crate) struct Settled(OnceLock<Arc<AtomicBool>>);
 
 impl Settled {
-    pub(super) fn is_first(&self) -> bool {
+    pub(super) fn claim(&self) -> bool {
         !self.shared().swap(true, Ordering::Relaxed)
     }
 

@@ -338,13 +338,13 @@ impl CompiledRule {
             ("are refused", "")
         };
         match missing.fault {
-            Fault::Caller if self.compiled.is_to_warn(Warning::MissingKey) => warning!(
+            Fault::Caller if self.compiled.claim_warning(Warning::MissingKey) => warning!(
                 rule,
                 missing = missing.what,
                 hint = "if a layer of yours provides it, that layer must be outside of this one",
                 "requests {effect} because they lack the key of the rule{later}"
             ),
-            Fault::TooLong { most } if self.compiled.is_to_warn(Warning::LongKey) => warning!(
+            Fault::TooLong { most } if self.compiled.claim_warning(Warning::LongKey) => warning!(
                 rule,
                 header = missing.what,
                 max_len = most,

@@ -138,7 +138,7 @@ impl CompiledRules {
 
     /// Warns once that an outer layer has charged a request for a rule that this layer has too.
     fn warn_of_duplicate(&self, rule: &str) {
-        if self.warned_of_duplicate.is_first(1) {
+        if self.warned_of_duplicate.claim(1) {
             warning!(
                 rule,
                 hint = "build one layer and clone it; if both should charge, call `always()` on \

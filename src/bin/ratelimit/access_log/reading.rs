@@ -178,7 +178,7 @@ impl<T> Reading<'_, T> {
         keep: &mut impl FnMut(&[Option<Cow<'_, str>>]) -> Option<T>,
     ) {
         let line = trimmed(text);
-        if line.is_empty() || self.is_header(line, number) {
+        if line.is_empty() || self.take_header(line, number) {
             return;
         }
         self.read.lines += 1;
@@ -194,8 +194,8 @@ impl<T> Reading<'_, T> {
         }
     }
 
-    /// Returns whether a line is a header, which rotation may have put anywhere.
-    fn is_header(&mut self, line: &str, number: u64) -> bool {
+    /// Reads a line if it is a header, which rotation may have put anywhere. Returns whether it is.
+    fn take_header(&mut self, line: &str, number: u64) -> bool {
         let has_header = self.format.as_ref().is_some_and(LogFormat::has_header);
         if has_header && line.starts_with(FIELDS) && number > self.header {
             self.format = LogFormat::find(line, self.rows).ok().or(self.format.take());

@@ -86,7 +86,7 @@ impl LeaseTable {
     /// That overtakes no waiter: where one waits there is no lease.
     #[inline]
     pub(crate) fn take(&self, demand: &mut Demand) -> Option<Grant> {
-        lease_of(demand)?;
+        lead_of(demand)?;
         let entry = self.entries.get(demand.first().name().text())?;
         lock(&entry.0).take(demand, &self.clock)
     }
@@ -148,7 +148,7 @@ impl LeaseTable {
 
 /// Returns the time for which a caller's rule takes permits ahead; `None` for a list, which is
 /// granted together or not at all.
-pub(crate) fn lease_of(demand: &Demand) -> Option<Duration> {
+pub(crate) fn lead_of(demand: &Demand) -> Option<Duration> {
     let charge = demand.first();
     let leases = !demand.is_list() && !charge.shadow;
     // Grants without entries of their own have no score.

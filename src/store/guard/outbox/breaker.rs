@@ -109,9 +109,9 @@ impl Breakers {
         self.jitter.hash_one(now)
     }
 
-    /// Returns whether to log that a node opened or closed: the first of the nodes that opens, once
-    /// in a while, and the last that closes after that.
-    pub(super) fn is_to_report(&self, opened: bool, now: Duration) -> bool {
+    /// Counts that a node opened or closed. Returns whether to log it: the first of the nodes that
+    /// opens, once in a while, and the last that closes after that.
+    pub(super) fn count_change(&self, opened: bool, now: Duration) -> bool {
         let mut log = self.log.lock().unwrap_or_else(PoisonError::into_inner);
         log.open = if opened {
             log.open + 1

@@ -19,11 +19,11 @@ use std::{collections::VecDeque, time::Duration};
 
 use tokio::runtime::Id;
 
+use crate::store::MOST_CALLERS;
+
 /// The largest and the smallest bound.
 const MOST: usize = if cfg!(interleavings) { 1 } else { 512 };
 const LEAST: usize = 1;
-/// The most callers that a command decides for: some milliseconds of a server's time at the worst.
-const TOGETHER: usize = 64;
 
 /// The time for which a command counts as in flight, the limits of the bound, and the most callers
 /// of a command.
@@ -32,7 +32,7 @@ pub(super) struct Bounds {
     pub(super) deadline: Duration,
     pub(super) most: usize,
     pub(super) least: usize,
-    pub(super) together: usize,
+    pub(super) most_callers: usize,
 }
 
 impl Bounds {
@@ -41,7 +41,7 @@ impl Bounds {
             deadline,
             most: MOST,
             least: LEAST,
-            together: TOGETHER,
+            most_callers: MOST_CALLERS,
         }
     }
 }
@@ -100,7 +100,7 @@ impl Commands {
     /// Returns whether a runtime may send one more that is shared. More of them would be smaller,
     /// and cost more.
     pub(super) fn has_room_of(&self, runtime: Id) -> bool {
-        self.in_flight_of(runtime) < self.bound.div_ceil(self.bounds.together)
+        self.in_flight_of(runtime) < self.bound.div_ceil(self.bounds.most_callers)
     }
 
     /// Returns how many a runtime has in flight that could be shared.
@@ -131,7 +131,7 @@ impl Commands {
     pub(super) fn most_of_last(&self, of_several: bool) -> usize {
         let room = 1 + self.bound.saturating_sub(self.in_flight);
         let most = if of_several { room } else { self.bound };
-        most.min(self.bounds.together)
+        most.min(self.bounds.most_callers)
     }
 
     /// Counts the callers that share the command that was sent last.

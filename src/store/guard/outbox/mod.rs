@@ -125,7 +125,7 @@ pub(crate) struct Outbox<S> {
     nodes: Arc<Nodes>,
     /// The longest time after an answer until those that wait are asked for again, as other
     /// processes make room unseen. `None` if there are none.
-    looks_after: Option<Duration>,
+    asks_again_after: Option<Duration>,
 }
 
 impl<S: Calls> Outbox<S> {
@@ -135,14 +135,14 @@ impl<S: Calls> Outbox<S> {
         clock: Arc<dyn Clock>,
         waits: Arc<Waits>,
         nodes: Arc<Nodes>,
-        looks_after: Option<Duration>,
+        asks_again_after: Option<Duration>,
     ) -> Arc<Self> {
         Arc::new(Self {
             inner,
             clock,
             waits,
             nodes,
-            looks_after,
+            asks_again_after,
         })
     }
 

@@ -134,7 +134,7 @@ impl Nodes {
             (true, false) => drop(breakers.troubled.fetch_sub(1, Ordering::AcqRel)),
             _ => {}
         }
-        let warns = turns && breakers.is_to_report(is_open, now);
+        let warns = turns && breakers.count_change(is_open, now);
         drop(node);
         if turns {
             (breakers.turned)(index, is_open);

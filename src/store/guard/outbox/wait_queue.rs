@@ -10,15 +10,15 @@ use std::{
 
 use tokio::task::AbortHandle;
 
-use crate::values::{
-    charge::Charge,
-    decision::{Decision, Refusal, RefusalKind},
-    demand::Demand,
-    error::Error,
+use crate::{
+    store::MOST_CALLERS,
+    values::{
+        charge::Charge,
+        decision::{Decision, Refusal, RefusalKind},
+        demand::Demand,
+        error::Error,
+    },
 };
-
-/// The most callers that one call decides for.
-pub(super) const LONGEST_RUN: usize = 64;
 
 #[derive(Default)]
 pub(super) struct WaitQueue {
@@ -29,7 +29,7 @@ pub(super) struct WaitQueue {
     /// When there is room for the first waiter, as the last call said.
     due: Option<Duration>,
     /// When it asks before that, because other processes may have made room.
-    look: Option<Duration>,
+    again_at: Option<Duration>,
     /// The last refusal.
     refusal: Option<Box<Refusal>>,
     /// Set if it asks now, without waiting for `due`.
@@ -104,7 +104,7 @@ impl WaitQueue {
     ) {
         if self.waiting().next().is_none() {
             // The last one may have left, and have needed more than this one.
-            (self.due, self.look, self.refusal) = (None, None, None);
+            (self.due, self.again_at, self.refusal) = (None, None, None);
         }
         let refusal = self.refusal_if_late(demand, deadline, now);
         self.waiters.push_back(Waiter {
@@ -139,7 +139,11 @@ impl WaitQueue {
             self.nudged |= held.is_some();
             // Those that are asked for now learn what the store says, also if they are late: there
             // may be room.
-            let asked_for = if self.asks(times.now) { LONGEST_RUN } else { 0 };
+            let asked_for = if self.asks(times.now) {
+                MOST_CALLERS
+            } else {
+                0
+            };
             self.give_up_late(times.now, asked_for);
         }
         let at = self.index_of(number)?;
@@ -181,13 +185,13 @@ impl WaitQueue {
         let give_up = doubtful.filter_map(|waiter| waiter.deadline);
         let due = self
             .due
-            .map(|due| self.look.map_or(due, |look| look.min(due)));
+            .map(|due| self.again_at.map_or(due, |again_at| again_at.min(due)));
         let due = due.map(|due| due.saturating_add(later));
         Until::Due(give_up.chain(due).min().unwrap_or(times.now))
     }
 
     /// Names the task that waits for the reply to a call.
-    pub(super) fn is_sent_by(&mut self, number: u64, task: AbortHandle) {
+    pub(super) fn set_task(&mut self, number: u64, task: AbortHandle) {
         if let Some(call) = self.call.as_mut().filter(|call| call.number == number) {
             call.task = Some(task);
         }
@@ -206,9 +210,9 @@ impl WaitQueue {
             call.task = None;
         }
         (call.number, call.until, call.is_sent) = (number, until, true);
-        (self.nudged, self.due, self.look) = (false, None, None);
+        (self.nudged, self.due, self.again_at) = (false, None, None);
         let picked = undecided(&mut self.waiters)
-            .take(LONGEST_RUN)
+            .take(MOST_CALLERS)
             .map(|waiter| {
                 if let Some(earlier) = waiter.call.replace(number) {
                     // That call may still be answered: what it takes has an id of its own.
@@ -266,20 +270,20 @@ impl WaitQueue {
     }
 
     /// Gives the callers of a call its decisions. Leaves those in `outcomes` that no caller takes.
-    /// The first of those that wait on is asked for again at `look`, if it is not due by then.
+    /// The first of those that wait on is asked for again at `again_at`, if it is not due by then.
     pub(super) fn answer(
         &mut self,
         call: u64,
         callers: &[u64],
         outcomes: &mut Vec<Result<Decision, Error>>,
         now: Duration,
-        look: Option<Duration>,
+        again_at: Option<Duration>,
     ) {
         let all = callers.iter().zip(mem::take(outcomes));
         outcomes
             .extend(all.filter_map(|(number, outcome)| self.decide(*number, call, outcome, now)));
         let due = self.waiting().next().and_then(|first| first.due);
-        self.look = look.filter(|look| due.is_some_and(|due| *look < due));
+        self.again_at = again_at.filter(|again_at| due.is_some_and(|due| *again_at < due));
         self.turn_away(now);
     }
 
@@ -411,7 +415,7 @@ impl WaitQueue {
     fn asks(&self, now: Duration) -> bool {
         let is_due = self.nudged
             || self.due.is_none_or(|due| due <= now)
-            || self.look.is_some_and(|look| look <= now);
+            || self.again_at.is_some_and(|again_at| again_at <= now);
         is_due && self.waiting().next().is_some()
     }
 

@@ -155,7 +155,7 @@ impl<S: Calls> InQueue<'_, S> {
         };
         let task = runtime.spawn(asking).abort_handle();
         self.outbox
-            .with_waits(&self.key, |waits| waits.is_sent_by(call, task));
+            .with_waits(&self.key, |waits| waits.set_task(call, task));
     }
 }
 
@@ -216,13 +216,15 @@ impl<S: Calls> Asking<S> {
             refusal.behind = index > 0;
         }
         let now = outbox.clock.now();
-        let look = outbox.looks_after.map(|pause| now.saturating_add(pause));
+        let again_at = outbox
+            .asks_again_after
+            .map(|pause| now.saturating_add(pause));
         // The store may have learnt from this call that it takes several.
         let first = self.callers.first();
         let in_parts = first.is_some_and(|first| !outbox.inner.decides_together(first));
         outbox.with_waits(&self.key, |waits| {
             waits.in_parts = in_parts;
-            waits.answer(self.call, &numbers, &mut outcomes, now, look);
+            waits.answer(self.call, &numbers, &mut outcomes, now, again_at);
             waits.end(self.call, true);
         });
         self.is_answered = true;

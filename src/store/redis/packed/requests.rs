@@ -17,6 +17,7 @@ use super::{
 use crate::{
     algorithm::answer::{Answer, Verdict},
     store::{
+        MOST_CALLERS,
         guard::deny_cache::bans::{BanState, Carried},
         redis::{
             reply,
@@ -33,8 +34,6 @@ use crate::{
 
 /// How many grants a state knows: each of callers who asked together for the same.
 pub(crate) const KNOWN: usize = 4;
-/// The most callers of a call, whose ids one byte counts.
-const CALLERS: usize = 64;
 
 /// Returns the scripts that a limiter in this format can need.
 pub(crate) fn scripts() -> [&'static Script; 2] {
@@ -67,8 +66,10 @@ pub(crate) struct Asked<'a> {
 /// those that wait ask for the same.
 pub(crate) fn together(run: &[Demand]) -> &[Demand] {
     // What they fetch ahead goes with them.
-    let fetches = run.get(CALLERS).is_some_and(|it| it.first().lead > 0);
-    let run = run.get(..CALLERS + usize::from(fetches)).unwrap_or(run);
+    let fetches = run.get(MOST_CALLERS).is_some_and(|it| it.first().lead > 0);
+    let run = run
+        .get(..MOST_CALLERS + usize::from(fetches))
+        .unwrap_or(run);
     let waits = |demand: &Demand| demand.max_wait.is_some();
     if run.first().is_some_and(waits) {
         return of_same(run).next().unwrap_or(run);

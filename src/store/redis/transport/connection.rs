@@ -221,7 +221,7 @@ impl Connection {
             }
             #[cfg(feature = "cluster")]
             Link::Cluster(connection) => self.in_time(connection.req_packed_command(command)).await,
-            Link::Own(send) => self.in_time(send(command)).await,
+            Link::User(send) => self.in_time(send(command)).await,
         };
         // A refusal of the server arrives as a value here.
         let reply = reply.and_then(Value::extract_error);
@@ -545,7 +545,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_command_that_is_never_answered_ends_with_its_connection() {
-        let never = || Link::Own(Arc::new(|_| Box::pin(pending())));
+        let never = || Link::User(Arc::new(|_| Box::pin(pending())));
         let source = ConnectionSource::new(move |_| ready(Ok(never())));
         let nodes = Nodes::new(1, |_| 0, SECOND, Arc::new(SteadyClock::new()));
         let connection = Connection::new(

@@ -55,7 +55,7 @@ pub(super) enum Link {
     ),
     #[cfg(feature = "cluster")]
     Cluster(ClusterConnection),
-    Own(Arc<SendOwn>),
+    User(Arc<UserSend>),
 }
 
 /// The task that reads and writes for a connection, if it was made here. It ends with the last
@@ -63,7 +63,7 @@ pub(super) enum Link {
 pub(super) type Driver = Option<Arc<JoinSet<()>>>;
 
 /// Sends a command on a connection of the user's, whatever its type.
-pub(super) type SendOwn = dyn for<'a> Fn(&'a Cmd) -> RedisFuture<'a, Value> + Send + Sync;
+pub(super) type UserSend = dyn for<'a> Fn(&'a Cmd) -> RedisFuture<'a, Value> + Send + Sync;
 
 /// The master that a command is for. A single server gets all commands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -13,7 +13,7 @@ use redis::{
 use super::tls;
 use super::{
     address::{self, ServerAddress, usable},
-    link::{self, Link, SendOwn, checked_out},
+    link::{self, Link, UserSend, checked_out},
 };
 use crate::{
     store::{guard::outbox::Nodes, redis::header::Header},
@@ -171,19 +171,19 @@ impl ConnectionSource {
         }
     }
 
-    /// Returns the only connection there is as a source.
-    pub(crate) fn own<C>(connection: C) -> Self
+    /// Returns the user's connection as a source, the only one there is.
+    pub(crate) fn by_user<C>(connection: C) -> Self
     where
         C: ConnectionLike + Clone + Send + Sync + 'static,
     {
-        let own: Arc<SendOwn> = Arc::new(move |command| {
+        let send: Arc<UserSend> = Arc::new(move |command| {
             let mut connection = connection.clone();
             Box::pin(async move { connection.req_packed_command(command).await })
         });
         Self {
             renews: false,
             wants_tls: false,
-            ..Self::new(move |_| std::future::ready(Ok(Link::Own(Arc::clone(&own)))))
+            ..Self::new(move |_| std::future::ready(Ok(Link::User(Arc::clone(&send)))))
         }
     }
 

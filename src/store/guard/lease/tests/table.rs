@@ -49,7 +49,7 @@ async fn a_lease_serves_those_who_go_by_its_limit() {
 fn only_what_has_one_entry_of_its_own_is_leased() {
     let world = World::of_one();
     let mut plain = world.acquire(1);
-    assert_eq!(lease_of(&plain), Some(TENTH));
+    assert_eq!(lead_of(&plain), Some(TENTH));
     let list = Demand {
         charges: [&plain, &world.acquire(1)]
             .map(|it| it.first().clone())
@@ -57,23 +57,23 @@ fn only_what_has_one_entry_of_its_own_is_leased() {
             .collect(),
         ..plain.clone()
     };
-    assert_eq!(lease_of(&list), None);
+    assert_eq!(lead_of(&list), None);
     let decided = [&plain, &list].map(|demand| world.processes[0].decides_together(demand));
     assert_eq!(decided, [true, false], "as without a lease");
     let with = |change: fn(&mut Charge)| {
         let mut demand = plain.clone();
         change(&mut demand.charges[0]);
-        lease_of(&demand)
+        lead_of(&demand)
     };
     assert_eq!(with(|charge| charge.shadow = true), None);
     for algorithm in [Algorithm::FixedWindow, Algorithm::Gcra] {
         let mut demand = plain.clone();
         demand.charges[0] = demand.first().clone().counted_by(algorithm);
-        assert_eq!(lease_of(&demand), None, "{algorithm:?}");
+        assert_eq!(lead_of(&demand), None, "{algorithm:?}");
     }
     let asks_for_none = |of: &mut CompiledLimit| of.lease = None;
     plain.charges[0] = plain.first().clone().counted(asks_for_none);
-    assert_eq!(lease_of(&plain), None);
+    assert_eq!(lead_of(&plain), None);
 }
 
 /// Whether the permits or the interval differ.

@@ -58,7 +58,7 @@ fn flights(bound: usize) -> Flights {
         deadline: Duration::from_millis(100),
         most: 4,
         least: 1,
-        together: 64,
+        most_callers: 64,
     });
     flights.commands.bound = bound;
     flights

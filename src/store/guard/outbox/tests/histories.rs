@@ -60,7 +60,7 @@ impl History {
             deadline: DEADLINE,
             most: MOST,
             least: 2,
-            together: 3,
+            most_callers: 3,
         };
         let world = World::with(RUNTIMES, bounds, true);
         let joins = dice.one_in(2);

@@ -17,7 +17,7 @@ pub(super) const BOUNDS: Bounds = Bounds {
     deadline: DEADLINE,
     most: 256,
     least: 16,
-    together: 64,
+    most_callers: 64,
 };
 
 pub(super) struct World {
@@ -44,7 +44,7 @@ impl World {
         runtimes: usize,
         bounds: Bounds,
         together: bool,
-        looks_after: Option<Duration>,
+        asks_again_after: Option<Duration>,
     ) -> Self {
         let clock = ManualClock::new();
         let waits = Arc::new(Waits::default());
@@ -53,7 +53,13 @@ impl World {
         let nodes = Arc::new(nodes.with_breakers(5, None, |_, _| ()));
         let server = Arc::new(Server::new(clock.clone(), Arc::clone(&nodes), together));
         server.state().waits = Some(waits.clone());
-        let outbox = Outbox::new(Arc::clone(&server), own, waits.clone(), nodes, looks_after);
+        let outbox = Outbox::new(
+            Arc::clone(&server),
+            own,
+            waits.clone(),
+            nodes,
+            asks_again_after,
+        );
         Self {
             server,
             outbox,
