@@ -2,7 +2,7 @@
 
 use std::{collections::HashSet, sync::Arc, time::Duration};
 
-use super::{RateLimiter, granted, take::take};
+use super::{RateLimiter, granted, take};
 use crate::{
     store::AnyStore,
     values::{

@@ -146,7 +146,7 @@ impl RateLimiterBuilder {
         let limit = self.limit.stored();
         self.algorithm.check(limit.rate, limit.interval)?;
         if let Some(ban) = &self.ban {
-            ban.check(name)?;
+            ban.check(name, false)?;
         }
         let counting = Counting {
             algorithm: self.algorithm,

@@ -5,12 +5,10 @@ mod ban;
 pub(crate) mod keyed;
 mod permits;
 mod rate;
-mod take;
 mod time_to_live;
 
 use std::{sync::Arc, time::Duration};
 
-use self::take::take;
 use crate::{
     store::{AnyStore, Op, OpResult, Store, rule_names::Holder},
     values::{
@@ -264,7 +262,7 @@ impl RateLimiter {
         );
         check_lease(self.name(), lease, algorithm, in_slots, self.code_limit())?;
         if let Some(ban) = &compiled.ban {
-            ban.check_beside(&compiled.name, !lease.is_zero())?;
+            ban.check(&compiled.name, !lease.is_zero())?;
         }
         self.settings().lease = (!lease.is_zero()).then_some(lease);
         Ok(self)
@@ -528,6 +526,18 @@ fn granted(decision: Decision) -> Result<Grant, Error> {
             RefusalKind::Banned => ErrorKind::Banned.into(),
             _ => ErrorKind::AboveRate.into(),
         }),
+    }
+}
+
+/// Takes permits, first from the guards that decide at once.
+///
+/// # Cancel safety
+///
+/// Dropping it gives back what it may have taken: see [`AnyStore::acquire`].
+async fn take(store: &Arc<dyn AnyStore>, mut demand: Demand) -> Result<Decision, Error> {
+    match store.decide_at_once(&mut demand) {
+        Some(decision) => decision,
+        None => Arc::clone(store).acquire(demand).await,
     }
 }
 

@@ -81,8 +81,8 @@ impl Ban {
         self
     }
 
-    /// Checks that a caller can be banned by it, and for how long.
-    pub(crate) fn check(&self, rule: &str) -> Result<(), ConfigError> {
+    /// Checks that callers can be banned by it, which none is whose limit also `leases`.
+    pub(crate) fn check(&self, rule: &str, leases: bool) -> Result<(), ConfigError> {
         if !(1..=MOST_STRIKES).contains(&self.after) {
             bail!(Rule: "rule {rule:?} bans after 1 to {MOST_STRIKES} refusals, not {}", self.after);
         }
@@ -105,11 +105,6 @@ impl Ban {
             bail!(Rule: "rule {rule:?} answers a banned request with a status from 400 to 499, not \
                 {}", self.status);
         }
-        Ok(())
-    }
-
-    /// Checks that it can go with a lease of the same limit, if there is one.
-    pub(crate) fn check_beside(&self, rule: &str, leases: bool) -> Result<(), ConfigError> {
         if leases {
             bail!(Rule: "rule {rule:?} leases permits and bans callers: a leased permit does not \
                 reach the store, so choose one of the two");

@@ -36,8 +36,7 @@ impl Rule {
         }
         self.check_lease(self.lease)?;
         if let Some(ban) = &self.ban {
-            ban.check(label)?;
-            ban.check_beside(label, !self.lease.is_zero())?;
+            ban.check(label, !self.lease.is_zero())?;
         }
         self.on_failure.check(label)?;
         let traits = self.key.as_ref().map(|key| key.check()).transpose()?;

@@ -226,7 +226,7 @@ fn ban(rule: &str, table: &Spanned<Table<BanFields>>) -> Result<Ban, Mistake> {
     ban = (fields.r#for).map_or(ban, |Time(lasting)| ban.lasting(lasting));
     ban = (fields.doubling_to).map_or(ban, |Time(longest)| ban.doubling_to(longest));
     ban = (fields.status).map_or(ban, |status| ban.status(status));
-    table.at_this(ban.check(rule))?;
+    table.at_this(ban.check(rule, false))?;
     Ok(ban)
 }
 

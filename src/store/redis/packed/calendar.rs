@@ -83,17 +83,6 @@ impl CalendarRow {
         }
     }
 
-    /// Reads the same where there is no room, which may have stood so `before`.
-    pub(super) fn without_room(
-        wait: i64,
-        numbers: &mut Numbers<'_>,
-        before: Option<PackedStanding>,
-    ) -> Result<PackedStanding, Error> {
-        let ends_before = before.map_or(0, |[_, ends, _]| ends);
-        let left = numbers.next()?;
-        Ok([left, if wait > -MOST { -wait } else { ends_before }, 0])
-    }
-
     /// Returns the ms from the first start to the last end. No grant says a longer time.
     fn span(&self) -> i64 {
         let [first, second] = self.windows;

@@ -8,7 +8,7 @@ use super::{
     calendar::{self, CalendarRow},
     gcra::{self, GcraRow},
     log::{self, LogRow},
-    window::{self, WindowRow},
+    window::{self, WindowRow, without_room},
 };
 use crate::{
     algorithm::answer::{Answer, Each, Verdict},
@@ -139,8 +139,7 @@ impl Row {
             standing = Some(match self {
                 Self::Log(_) => LogRow::without_room(numbers, standing)?,
                 Self::Gcra(_) => GcraRow::without_room(numbers)?,
-                Self::Window(_) => WindowRow::without_room(number, numbers, before)?,
-                Self::Calendar(_) => CalendarRow::without_room(number, numbers, before)?,
+                Self::Window(_) | Self::Calendar(_) => without_room(number, numbers, before)?,
             });
             let has_next = each.take();
             each = self.each(numbers)?;

@@ -45,17 +45,6 @@ impl WindowRow {
         Ok([left, ends, 0])
     }
 
-    /// Reads the same where there is no room, which may have stood so `before`.
-    pub(super) fn without_room(
-        wait: i64,
-        numbers: &mut Numbers<'_>,
-        before: Option<PackedStanding>,
-    ) -> Result<PackedStanding, Error> {
-        let ends_before = before.map_or(0, |[_, ends, _]| ends);
-        let left = numbers.next()?;
-        Ok([left, if wait > -MOST { -wait } else { ends_before }, 0])
-    }
-
     pub(super) fn limit(&self) -> StoredLimit {
         StoredLimit {
             rate: self.rate,
@@ -84,6 +73,18 @@ impl WindowRow {
         let rounds = (needs - 1).div_euclid(self.rate.max(1));
         ends.saturating_add(rounds.saturating_mul(self.interval))
     }
+}
+
+/// Reads how a window stands that has no room, also one of the calendar. It may have stood so
+/// `before`.
+pub(super) fn without_room(
+    wait: i64,
+    numbers: &mut Numbers<'_>,
+    before: Option<PackedStanding>,
+) -> Result<PackedStanding, Error> {
+    let ends_before = before.map_or(0, |[_, ends, _]| ends);
+    let left = numbers.next()?;
+    Ok([left, if wait > -MOST { -wait } else { ends_before }, 0])
 }
 
 /// Returns what a receipt is settled by, and the two numbers by which its grant is found; `None` if
