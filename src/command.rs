@@ -8,7 +8,7 @@
 use std::net::IpAddr;
 
 use crate::{
-    algorithm::{Count, answer::Verdict},
+    algorithm::{AnyLimiter, answer::Verdict},
     values::{
         charge::Charge,
         clock::Now,
@@ -25,7 +25,7 @@ pub struct Meter(Charge);
 
 /// The permits of one caller that are in use.
 #[derive(Debug)]
-pub struct Metered(Count);
+pub struct Metered(AnyLimiter);
 
 impl Meter {
     /// Counts by this limit.
@@ -59,9 +59,9 @@ impl Meter {
     /// Returns the state of a caller that has nothing in use.
     pub fn begin(&self) -> Metered {
         let counting = self.0.compiled().counting;
-        let mut count = Count::new(counting.algorithm);
-        count.state.count_by(counting);
-        Metered(count)
+        let mut limiter = AnyLimiter::new(counting.algorithm);
+        limiter.state.count_by(counting);
+        Metered(limiter)
     }
 
     /// Takes a permit at a time in microseconds since the epoch. Returns whether there is none.

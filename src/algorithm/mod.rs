@@ -1,7 +1,7 @@
 //! The algorithms that count permits, as pure functions of a state and an instant.
 //!
-//! [`limiter::Counter`] is their interface, and [`Count`] a limiter of any of them. The scripts in
-//! `lua/` do the same in Redis. `CONTRIBUTING.md` says what a new algorithm touches.
+//! [`limiter::Counter`] is their interface, and [`AnyLimiter`] a limiter of any of them. The scripts
+//! in `lua/` do the same in Redis. `CONTRIBUTING.md` says what a new algorithm touches.
 
 pub(crate) mod answer;
 pub(crate) mod ban;
@@ -25,7 +25,7 @@ use crate::values::{charge::Charge, clock::Now, error::ErrorKind, limit::Algorit
 
 /// A limiter by value, counted by one of the algorithms.
 #[derive(Debug)]
-pub(crate) enum Count {
+pub(crate) enum AnyLimiter {
     Log(LimiterState<SlidingLog>),
     Window(LimiterState<FixedWindow>),
     Gcra(LimiterState<Gcra>),
@@ -33,7 +33,7 @@ pub(crate) enum Count {
     Calendar(Box<LimiterState<CalendarCount>>),
 }
 
-impl Count {
+impl AnyLimiter {
     /// Returns a limiter without a limit, counted by this algorithm.
     pub(crate) fn new(algorithm: Algorithm) -> Self {
         match algorithm {
@@ -72,7 +72,7 @@ impl Count {
     }
 }
 
-impl Bytes for Count {
+impl Bytes for AnyLimiter {
     fn write(&self, to: &mut Vec<u8>) {
         let tag: u8 = match self {
             Self::Log(_) => 0,
@@ -100,7 +100,7 @@ impl Bytes for Count {
     }
 }
 
-impl Deref for Count {
+impl Deref for AnyLimiter {
     type Target = LimiterState;
 
     fn deref(&self) -> &LimiterState {
@@ -113,7 +113,7 @@ impl Deref for Count {
     }
 }
 
-impl DerefMut for Count {
+impl DerefMut for AnyLimiter {
     fn deref_mut(&mut self) -> &mut LimiterState {
         match self {
             Self::Log(limiter) => limiter,
@@ -136,6 +136,6 @@ mod tests {
             size_of::<LimiterState<FixedWindow>>(),
             size_of::<LimiterState<SlidingLog>>(),
         ];
-        assert!(size_of::<Count>() <= 96, "{sizes:?}");
+        assert!(size_of::<AnyLimiter>() <= 96, "{sizes:?}");
     }
 }

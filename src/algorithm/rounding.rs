@@ -9,7 +9,7 @@ use std::{iter, time::Duration};
 use proptest::prelude::*;
 
 use super::{
-    Count,
+    AnyLimiter,
     answer::{Answer, Verdict},
 };
 use crate::values::{
@@ -52,7 +52,7 @@ fn histories() -> impl Strategy<Value = (u64, u64, Counted, Vec<Request>)> {
 }
 
 struct Subject {
-    limiter: Count,
+    limiter: AnyLimiter,
     limit: Limit,
     clock: ManualClock,
     last_id: u64,
@@ -60,7 +60,7 @@ struct Subject {
 
 impl Subject {
     fn new(rate: u64, millis: u64, (algorithm, in_slots): Counted) -> Self {
-        let mut limiter = Count::new(algorithm);
+        let mut limiter = AnyLimiter::new(algorithm);
         let slots = Slots::try_new(10, "law", true, iter::empty());
         limiter.state.count_by(Counting {
             slots: slots.ok().filter(|_| in_slots),

@@ -4,7 +4,7 @@ use std::{collections::HashMap, iter, slice};
 
 use super::{Broken, MILLI, Scenario, cost};
 use crate::{
-    algorithm::{Count, answer::Answer, answer::Verdict, call},
+    algorithm::{AnyLimiter, answer::Answer, answer::Verdict, call},
     values::{
         charge::{Charge, PermitId},
         clock::Now,
@@ -19,7 +19,7 @@ use crate::{
 /// One Redis.
 #[derive(Default)]
 pub(super) struct Node {
-    limiters: HashMap<u32, Count, crate::values::name::BuildSpread>,
+    limiters: HashMap<u32, AnyLimiter, crate::values::name::BuildSpread>,
     /// When it has done all that has arrived.
     free_at: u64,
     pub(super) busy: u64,
@@ -52,7 +52,7 @@ impl Node {
     pub(super) fn entries(&self, end: u64, scenario: &Scenario) -> usize {
         let since = (end / MILLI) as i64 - scenario.interval.as_millis() as i64;
         let logs = self.limiters.values().filter_map(|limiter| match limiter {
-            Count::Log(limiter) => Some(limiter.state.log.entries()),
+            AnyLimiter::Log(limiter) => Some(limiter.state.log.entries()),
             _ => None,
         });
         logs.flatten().filter(|entry| entry.score > since).count()
@@ -149,12 +149,12 @@ impl Node {
         let _ = limiter.settle(receipt, taken, keep, now);
     }
 
-    fn limiter(&mut self, of: &Limiter) -> &mut Count {
+    fn limiter(&mut self, of: &Limiter) -> &mut AnyLimiter {
         let counting = of.compiled.counting;
         let limiter = self
             .limiters
             .entry(key_of(&of.name))
-            .or_insert_with(|| Count::new(counting.algorithm));
+            .or_insert_with(|| AnyLimiter::new(counting.algorithm));
         limiter.state.count_by(counting);
         limiter
     }

@@ -7,7 +7,8 @@ use super::*;
 use crate::algorithm::calendar::CalendarCount;
 use crate::{
     algorithm::{
-        Count, fixed_window::FixedWindow, gcra::Gcra, limiter::Counter, sliding_log::SlidingLog,
+        AnyLimiter, fixed_window::FixedWindow, gcra::Gcra, limiter::Counter,
+        sliding_log::SlidingLog,
     },
     values::{
         charge::{PermitId, Taken, Tat},
@@ -124,7 +125,7 @@ fn only_a_charge_makes_a_limiter_without_a_log() {
             let charge = Charge::plain(limit, permits, PermitId([1; 16]));
             limiter.settle(&charge.counted_by(algorithm).to_send(), taken, keep, now)
         };
-        let mut limiter = Count::new(algorithm);
+        let mut limiter = AnyLimiter::new(algorithm);
         for (source, keep) in [(given, 0), (given, 1), (LimitSource::Store, 2)] {
             let settled = settle(&mut limiter, source, 1, keep);
             assert_eq!(settled, Err(ErrorKind::NotInitialized), "{algorithm:?}");
@@ -137,7 +138,7 @@ fn only_a_charge_makes_a_limiter_without_a_log() {
         assert_eq!(available, Ok(left), "{algorithm:?}");
         let full_at = limiter.full_at().unwrap();
         assert_eq!(full_at - now.tick, lasts, "{algorithm:?}");
-        let mut unused = Count::new(algorithm);
+        let mut unused = AnyLimiter::new(algorithm);
         unused.limit = Some(second);
         assert_eq!(settle(&mut unused, given, 1, 1), Ok(0), "{algorithm:?}");
         assert_eq!(unused.full_at(), None, "{algorithm:?}");

@@ -14,7 +14,7 @@ use hashbrown::HashTable;
 
 use crate::{
     algorithm::{
-        Count,
+        AnyLimiter,
         answer::{Answer, Verdict},
         ban::Record,
         bytes::bytes,
@@ -78,7 +78,7 @@ pub(super) struct StoredLimiter {
     /// The limit of the last caller, whose way to count is this one's. Weak, as a limiter outlives
     /// rules, and what they own may hold this store.
     by: Weak<CompiledLimit>,
-    pub(super) limiter: Count,
+    pub(super) limiter: AnyLimiter,
     /// Set by a verb: the limiter stays until it is deleted.
     pub(super) lasting: bool,
     /// The tick at which it expires, or [`NEVER`].
@@ -91,13 +91,13 @@ bytes!(StoredLimiter { limiter, lasting, expires_at } by: Weak::new());
 pub(super) struct Granted {
     pub(super) answer: Answer,
     /// The limiter as it was; `None` for a log, in which the grant is found again.
-    before: Option<Count>,
+    before: Option<AnyLimiter>,
     expires_at: i64,
 }
 
 impl StoredLimiter {
     fn new(by: &Arc<CompiledLimit>) -> Self {
-        let mut limiter = Count::new(by.counting.algorithm);
+        let mut limiter = AnyLimiter::new(by.counting.algorithm);
         limiter.state.count_by(by.counting);
         Self {
             limiter,
@@ -120,7 +120,7 @@ impl StoredLimiter {
         }
         let algorithm = by.counting.algorithm;
         if algorithm != self.limiter.state.kind() {
-            let before = mem::replace(&mut self.limiter, Count::new(algorithm));
+            let before = mem::replace(&mut self.limiter, AnyLimiter::new(algorithm));
             self.limiter.limit = before.limit;
             if let (Some(limit), Some(value)) = (before.limit, before.state.value(now)) {
                 self.limiter.state.resume(&limit, value, now);

@@ -21,7 +21,7 @@ use self::{
     steps::{Again, One, Question, Step, step},
 };
 use super::*;
-use crate::algorithm::Count;
+use crate::algorithm::AnyLimiter;
 use kit::unique;
 
 const LIMITERS: usize = 3;

@@ -43,10 +43,10 @@ impl Side {
     pub(super) fn left_in_memory(&self, now: i64) -> i64 {
         let now = instant(now);
         let left = match &self.memory {
-            Count::Log(limiter) => limiter.clone().available(now, PermitId::NONE),
-            Count::Window(limiter) => limiter.clone().available(now, PermitId::NONE),
-            Count::Gcra(limiter) => limiter.clone().available(now, PermitId::NONE),
-            Count::Calendar(limiter) => limiter.clone().available(now, PermitId::NONE),
+            AnyLimiter::Log(limiter) => limiter.clone().available(now, PermitId::NONE),
+            AnyLimiter::Window(limiter) => limiter.clone().available(now, PermitId::NONE),
+            AnyLimiter::Gcra(limiter) => limiter.clone().available(now, PermitId::NONE),
+            AnyLimiter::Calendar(limiter) => limiter.clone().available(now, PermitId::NONE),
         };
         left.unwrap()
     }

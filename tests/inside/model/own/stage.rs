@@ -43,7 +43,7 @@ pub(super) struct Side {
     pub(super) kind: Algorithm,
     pub(super) spec: Spec,
     /// The same in memory, as long as that counts the same.
-    pub(super) memory: Count,
+    pub(super) memory: AnyLimiter,
     pub(super) receipts: Vec<Receipt>,
 }
 
@@ -66,7 +66,7 @@ impl Stage {
             name: Name::exact(&unique("own")).unwrap(),
             kind,
             spec: Spec::new(kind),
-            memory: Count::new(kind),
+            memory: AnyLimiter::new(kind),
             receipts: Vec::new(),
         };
         Self {

@@ -34,7 +34,7 @@ impl Stage {
             One::Lose => {
                 self.write(&["DEL", &packed::key(&name)]);
                 let side = &mut self.sides[limiter];
-                (side.spec, side.memory) = (Spec::new(kind), Count::new(kind));
+                (side.spec, side.memory) = (Spec::new(kind), AnyLimiter::new(kind));
                 side.receipts.clear();
             }
         }
