@@ -22,17 +22,17 @@ pub(crate) struct Assumptions {
     strict: bool,
     /// The tier that code chooses, as in `plan=paid`
     ///
-    /// Without it, code chooses the first one.
+    /// Default: the first one of each rule. Repeat it for other choosers.
     #[arg(long, value_parser = fixed::<String>, value_name = "NAME=TIER")]
     tier: Vec<(String, String)>,
     /// A condition of the code, as in `beta=true`
     ///
-    /// Without it, the condition does not hold.
+    /// Default: it does not hold. Repeat it for others.
     #[arg(long, value_parser = fixed::<bool>, value_name = "NAME=BOOL")]
     when: Vec<(String, bool)>,
     /// A cost that code calculates, as in `rows=20`
     ///
-    /// Without it, the cost is 1.
+    /// In permits. Default: 1. Repeat it for others.
     #[arg(long, value_parser = fixed::<u32>, value_name = "NAME=PERMITS")]
     cost: Vec<(String, u32)>,
 }
@@ -55,10 +55,8 @@ pub(crate) type Loaded<const N: usize> = ([Result<Rules, ConfigError>; N], BTree
 
 /// Returns what a file names and nothing defines. The reason of an error begins with it.
 fn missing(error: &ConfigError) -> Option<CodePart> {
-    let (kind, rest) = error
-        .reason()
-        .strip_prefix("there is no ")?
-        .split_once(" \"")?;
+    let reason = error.reason().strip_prefix("there is no ")?;
+    let (kind, rest) = reason.split_once(" \"")?;
     let (kind, _) = KINDS.into_iter().find(|(known, _)| *known == kind)?;
     let name = rest.split('"').next()?;
     let is_part = |byte: u8| byte.is_ascii_alphanumeric() || b"._-".contains(&byte);
@@ -83,11 +81,9 @@ impl Assumptions {
         if rules.iter().all(Result::is_ok) {
             self.check(&code, &paths)?;
             for (kind, name) in code.iter().filter(|name| !self.fixes(name)) {
-                let assumed = KINDS.iter().find(|(known, _)| known == kind);
-                let assumed = assumed.map_or("", |(_, assumed)| assumed);
-                say(format!(
-                    "assumed that the code has the {kind} {name:?}{assumed}"
-                ));
+                let (_, how) = KINDS.iter().find(|(it, _)| it == kind).unwrap_or(&KINDS[0]);
+                let part = format!("{kind} {name:?}{how}");
+                say(format!("assumed that the code has the {part}"));
             }
         }
         Ok((rules, code))
@@ -118,11 +114,11 @@ impl Assumptions {
         }
         let files: Vec<_> = paths.iter().filter_map(|it| read_toml(it).ok()).collect();
         for (name, tier) in &self.tier {
-            let rules = files.iter().filter_map(|file| file["rules"].as_object());
-            let rules = rules.flat_map(|rules| rules.values());
+            let rules = files.iter().flat_map(|file| file["rules"].as_object());
+            let rules = rules.flatten().map(|(_, rule)| rule);
             let rules = rules.filter(|rule| rule["tier-by"] == **name);
-            let tiers = rules.filter_map(|rule| rule["tiers"].as_object());
-            let tiers: BTreeSet<_> = tiers.flat_map(|tiers| tiers.keys()).collect();
+            let tiers = rules.flat_map(|rule| rule["tiers"].as_object());
+            let tiers: BTreeSet<_> = tiers.flatten().map(|(tier, _)| tier).collect();
             if !tiers.contains(tier) {
                 return Err(format!(
                     "no rule has the tier {tier:?} of {name:?}: there are {tiers:?}"
@@ -134,8 +130,9 @@ impl Assumptions {
 
     /// Returns a reader of files whose code has these names.
     pub(crate) fn file(&self, code: &BTreeSet<CodePart>) -> RulesFile {
-        code.iter()
-            .fold(RulesFile::new(), |file, (kind, name)| match *kind {
+        let mut file = RulesFile::new();
+        for (kind, name) in code {
+            file = match *kind {
                 "key" => {
                     let known = name.clone();
                     let key = move |parts: &Parts| {
@@ -148,7 +145,7 @@ impl Assumptions {
                     let fixed = value_of(&self.tier, name).cloned().unwrap_or_default();
                     // A service has its tiers in its code; here they live as long as the process.
                     // An empty one is none of any rule, and so the first of each.
-                    let tier: &'static str = Box::leak(fixed.into_boxed_str());
+                    let tier: &'static str = fixed.leak();
                     file.tiers(name, move |_| tier)
                 }
                 "cost" => {
@@ -164,7 +161,9 @@ impl Assumptions {
                     Ok(secret) => file.secret(&secret),
                     Err(_) => file,
                 },
-            })
+            };
+        }
+        file
     }
 }
 

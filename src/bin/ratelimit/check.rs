@@ -13,11 +13,15 @@ use crate::{
 
 /// Check a rules file as the service that reads it does.
 ///
-/// Names that only code defines, such as keys, tiers and secrets, are assumed and listed. Exits
-/// with 1 if the file has an error.
+/// It prints the first error with its line, the field, and what to write instead. Names that only
+/// code defines, such as keys, tiers and secrets, are assumed and listed.
+///
+/// Example: `ratelimit check limits.toml`.
+///
+/// Exits with 0 if the file has no error, with 1 if it has, and with 2 if it cannot be read.
 #[derive(clap::Args)]
 pub(crate) struct CheckArguments {
-    /// The file, in TOML
+    /// The rules file, in TOML
     file: PathBuf,
     #[command(flatten)]
     assumptions: Assumptions,

@@ -16,7 +16,7 @@ use crate::{
     assumptions::{Assumptions, read_text, read_toml},
     log::{LogOptions, columns_line, present},
     needs::needs,
-    out::{Field, Format, counted, harmless, in_file, objects, say, table},
+    out::{Format, counted, harmless, in_file, say, table},
     replay::ASSUMED,
     stage::{Stage, is_refused},
 };
@@ -33,22 +33,30 @@ const LISTED: usize = 10;
 
 /// Compare two rules files, and what each refuses of a log.
 ///
-/// Each request of the log goes through both, in the log's time. Newly refused are callers that
-/// only the new file refuses at all. Names that only code defines are assumed and listed.
+/// It prints the fields that differ. Each request of a log goes through both files, in the log's
+/// time. Newly refused are callers that only the new file refuses at all. Names that only code
+/// defines are assumed and listed.
+///
+/// Example: `ratelimit diff limits.toml new.toml --log access.log --fail-on-newly-refused`.
+///
+/// Exits with 0 if they were compared, also if they differ; with 1 if more than 1 % of the log's
+/// lines were left out, if it lacks what rules ask for, or by `--fail-on-newly-refused`; with 2 if
+/// a file has an error or the log's columns are not what their names say.
 #[derive(clap::Args)]
 pub(crate) struct DiffArguments {
     /// The file in force
     old: PathBuf,
     /// The file that is to replace it
     new: PathBuf,
-    /// The log to send through both
+    /// The access log to send through both
     ///
-    /// `-` is the standard input.
+    /// `-` is the standard input. `ratelimit replay --help` says which logs are read.
     #[arg(long)]
     log: Option<PathBuf>,
     /// The column of the callers
     ///
-    /// `ip` groups addresses as rules by `peer` do.
+    /// They are listed by it: what rules count by is in the files. `ip` groups addresses as rules by
+    /// `peer` do.
     #[arg(long, default_value = "ip", value_name = "COLUMN")]
     by: String,
     #[command(flatten)]
@@ -76,13 +84,11 @@ pub(crate) fn run(arguments: &DiffArguments) -> Result<bool, Stop> {
         Stage::new(new.map_err(in_file(files[1]))?)?,
     ];
     let changes = changes([compared(files[0])?, compared(files[1])?]);
-    let mut object = json!({ "changes": objects(&changes) });
-    let mut words = if changes.is_empty() {
-        "The files mean the same.\n".to_owned()
-    } else {
-        table(&changes)
-    };
-    let mut answer = true;
+    let mut words = table("item field old new", &changes);
+    if changes.is_empty() {
+        words += "The files mean the same.\n";
+    }
+    let (mut object, mut answer) = (json!({ "changes": changes }), true);
     if let Some(log) = &arguments.log {
         let (text, effect, is_good) = send(arguments, log, stages, changes.is_empty())?;
         (object["log"], answer) = (effect, is_good);
@@ -125,19 +131,19 @@ fn send(
     let [old, new] = effects.each_ref().map(|effect| effect.refused);
     let waiting = effects.each_ref().map(|effect| effect.waiting);
     let requests = counted(read.rows.requests, "request");
-    let words = [
-        &*format!("\n{}\n", columns_line(&read.rows)),
-        &*format!("Refused of {requests}: {old} -> {new}.\n"),
-        &would_wait(waiting),
-        &list("refused", &newly_refused),
-        &list("let through", &let_through),
-        ASSUMED,
-    ];
+    let mut words = format!("\n{}\n", columns_line(&read.rows));
+    words += &format!("Refused of {requests}: {old} -> {new}.\n");
+    if waiting != [0, 0] {
+        let [old, new] = waiting;
+        words += &format!("Would wait for permits, not counted further: {old} -> {new}.\n");
+    }
+    words += &list("refused", &newly_refused);
+    words += &list("let through", &let_through);
+    words += ASSUMED;
     let mut object = json!(read.rows);
-    object["refused"] = json!([old, new]);
-    object["waiting"] = json!(waiting);
-    object["newly_refused"] = objects(&newly_refused);
-    object["newly_let_through"] = objects(&let_through);
+    (object["refused"], object["waiting"]) = (json!([old, new]), json!(waiting));
+    object["newly_refused"] = json!(newly_refused);
+    object["newly_let_through"] = json!(let_through);
     let mut needs = needs(&read_toml(&arguments.old)?);
     needs.extend(self::needs(&read_toml(&arguments.new)?));
     let is_enough = read.report(effects.iter().flat_map(|effect| &effect.rules), &needs);
@@ -148,14 +154,12 @@ fn send(
         (read.rows.requests == 0, NO_REQUESTS),
         (coarse && !same, APPROXIMATE),
     ];
-    let mut objections = objections.iter().filter(|(applies, _)| *applies);
-    let objection = objections
-        .next()
-        .filter(|_| arguments.fail_on_newly_refused);
+    let objection = objections.iter().find(|(applies, _)| *applies);
+    let objection = objection.filter(|_| arguments.fail_on_newly_refused);
     if let Some((_, reason)) = objection {
         say(reason);
     }
-    Ok((words.concat(), object, is_enough && objection.is_none()))
+    Ok((words, object, is_enough && objection.is_none()))
 }
 
 /// The fields of a file, each with its text: the part, such as `rules.login`, and the name.
@@ -265,54 +269,38 @@ fn add_positions(files: &mut [Compared; 2]) {
 }
 
 /// Returns the fields that differ.
-fn changes(mut files: [Compared; 2]) -> Vec<Vec<Field>> {
-    add_positions(&mut files);
+fn changes(mut files: [Compared; 2]) -> Vec<Value> {
+    add_places(&mut files);
     let [old, new] = files.map(|file| file.items);
     let all = old.keys().chain(new.keys()).collect::<BTreeSet<_>>();
     let differ = all.into_iter().filter(|it| old.get(*it) != new.get(*it));
     let rows = differ.map(|key| {
         let [item, field] = key;
-        vec![
-            ("item", json!(item)),
-            ("field", json!(field)),
-            ("old", json!(old.get(key))),
-            ("new", json!(new.get(key))),
-        ]
+        json!({ "item": item, "field": field, "old": old.get(key), "new": new.get(key) })
     });
     rows.collect()
 }
 
 /// Returns the callers that each file never refuses where its `none` is set, and refuses where it
 /// is not; the most refused first.
-fn newly(callers: &RefusalCounts, none: [bool; 2], keys: bool) -> Vec<Vec<Field>> {
+fn newly(callers: &RefusalCounts, none: [bool; 2], keys: bool) -> Vec<Value> {
     let secret = RandomState::new();
     let newly = callers.iter();
     let newly = newly.filter(|(_, of)| of.map(|it| it == 0) == none);
-    let mut callers: Vec<_> = newly
-        .map(|(caller, of)| (&**caller, of[0] + of[1]))
-        .collect();
-    callers.sort_by_key(|(caller, requests)| (Reverse(*requests), *caller));
-    let shown = callers.into_iter().map(|(caller, requests)| {
-        let caller = shown_caller(caller, keys, &secret);
-        vec![("caller", json!(caller)), ("requests", json!(requests))]
+    let mut newly: Vec<_> = newly.map(|(it, of)| (Reverse(of[0] + of[1]), it)).collect();
+    newly.sort();
+    let rows = newly.into_iter().map(|(Reverse(requests), caller)| {
+        json!({ "caller": shown_caller(caller, keys, &secret), "requests": requests })
     });
-    shown.collect()
-}
-
-/// Returns how many requests would wait by the old and the new file, if any would.
-fn would_wait([old, new]: [u64; 2]) -> String {
-    if old + new == 0 {
-        return String::new();
-    }
-    format!("Would wait for permits, not counted further: {old} -> {new}.\n")
+    rows.collect()
 }
 
 /// Returns the number of the callers for which something is new, and the first of them.
-fn list(new: &str, callers: &[Vec<Field>]) -> String {
-    let listed = callers.get(..LISTED).unwrap_or(callers);
-    let mut text = format!("Callers newly {new}: {}\n{}", callers.len(), table(listed));
-    if callers.len() > LISTED {
-        text += &format!("and {} more\n", callers.len() - LISTED);
+fn list(new: &str, callers: &[Value]) -> String {
+    let listed = table("caller requests", callers.get(..LISTED).unwrap_or(callers));
+    let text = format!("Callers newly {new}: {}\n{listed}", callers.len());
+    match callers.len().saturating_sub(LISTED) {
+        0 => text,
+        more => text + &format!("and {more} more\n"),
     }
-    text
 }

@@ -9,35 +9,45 @@ use crate::{
     assumptions::{Assumptions, read_toml},
     log::request,
     needs::{NO_ROUTER, Need, needs},
-    out::{Format, harmless, objects, say, table},
+    out::{Format, harmless, say, table},
     parsers,
     stage::{Stage, is_refused},
 };
 
 /// Show which rules a request meets, and what each of them counts.
 ///
-/// Names that only code defines are assumed and listed. Exits with 1 if the request would be
-/// refused even with nothing counted before.
+/// It prints a line for each rule with its limit and the permits that the request costs, then the
+/// names that its limiters have in Redis with the usual prefix, which `ratelimit get` takes. Names
+/// that only code defines are assumed and listed. No server is asked, so a ban is not seen.
+///
+/// Example: `ratelimit explain limits.toml --method POST --path /login`.
+///
+/// Exits with 0 if the request would pass, with 1 if it would be refused even with nothing counted
+/// before, and with 2 if the file has an error.
 #[derive(clap::Args)]
 pub(crate) struct ExplainArguments {
     /// The rules file, in TOML
     file: PathBuf,
-    /// The method
+    /// The request's method
     #[arg(long, default_value = "GET")]
     method: String,
-    /// The path, or the whole URI
+    /// Its path, as in `/login`, or its whole URI
     #[arg(long)]
     path: String,
-    /// The host
+    /// Its host, as in `api.example` [default: none]
     #[arg(long)]
     host: Option<String>,
-    /// The address of the peer
+    /// The address that it comes from
     #[arg(long, default_value = "192.0.2.1", value_name = "ADDRESS")]
     ip: std::net::IpAddr,
     /// A header field, as in `x-api-key: abc`
+    ///
+    /// Repeat it for others.
     #[arg(long, value_parser = parsers::header)]
     header: Vec<(String, String)>,
-    /// A key that code defines, as in `user=ann`
+    /// A key that code finds, as in `user=ann`
+    ///
+    /// Repeat it for others. Default: none, so that a rule by this key alone does not count.
     #[arg(long, value_parser = parsers::fixed::<String>, value_name = "NAME=VALUE")]
     key: Vec<(String, String)>,
     #[command(flatten)]
@@ -68,23 +78,18 @@ pub(crate) fn run(arguments: &ExplainArguments) -> Result<bool, Stop> {
     let limiters: Vec<_> = limiters.iter().map(|it| it.name()).collect();
     let result = stage.send(Duration::ZERO, request);
     let rules = stage.end().rules.into_iter().map(|it| {
-        vec![
-            ("rule", json!(it.name)),
-            ("limit", json!(it.limit())),
-            ("cost", json!(it.cost)),
-            ("shadow", json!(it.shadow)),
-            ("missing_key", json!(it.without_key > 0)),
-        ]
+        json!({
+            "rule": it.name, "limit": it.limit(), "cost": it.cost, "shadow": it.shadow,
+            "missing_key": it.without_key > 0,
+        })
     });
     let rules: Vec<_> = rules.collect();
-    let mut words = table(&rules);
+    let mut words = table("rule limit cost shadow missing_key", &rules);
     for limiter in &limiters {
         words += &format!("limiter {}\n", harmless(limiter));
     }
     words += &format!("result {}\n", result.as_str().replace('_', " "));
-    let object = json!({
-        "result": result.as_str(), "rules": objects(&rules), "limiters": limiters,
-    });
+    let object = json!({ "result": result.as_str(), "rules": rules, "limiters": limiters });
     arguments.format.print(&words, object)?;
     Ok(!is_refused(result))
 }

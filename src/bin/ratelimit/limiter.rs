@@ -6,12 +6,12 @@ use std::{
     time::Duration,
 };
 
-use serde_json::json;
+use serde_json::{Value, json};
 use tower_ratelimit::{Limit, RateLimiter, RedisStore, inspect::Diagnosis};
 
 use crate::{
     Stop,
-    out::{Field, Format, counted, label, object, say, words},
+    out::{Format, counted, label, say, words},
     parsers::time,
     redis::{RedisOptions, Which},
 };
@@ -113,7 +113,10 @@ impl LimiterCommand {
     /// Returns whether the answer is yes.
     pub(crate) async fn run(self) -> Result<bool, Stop> {
         match self {
-            Self::Get(one) => one.format.print_fields(&shown(&one.found().await?.1))?,
+            Self::Get(one) => {
+                let seen = shown(&one.found().await?.1);
+                one.format.print_members(SHOWN, seen)?;
+            }
             Self::Watch { one, every, count } => one.watch(every, count).await?,
             Self::SetRate {
                 change,
@@ -154,11 +157,12 @@ impl One {
         let (store, mut seen) = self.found().await?;
         let mut lines = 0;
         loop {
-            let fields = shown(&seen);
+            let shown = shown(&seen);
             // It has one name on all lines.
-            let line = fields[1..].iter().map(|it| label(it) + " " + &words(it));
-            let line = line.collect::<Vec<_>>().join(", ");
-            self.format.print(&line, object(&fields))?;
+            let line = SHOWN.split(' ').skip(1);
+            let line = line.map(|it| label(it) + " " + &words(it, &shown[it]));
+            self.format
+                .print(&line.collect::<Vec<_>>().join(", "), shown)?;
             lines += 1;
             if count.is_some_and(|count| lines >= count) {
                 return Ok(());
@@ -171,8 +175,7 @@ impl One {
     async fn diagnose(&self) -> Result<bool, Stop> {
         let (store, seen) = self.found().await?;
         let seen = store.diagnose(seen.name()).await?;
-        let findings = seen.findings();
-        let mut object = object(&shown(&seen));
+        let (findings, mut object) = (seen.findings(), shown(&seen));
         object["findings"] = json!(findings);
         self.format.print(&seen.to_string(), object)?;
         Ok(findings.is_empty())
@@ -221,10 +224,9 @@ impl Change {
         }
     }
 
-    /// Prints what has changed.
-    fn changed<const N: usize>(&self, name: &str, to: [Field; N]) -> Result<(), Stop> {
-        let fields: Vec<_> = [("name", json!(name))].into_iter().chain(to).collect();
-        Ok(self.one.format.print_fields(&fields)?)
+    /// Prints what has changed: these members.
+    fn changed(&self, names: &str, object: Value) -> Result<(), Stop> {
+        Ok(self.one.format.print_members(names, object)?)
     }
 
     async fn set_rate(&self, rate: Limit, reset: bool) -> Result<(), Stop> {
@@ -241,8 +243,8 @@ impl Change {
         } else {
             limiter.set_or_update_rate(limit).await?;
         }
-        let limit = json!(limit.to_string());
-        self.changed(name, [("limit", limit), ("was", json!(was))])
+        let changed = json!({ "name": name, "limit": limit.to_string(), "was": was });
+        self.changed("name limit was", changed)
     }
 
     async fn delete(&self) -> Result<(), Stop> {
@@ -250,7 +252,7 @@ impl Change {
         let name = limiter.name();
         self.confirm(&format!("delete {name:?}"))?;
         limiter.delete().await?;
-        self.changed(name, [("deleted", json!(true))])
+        self.changed("name deleted", json!({ "name": name, "deleted": true }))
     }
 
     /// Bans a caller for a time, or ends its ban.
@@ -266,7 +268,8 @@ impl Change {
             None if limiter.unban().await? => {}
             None => return Err(Stop(4, format!("{name:?} is not banned"))),
         }
-        self.changed(name, [("banned_ms", json!(lasting.map(millis)))])
+        let banned = json!({ "name": name, "banned_ms": lasting.map(millis) });
+        self.changed("name banned_ms", banned)
     }
 
     async fn repair(&self) -> Result<(), Stop> {
@@ -279,7 +282,7 @@ impl Change {
         };
         self.confirm(&format!("repair {name:?}, {drift}"))?;
         let lost = limiter.repair().await?;
-        self.changed(name, [("lost", json!(lost))])
+        self.changed("name lost", json!({ "name": name, "lost": lost }))
     }
 }
 
@@ -315,20 +318,16 @@ fn like(limit: Limit, before: Option<Limit>) -> Result<Limit, Stop> {
     })
 }
 
+/// What is shown of a limiter.
+const SHOWN: &str = "name limit left used granted_in_last_second next_free_ms expires_ms algorithm";
+
 /// Returns what is shown of a limiter.
-fn shown(seen: &Diagnosis) -> [Field; 8] {
+fn shown(seen: &Diagnosis) -> Value {
     let seen = json!(seen);
-    [
-        "name",
-        "limit",
-        "left",
-        "used",
-        "granted_in_last_second",
-        "next_free_ms",
-        "expires_ms",
-        "algorithm",
-    ]
-    .map(|member| (member, seen[member].clone()))
+    SHOWN
+        .split(' ')
+        .map(|member| (member, seen[member].clone()))
+        .collect()
 }
 
 fn millis(time: Duration) -> u64 {

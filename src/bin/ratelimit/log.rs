@@ -30,16 +30,12 @@ const LOST: f64 = 0.01;
 /// How a log is read.
 #[derive(clap::Args)]
 pub(crate) struct LogOptions {
-    /// Sort lines within this time
+    /// Sort lines that are apart by up to this time
     ///
-    /// Lines that are apart by more are left out.
-    #[arg(
-        long,
-        default_value = "60s",
-        value_parser = parsers::time,
-        value_name = "TIME",
-        hide_short_help = true
-    )]
+    /// Servers write lines when requests end, and so not in the order in which they began. A line
+    /// that comes later than this is left out, and counted.
+    #[arg(long, default_value = "60s", value_parser = parsers::time)]
+    #[arg(value_name = "TIME", hide_short_help = true)]
     reorder: Duration,
     /// Where a column is, as in `ip=2,time=3+4`
     ///
@@ -47,24 +43,17 @@ pub(crate) struct LogOptions {
     /// `-` is a column that the log does not have. The columns are `ip`, `time`, `request` or
     /// `method` and `path`, `host`, `status`, and `duration`, which is subtracted, as lines are
     /// written when requests end: in seconds, or in a unit, as in `duration=took:ms`.
-    #[arg(
-        long,
-        value_parser = parsers::place,
-        value_delimiter = ',',
-        value_name = "COLUMN=PLACE"
-    )]
+    #[arg(long, value_parser = parsers::place, value_delimiter = ',')]
+    #[arg(value_name = "COLUMN=PLACE")]
     columns: Vec<(String, String)>,
     /// Skip so many words before each line, which another program has put there
-    #[arg(
-        long,
-        default_value_t = 0,
-        value_name = "WORDS",
-        hide_short_help = true
-    )]
+    #[arg(long, default_value_t = 0)]
+    #[arg(value_name = "WORDS", hide_short_help = true)]
     skip_fields: usize,
     /// The column of a header, or of a key of the code
     ///
-    /// As in `x-forwarded-for=xff`. A log must have it.
+    /// For rules that count by it, as in `x-api-key=key`. A log must have the column. Repeat it for
+    /// others.
     #[arg(long, value_parser = parsers::fixed::<String>, value_name = "NAME=COL")]
     pub(crate) field: Vec<(String, String)>,
 }
@@ -117,30 +106,25 @@ impl LogOptions {
         by: Option<&str>,
         mut each: impl FnMut(Duration, Request<()>, Option<Box<str>>),
     ) -> Result<LogRead, String> {
-        let rows = Rows::of(by).column("ip", true).column("host", true);
+        let rows = Rows::of([]).column("ip", true).column("host", true);
         // A log must have these: a typing error would be silent.
-        let columns = self.field.iter().map(|(_, column)| column);
+        let fields = self.field.iter().map(|(name, column)| (&**name, &**column));
+        let columns = fields.clone().map(|(_, column)| column).chain(by);
         let rows = columns.fold(self.rows(rows)?, |rows, column| rows.column(column, false));
         let file = open(log).map_err(in_file(log))?;
         let (mut invalid, mut with_host, mut without_address) = (0, 0, 0);
-        let keep = |fields: &[Option<Cow<'_, str>>]| {
-            let [_, _, method, path, status, rest @ ..] = fields else {
+        let keep = |cells: &[Option<Cow<'_, str>>]| {
+            let [_, _, method, path, status, ip, host, others @ ..] = cells else {
                 return None;
             };
-            let (caller, rest) = rest.split_at_checked(usize::from(by.is_some()))?;
-            let [ip, host, others @ ..] = rest else {
-                return None;
-            };
-            let names = self.field.iter().map(|(name, _)| name.as_str());
-            let others = names.zip(others.iter().map(Option::as_deref));
-            let caller = caller.first().and_then(Option::as_deref);
-            let caller = caller.map(|it| match by {
-                Some("ip") => counted_as(it).into(),
-                _ => it.into(),
-            });
             let usual = [ip, method, path, host, status].map(Option::as_deref);
-            let has_address = present(usual[0]).is_some();
-            Some((request(usual, others), caller, has_address))
+            let caller: Option<Box<str>> = by.and_then(|by| match others.last()?.as_deref()? {
+                caller if by == "ip" => Some(counted_as(caller).into()),
+                caller => Some(caller.into()),
+            });
+            let others = others.iter().map(Option::as_deref);
+            let request = request(usual, fields.clone().map(|(it, _)| it).zip(others));
+            Some((request, caller, present(usual[0]).is_some()))
         };
         let decide = |_, time: i64, (request, caller, has_address): Kept| {
             let Some(request) = request else {
@@ -156,10 +140,10 @@ impl LogOptions {
         let mut rows = read.map_err(in_file(log))?;
         rows.requests -= invalid;
         rows.invalid += invalid;
-        let fields = self.field.iter().map(|(name, _)| name.clone());
+        let fields = fields.map(|(name, _)| name.to_owned()).collect();
         Ok(LogRead {
             rows,
-            fields: fields.collect(),
+            fields,
             with_host,
             without_address,
         })
@@ -168,23 +152,21 @@ impl LogOptions {
 
 /// Opens a log, and decompresses it if it begins as gzip does. A terminal sees how far it is read.
 pub(crate) fn open(path: &Path) -> io::Result<Box<dyn BufRead>> {
-    let (file, length): (Box<dyn Read>, _) = if path.as_os_str() == "-" {
-        (Box::new(io::stdin()), None)
+    // It is drawn on the standard error, and nowhere if that is no terminal.
+    let (file, progress): (Box<dyn Read>, _) = if path.as_os_str() == "-" {
+        (Box::new(io::stdin()), ProgressBar::no_length())
     } else {
         let file = File::open(path)?;
-        let length = file.metadata()?.len();
-        (Box::new(file), Some(length))
+        let progress = ProgressBar::new(file.metadata()?.len());
+        (Box::new(file), progress)
     };
-    // It is drawn on the standard error, and nowhere if that is no terminal.
-    let progress = length.map_or_else(ProgressBar::no_length, ProgressBar::new);
-    let file = progress
-        .with_finish(ProgressFinish::AndClear)
-        .wrap_read(file);
-    let mut log: Box<dyn BufRead> = Box::new(BufReader::with_capacity(1 << 16, file));
+    let progress = progress.with_finish(ProgressFinish::AndClear);
+    let mut log = BufReader::with_capacity(1 << 16, progress.wrap_read(file));
     if log.fill_buf()?.starts_with(&[0x1f, 0x8b]) {
-        log = Box::new(BufReader::with_capacity(1 << 16, MultiGzDecoder::new(log)));
+        let log = MultiGzDecoder::new(log);
+        return Ok(Box::new(BufReader::with_capacity(1 << 16, log)));
     }
-    Ok(log)
+    Ok(Box::new(log))
 }
 
 /// Returns what a field of a log says; `None` where it says that there is nothing.
@@ -242,7 +224,14 @@ impl LogRead {
                 "times are {resolution:?} apart, so the figures of {name:?} are approximate"
             ));
         }
-        let has_all = self.say_missing(needs);
+        for (column, what, meaning) in USUAL {
+            let is_asked_for = needs.contains(&Need::Column(column));
+            if !is_asked_for && !meaning.is_empty() && self.lacks(column) {
+                say(format!("the log has no {what}{meaning}"));
+            }
+        }
+        let missing: Vec<_> = needs.iter().filter_map(|need| self.missing(need)).collect();
+        missing.iter().for_each(say);
         let (lines, requests) = (self.rows.lines, self.rows.requests);
         for (left_out, why) in [
             (self.rows.late, "too late"),
@@ -253,70 +242,53 @@ impl LogRead {
                 say(format!("{left_out} of {lines} left out: {why}"));
             }
         }
-        let without = if has_all && needs.contains(&Need::Column("ip")) {
-            self.without_address
-        } else {
-            0
-        };
+        let has_all = missing.is_empty();
+        let counts = has_all && needs.contains(&Need::Column("ip"));
+        let without = if counts { self.without_address } else { 0 };
         if without > 0 {
-            let requests = counted(requests, "request");
-            say(format!(
-                "{without} of {requests} have no address to count by"
-            ));
+            let of = counted(requests, "request");
+            say(format!("{without} of {of} have no address to count by"));
         }
-        let has_addresses = without as f64 <= LOST * requests as f64;
-        report_left_out(&self.rows) && has_all && has_addresses
+        report_left_out(&self.rows) && has_all && without as f64 <= LOST * requests as f64
     }
 
-    /// Says what the log lacks. Returns whether rules ask for none of it.
-    fn say_missing(&self, needs: &BTreeSet<Need>) -> bool {
-        let mut has_all = true;
-        for (column, what, meaning) in USUAL {
-            let has_it = match column {
-                "host" => self.with_host == self.rows.requests || self.has_field("host"),
-                _ => false,
-            };
-            if has_it || self.rows.missing.iter().all(|missing| missing != column) {
-                continue;
-            }
-            if needs.contains(&Need::Column(column)) {
-                has_all = false;
+    /// Returns what the log lacks of what rules ask for, and the option that adds it.
+    fn missing(&self, need: &Need) -> Option<String> {
+        match need {
+            Need::Column(column) if self.lacks(column) => {
+                let (_, what, meaning) = USUAL.into_iter().find(|(it, ..)| it == column)?;
                 // What a text holds does not show whether it is a host.
-                let hint = Some(&*self.rows.hint).filter(|_| column != "host");
+                let hint = Some(&*self.rows.hint).filter(|_| *column != "host");
                 let hint = hint.unwrap_or_default();
-                say(format!(
+                Some(format!(
                     "the log has no {what}, which the rules ask for{meaning}; if it has, say \
                      where, as in `--columns {column}=COLUMN`{hint}"
-                ));
-            } else if !meaning.is_empty() {
-                say(format!("the log has no {what}{meaning}"));
+                ))
             }
-        }
-        if needs.contains(&Need::Router) {
-            has_all = false;
-            say(NO_ROUTER);
-        }
-        for need in needs {
-            if let Need::Flights(rule) = need {
-                has_all = false;
-                let rule = harmless(rule);
-                say(format!(
-                    "a replay ends each request at once, so {rule:?}, which counts what is in \
-                     flight, refuses nothing here"
-                ));
-            }
-            if let Need::Field(name) = need
-                && !self.has_field(name)
-            {
-                has_all = false;
+            Need::Field(name) if !self.has_field(name) => {
                 let name = harmless(name);
-                say(format!(
+                Some(format!(
                     "the log has no {name:?}, which the rules ask for: name its column, as in \
                      `--field {name}=COLUMN`"
-                ));
+                ))
             }
+            Need::Flights(rule) => {
+                let rule = harmless(rule);
+                Some(format!(
+                    "a replay ends each request at once, so {rule:?}, which counts what is in \
+                     flight, refuses nothing here"
+                ))
+            }
+            Need::Router => Some(NO_ROUTER.to_owned()),
+            Need::Column(_) | Need::Field(_) => None,
         }
-        has_all
+    }
+
+    /// Returns whether the log lacks one of the usual columns.
+    fn lacks(&self, column: &str) -> bool {
+        let has_host = self.with_host == self.rows.requests || self.has_field("host");
+        let is_missing = self.rows.missing.iter().any(|it| it == column);
+        is_missing && !(column == "host" && has_host)
     }
 
     fn has_field(&self, name: &str) -> bool {
@@ -339,11 +311,9 @@ pub(crate) fn is_coarse(read: &RowsRead, limit: Limit) -> bool {
 pub(crate) fn columns_line(read: &RowsRead) -> String {
     let columns = read.columns.iter();
     let columns = columns.map(|(name, place)| format!("{}={}", harmless(name), harmless(place)));
-    let columns: Vec<_> = columns.collect();
-    if columns.is_empty() {
-        "Columns: none, as the log is empty.".to_owned()
-    } else {
-        format!("Columns: {}", columns.join(","))
+    match &*columns.collect::<Vec<_>>() {
+        [] => "Columns: none, as the log is empty.".to_owned(),
+        columns => format!("Columns: {}", columns.join(",")),
     }
 }
 

@@ -32,6 +32,14 @@ use self::{
 };
 
 /// Choose limits by access logs, check rules files, and manage limiters in Redis.
+///
+/// Results go to the standard output, everything else to the standard error. `ratelimit replay
+/// --demo` shows what a replay says.
+///
+/// Exits with 0 if all is well, with 1 if the answer is no (findings, an error in a rules file, a
+/// refused request, a log that lacks what is asked of it), with 2 for a usage error or a file that
+/// cannot be read, with 3 if Redis cannot be asked or takes more than ten seconds to answer, and
+/// with 4 if there is no such limiter.
 #[derive(Parser)]
 #[command(name = "ratelimit", version)]
 struct Arguments {
@@ -48,6 +56,9 @@ enum ToolCommand {
     #[command(flatten)]
     Limiter(limiter::LimiterCommand),
     /// Print a script that completes this command in a shell
+    ///
+    /// Example, for this user and bash: `ratelimit completions bash >
+    /// ~/.local/share/bash-completion/completions/ratelimit`.
     Completions {
         /// The shell
         shell: Shell,

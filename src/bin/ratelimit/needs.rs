@@ -50,9 +50,8 @@ pub(crate) fn needs(file: &Value) -> BTreeSet<Need> {
 
 fn of_entry(file: &Value, entry: &Value, needs: &mut BTreeSet<Need>) {
     let has = |field: &str| !entry[field].is_null();
-    let has_method = entry["route"]
-        .as_str()
-        .is_some_and(|it| !it.starts_with('/'));
+    let route = entry["route"].as_str();
+    let has_method = route.is_some_and(|it| !it.starts_with('/'));
     for (asks, column) in [
         (has_method || has("method") || has("grpc"), "method"),
         (has("route") || has("grpc"), "path"),

@@ -3,6 +3,7 @@
 use std::{
     fmt::Display,
     io::{self, ErrorKind, Write},
+    iter,
     path::Path,
     time::Duration,
 };
@@ -30,46 +31,33 @@ impl Format {
         print(&format!("{object}\n"))
     }
 
-    /// Prints fields, a line for each.
-    pub(crate) fn print_fields(&self, fields: &[Field]) -> Result<(), String> {
-        let rows = fields.iter().map(|field| vec![label(field), words(field)]);
-        self.print(&columns(&rows.collect::<Vec<_>>()), object(fields))
+    /// Prints an object: of these members, a line for each that it has.
+    pub(crate) fn print_members(&self, names: &str, object: Value) -> Result<(), String> {
+        let names = names.split(' ');
+        let row = |it| Some(vec![label(it), words(it, object.get(it)?)]);
+        let rows: Vec<_> = names.filter_map(row).collect();
+        self.print(&columns(&rows), object)
     }
 }
 
-/// One field of a result: its name in JSON, and its value.
-pub(crate) type Field = (&'static str, Value);
-
-/// Returns fields as JSON.
-pub(crate) fn object(fields: &[Field]) -> Value {
-    fields.iter().cloned().collect()
+/// Returns these members of objects as a table, below their names.
+pub(crate) fn table(names: &str, rows: &[Value]) -> String {
+    if rows.is_empty() {
+        return String::new();
+    }
+    let head: Vec<_> = names.split(' ').map(label).collect();
+    let cells = |row: &Value| names.split(' ').map(|it| words(it, &row[it])).collect();
+    let cells: Vec<_> = iter::once(head).chain(rows.iter().map(cells)).collect();
+    columns(&cells)
 }
 
-/// Returns rows as JSON.
-pub(crate) fn objects(rows: &[Vec<Field>]) -> Value {
-    rows.iter().map(|row| object(row)).collect()
-}
-
-/// Returns rows of the same fields as cells, below the names of the fields.
-pub(crate) fn cells(rows: &[Vec<Field>]) -> Vec<Vec<String>> {
-    let head = rows.iter().take(1);
-    let head = head.map(|row| row.iter().map(label).collect());
-    let cells = rows.iter().map(|row| row.iter().map(words).collect());
-    head.chain(cells).collect()
-}
-
-/// Returns rows of the same fields as a table.
-pub(crate) fn table(rows: &[Vec<Field>]) -> String {
-    columns(&cells(rows))
-}
-
-/// Returns the name of a field in words.
-pub(crate) fn label((name, _): &Field) -> String {
+/// Returns the name of a member in words.
+pub(crate) fn label(name: &str) -> String {
     name.trim_end_matches("_ms").replace('_', " ")
 }
 
-/// Returns the value of a field in words.
-pub(crate) fn words((name, value): &Field) -> String {
+/// Returns the value of a member in words.
+pub(crate) fn words(name: &str, value: &Value) -> String {
     match value {
         Value::Null => "-".to_owned(),
         Value::Bool(is_set) => if *is_set { "yes" } else { "" }.to_owned(),
@@ -105,10 +93,7 @@ pub(crate) fn in_file<E: Display>(file: &Path) -> impl Fn(E) -> String {
 /// Prints a result. A reader that has seen enough may leave early.
 pub(crate) fn print(result: &str) -> Result<(), String> {
     let mut output = io::stdout().lock();
-    let printed = output
-        .write_all(result.as_bytes())
-        .and_then(|()| output.flush());
-    match printed {
+    match write!(output, "{result}").and_then(|()| output.flush()) {
         Err(error) if error.kind() != ErrorKind::BrokenPipe => {
             Err(format!("the result cannot be written: {error}"))
         }
@@ -122,18 +107,16 @@ pub(crate) fn say(what: impl Display) {
     let _ = writeln!(io::stderr().lock(), "ratelimit: {what}");
 }
 
-/// Returns rows as a table, whose columns have the width of their longest cell.
-fn columns(rows: &[Vec<String>]) -> String {
+/// Returns rows as lines, whose columns have the width of their longest cell.
+pub(crate) fn columns(rows: &[Vec<String>]) -> String {
+    let length = |cell: &String| cell.chars().count();
+    let width = |at| rows.iter().filter_map(|row| row.get(at).map(length)).max();
+    let widths: Vec<_> = (0..).map_while(width).collect();
     let mut text = String::new();
     for row in rows {
-        let mut line = String::new();
-        for (index, cell) in row.iter().enumerate() {
-            let cells = rows.iter().filter_map(|row| row.get(index));
-            let width = cells.map(|cell| cell.chars().count()).max().unwrap_or(0);
-            line.push_str(&format!("{cell:width$}  "));
-        }
-        text.push_str(line.trim_end());
-        text.push('\n');
+        let cells = row.iter().zip(widths.iter().copied());
+        let cells = cells.map(|(cell, width)| format!("{cell:width$}  "));
+        text += &format!("{}\n", cells.collect::<String>().trim_end());
     }
     text
 }

@@ -15,11 +15,10 @@ pub(crate) fn fixed<T: FromStr>(text: &str) -> Result<(String, T), String> {
 /// Reads a header field, as in `x-api-key: abc`.
 pub(crate) fn header(text: &str) -> Result<(String, String), String> {
     let parts = text.split_once(':');
-    let parts = parts.map(|(name, value)| (name.trim(), value.trim()));
+    let parts = parts.map(|(name, value)| (name.trim().to_owned(), value.trim().to_owned()));
     let valid = parts.filter(|(name, value)| {
-        HeaderName::try_from(*name).is_ok() && HeaderValue::try_from(*value).is_ok()
+        HeaderName::try_from(name).is_ok() && HeaderValue::try_from(value).is_ok()
     });
-    let valid = valid.map(|(name, value)| (name.to_owned(), value.to_owned()));
     valid.ok_or_else(|| "write a header field as `name: value`".to_owned())
 }
 
@@ -36,14 +35,12 @@ pub(crate) fn share(text: &str) -> Result<f64, String> {
 
 /// Reads a time, as in `60s`.
 pub(crate) fn time(text: &str) -> Result<Duration, String> {
-    if text == "0" {
-        return Ok(Duration::ZERO);
-    }
     // A time is what follows the slash of a rate, except a day, a week or a month, which are words.
     let unit = text.trim_start_matches(|digit: char| digit.is_ascii_digit());
-    let rate = format!("1/{text}").parse::<Limit>();
-    let rate = rate.ok().filter(|_| unit.len() <= "ms".len());
-    let time = rate.map(|limit| limit.interval());
+    let rate = format!("1/{text}").parse().ok();
+    let time = rate.map(|limit: Limit| limit.interval());
+    let time = time.filter(|_| unit.len() <= "ms".len());
+    let time = time.or((text == "0").then_some(Duration::ZERO));
     time.ok_or_else(|| "write a time, as in `60s` or `5m`, or `0`".to_owned())
 }
 
@@ -55,12 +52,9 @@ const COLUMNS: [&str; 8] = [
 /// Reads where a column is, as in `time=2+3`.
 pub(crate) fn place(text: &str) -> Result<(String, String), String> {
     let (name, place) = fixed::<String>(text)?;
-    let is_known = COLUMNS.contains(&name.as_str());
-    if !is_known || place.is_empty() {
-        let known = COLUMNS.join("`, `");
-        return Err(format!(
-            "write a column and its place: the columns are `{known}`"
-        ));
+    if !COLUMNS.contains(&&*name) || place.is_empty() {
+        let known = format!("the columns are `{}`", COLUMNS.join("`, `"));
+        return Err(format!("write a column and its place: {known}"));
     }
     if name == "duration" {
         duration(&place)?;

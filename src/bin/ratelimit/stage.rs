@@ -89,15 +89,13 @@ impl Observer for Recorder {
         effect.waiting += u64::from(event.result == RequestResult::Cancelled);
         for met in event.rules {
             let name = met.rule.unwrap_or_default();
-            let known = effect.rules.iter().position(|row| row.name == name);
-            let at = known.unwrap_or_else(|| {
-                effect.rules.push(RuleEffect {
-                    name: name.to_owned(),
-                    ..RuleEffect::default()
-                });
-                effect.rules.len() - 1
-            });
+            let at = effect.rules.iter().position(|row| row.name == name);
+            let at = at.unwrap_or(effect.rules.len());
+            if at == effect.rules.len() {
+                effect.rules.push(RuleEffect::default());
+            }
             let row = &mut effect.rules[at];
+            name.clone_into(&mut row.name);
             row.limit = met.limit.or(row.limit);
             (row.shadow, row.cost) = (met.shadow, met.permits);
             row.met += 1;
@@ -105,14 +103,11 @@ impl Observer for Recorder {
                 row.without_key += 1;
                 continue;
             }
-            let refused = met.result.is_refusal();
-            let shadow_refused = matches!(
-                met.result,
-                RuleResult::ShadowDeny | RuleResult::ShadowBanned
-            );
-            row.refused += u64::from(refused);
-            row.shadow_refused += u64::from(shadow_refused);
-            *row.callers.entry(met.key_hash()).or_default() |= refused || shadow_refused;
+            let in_shadow = [RuleResult::ShadowDeny, RuleResult::ShadowBanned];
+            let refused = [met.result.is_refusal(), in_shadow.contains(&met.result)];
+            row.refused += u64::from(refused[0]);
+            row.shadow_refused += u64::from(refused[1]);
+            *row.callers.entry(met.key_hash()).or_default() |= refused != [false; 2];
         }
     }
 }

@@ -63,8 +63,8 @@ impl Rows {
             sample.push(text.into_owned());
         }
         let problem = reading.find_format(&sample);
-        let shown = sample.iter().filter(|text| is_whole(text));
-        let shown = shown.map(|text| trimmed(text));
+        let whole = sample.iter().filter(|text| is_whole(text));
+        let shown = whole.map(|text| trimmed(text));
         let shown: Vec<_> = shown.filter(|text| is_content(text)).collect();
         if let Some((kind, reason)) = problem {
             return Err(self.unclear(kind, &reason, "", &shown));
@@ -86,11 +86,8 @@ impl Rows {
     /// Returns an error for a column that is not where it seems to be.
     fn unclear(&self, kind: Kind, reason: &str, remedy: &str, sample: &[&str]) -> String {
         // Any column may be called anything.
-        let suggestion = match kind {
-            Kind::Any => String::new(),
-            _ => suggestion(sample, self),
-        };
-        format!("{reason}{suggestion}{remedy}")
+        let suggestion = (kind != Kind::Any).then(|| suggestion(sample, self));
+        format!("{reason}{}{remedy}", suggestion.unwrap_or_default())
     }
 }
 
@@ -133,11 +130,8 @@ impl<T> Reading<'_, T> {
         }
         self.read.physical += 1;
         // Most logs are ASCII, which this reads much faster than what mends the rest.
-        let text = str::from_utf8(line);
-        Ok(Some(text.map_or_else(
-            |_| String::from_utf8_lossy(line),
-            Cow::Borrowed,
-        )))
+        let text = str::from_utf8(line).map(Cow::Borrowed);
+        Ok(Some(text.unwrap_or_else(|_| String::from_utf8_lossy(line))))
     }
 
     /// Finds the format by the lines that show the most columns. Returns what is missing.

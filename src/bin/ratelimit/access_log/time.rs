@@ -29,11 +29,8 @@ pub(super) fn read(text: &str) -> Option<i64> {
     let bytes = text.as_bytes();
     let time: Timestamp = match (bytes.get(2), bytes.get(3), bytes.get(4)) {
         (Some(b'/'), ..) => {
-            let format = if text.contains(' ') {
-                "%d/%b/%Y:%H:%M:%S%.f %z"
-            } else {
-                "%d/%b/%Y:%H:%M:%S%.f"
-            };
+            let (zoned, local) = ("%d/%b/%Y:%H:%M:%S%.f %z", "%d/%b/%Y:%H:%M:%S%.f");
+            let format = if text.contains(' ') { zoned } else { local };
             let time = BrokenDownTime::parse(format, text).ok()?;
             let local = || Offset::UTC.to_timestamp(time.to_datetime().ok()?).ok();
             time.to_timestamp().ok().or_else(local)?

@@ -30,27 +30,32 @@ use crate::{
     access_log::{OWN, Rows},
     assumptions::Assumptions,
     log::{self, LogOptions, columns_line, report_left_out, request},
-    out::{Format, in_file, table},
+    out::{Format, columns, in_file},
     parsers,
 };
 
 /// Replay an access log against limits, to choose one of them.
 ///
-/// Shows the callers that each limit would touch, the requests that it would refuse, and the
-/// smallest limit that leaves nearly all callers alone. Reads the common and combined formats, JSON
-/// lines and CSV with a header, also compressed by gzip. Says first which columns it has found, and
-/// exits with 2 if one does not hold what its name says in 95 % of the lines: `--columns` says
-/// where it is. Exits with 1 if more than 1 % of the lines were unreadable or too late, or if the
-/// log lacks what rules ask for.
+/// Shows the callers that each limit would touch, as it refuses any of their requests, the requests
+/// that it would refuse, and the smallest limit that leaves nearly all callers alone. Reads the
+/// common and combined formats, JSON lines and CSV with a header, also compressed by gzip. Says
+/// first which columns it has found: `--columns` says where another one is.
 ///
 /// With `--rules`, each request goes through a real layer whose clock the log moves. Responses end
 /// at once with the status of the log, requests that would wait for permits are counted as such and
 /// take none, and callers of gRPC need the column of their `content-type` as a `--field`.
+///
+/// Examples: `ratelimit replay --demo`; `ratelimit replay access.log --limit 60/1m --html
+/// report.html`; `ratelimit replay access.log --rules limits.toml --share 0.1%`.
+///
+/// Exits with 0 if it was replayed; with 1 if more than 1 % of the lines were unreadable or too
+/// late, or if the log lacks what rules ask for; with 2 if a file cannot be read or has an error,
+/// or a column does not hold what its name says in 95 % of the lines.
 #[derive(clap::Args)]
 pub(crate) struct ReplayArguments {
-    /// The log
+    /// The log, or `-` for the standard input
     ///
-    /// `-` is the standard input, which is read once, so that no limit is verified.
+    /// That is read once, so that no limit is verified.
     #[arg(required_unless_present = "demo", conflicts_with = "demo")]
     log: Option<PathBuf>,
     /// Replay a day that is made up
@@ -60,7 +65,7 @@ pub(crate) struct ReplayArguments {
     demo: bool,
     /// The column of the callers
     ///
-    /// `ip`, `user`, a name in JSON or CSV, or the number of a column.
+    /// `ip`, `user`, a name in JSON or CSV, or the number of a column, from 1.
     #[arg(long, default_value = "ip", value_name = "COLUMN")]
     by: String,
     /// The column of X-Forwarded-For; needs `--trusted`
@@ -70,43 +75,31 @@ pub(crate) struct ReplayArguments {
     #[arg(long, requires = "trusted", conflicts_with = "by", value_name = "COL")]
     client_ip_from: Option<String>,
     /// A network of proxies that are trusted, as in `10.0.0.0/8`; repeat it for others
-    #[arg(
-        long,
-        requires = "client_ip_from",
-        value_name = "NETWORK",
-        hide_short_help = true
-    )]
+    #[arg(long, requires = "client_ip_from")]
+    #[arg(value_name = "NETWORK", hide_short_help = true)]
     trusted: Vec<String>,
     /// A limit
     ///
-    /// Repeat it to compare limits, which costs no further reading of the log.
-    #[arg(
-        long,
-        default_value = "30/1m,60/1m,120/1m",
-        value_delimiter = ',',
-        value_name = "RATE"
-    )]
+    /// As in `60/1m`: permits, and an interval in ms, s, m, h or d. Repeat it for others: up to 16
+    /// are compared by one reading of the log.
+    #[arg(long, default_value = "30/1m,60/1m,120/1m")]
+    #[arg(value_delimiter = ',', value_name = "RATE")]
     limit: Vec<Limit>,
     /// Send the log through the rules of this file
-    #[arg(
-        long,
-        conflicts_with_all = ["limit", "demo", "by", "client_ip_from", "html"],
-        value_name = "FILE"
-    )]
+    ///
+    /// It is in TOML: see `ratelimit check --help`.
+    #[arg(long, value_name = "FILE")]
+    #[arg(conflicts_with_all = ["limit", "demo", "by", "client_ip_from", "html"])]
     rules: Option<PathBuf>,
     /// How to count [default: sliding-log]
     ///
-    /// `sliding-log`, `fixed-window` or `gcra`.
-    #[arg(
-        long,
-        default_value = "sliding-log",
-        hide_default_value = true,
-        hide_short_help = true
-    )]
+    /// `sliding-log`, `fixed-window` or `gcra`. With `--rules` the file says it.
+    #[arg(long, default_value = "sliding-log")]
+    #[arg(hide_default_value = true, hide_short_help = true)]
     algorithm: Algorithm,
     /// The share of callers to touch [default: 0.1%]
     ///
-    /// Looks for the smallest limit that touches fewer callers. With `--rules` for that of each
+    /// As in `1%` or `0.01`. Looks for the smallest limit that touches fewer callers. With `--rules` for that of each
     /// rule, in several readings, and only if it is given.
     #[arg(long, value_parser = parsers::share, value_name = "SHARE")]
     share: Option<f64>,
@@ -192,14 +185,13 @@ fn client_of(client: &ClientIp, fields: &[Option<Cow<'_, str>>]) -> Option<Strin
 
 /// Returns a report as it is printed on a page.
 fn page(report: &Report) -> String {
-    let columns = columns_line(&report.read);
-    let table_of_limits = table(&candidates(report));
-    let mut page = format!("{columns}\n{}\n\n{table_of_limits}\n", size(report));
+    let (read, size, limits) = (columns_line(&report.read), size(report), candidates(report));
+    let mut page = format!("{read}\n{size}\n\n{}\n", columns(&limits));
     for smallest in &report.smallest {
         page += &(conclusion(report, smallest) + "\n");
     }
     if !report.busiest.is_empty() {
-        page += &format!("\n{BUSIEST}:\n{}", table(&busiest(report)));
+        page += &format!("\n{BUSIEST}:\n{}", columns(&busiest(report)));
     }
     page + "\n" + &notes(report).join("\n")
 }

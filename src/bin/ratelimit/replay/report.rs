@@ -1,10 +1,9 @@
 //! Describes the results of a replay in words, on a page and in [`html`](super::html).
 
+use std::iter;
+
 use super::limits::{Figure, Report, SmallestLimit};
-use crate::{
-    log::is_coarse,
-    out::{Field, counted},
-};
+use crate::{log::is_coarse, out::counted};
 
 /// The heading of the busiest callers.
 pub(crate) const BUSIEST: &str = "Most requests in one interval of the first limit";
@@ -27,33 +26,36 @@ pub(crate) fn size(report: &Report) -> String {
     format!("{requests} of {}", counted(report.callers, "caller"))
 }
 
-/// Returns what is shown of the candidates.
-pub(crate) fn candidates(report: &Report) -> Vec<Vec<Field>> {
+/// Returns a table of the candidates.
+pub(crate) fn candidates(report: &Report) -> Vec<Vec<String>> {
     let share = |figure: Figure, of: u64| {
         let [least, most] = figure.map(|count| 100.0 * count as f64 / of.max(1) as f64);
         let up_to = if least == most { "" } else { "up to " };
         format!("{} ({up_to}{most:.2} %)", range(figure))
     };
-    let candidates = report.candidates.iter().map(|it| {
+    let rows = report.candidates.iter().map(|it| {
+        let (limit, by) = (it.limit.to_string(), it.algorithm.to_string());
         let touched = share(it.touched, report.callers);
-        let refused = share(it.refused, report.read.requests);
-        vec![
-            ("limit", it.limit.to_string().into()),
-            ("algorithm", it.algorithm.to_string().into()),
-            ("callers_touched", touched.into()),
-            ("requests_refused", refused.into()),
-        ]
+        [limit, by, touched, share(it.refused, report.read.requests)]
     });
-    candidates.collect()
+    let heads = ["limit", "algorithm", "callers touched", "requests refused"];
+    below(heads, rows)
 }
 
-/// Returns what is shown of the busiest callers.
-pub(crate) fn busiest(report: &Report) -> Vec<Vec<Field>> {
-    let callers = report.busiest.iter().map(|it| {
-        let (caller, requests) = (it.caller.as_str(), range(it.most));
-        vec![("caller", caller.into()), ("requests", requests.into())]
-    });
-    callers.collect()
+/// Returns a table of the busiest callers.
+pub(crate) fn busiest(report: &Report) -> Vec<Vec<String>> {
+    let rows = report.busiest.iter();
+    let rows = rows.map(|it| [it.caller.clone(), range(it.most)]);
+    below(["caller", "requests"], rows)
+}
+
+/// Returns rows below their heads.
+fn below<const N: usize>(
+    heads: [&str; N],
+    rows: impl Iterator<Item = [String; N]>,
+) -> Vec<Vec<String>> {
+    let heads = iter::once(heads.map(str::to_owned));
+    heads.chain(rows).map(Vec::from).collect()
 }
 
 /// Returns a sentence on a smallest limit.
@@ -79,31 +81,24 @@ pub(crate) fn conclusion(report: &Report, it: &SmallestLimit) -> String {
 /// Returns the sentences that explain the figures.
 pub(crate) fn notes(report: &Report) -> Vec<String> {
     let Report { read, .. } = report;
-    let mut notes = vec![format!("Times are {:?} apart.", read.resolution)];
-    let mut candidates = report.candidates.iter();
-    for (applies, note) in [
-        (candidates.any(|it| is_coarse(read, it.limit)), COARSE),
-        (!report.durations_subtracted, AT_THE_END),
-        (true, ASSUMED),
-    ] {
-        notes.extend(applies.then(|| note.to_owned()));
-    }
-    for (count, what) in [
-        (read.unreadable, "unreadable"),
-        (read.late, "too late to be put in order, and left out"),
-        (read.invalid, "no valid requests, and left out"),
-        (report.without_caller, "without a caller, and not limited"),
-    ] {
-        if count > 0 {
-            notes.push(format!(
-                "{count} of {}: {what}.",
-                counted(read.lines, "line")
-            ));
-        }
-    }
+    let lines = counted(read.lines, "line");
+    let left_out = |count: u64, what: &str| (count > 0, format!("{count} of {lines}: {what}."));
+    let is_coarse = report.candidates.iter().any(|it| is_coarse(read, it.limit));
     let held = counted(report.most_active, "caller");
-    notes.push(format!("The state of at most {held} was held at once."));
-    notes
+    let held = format!("The state of at most {held} was held at once.");
+    let notes = [
+        (true, format!("Times are {:?} apart.", read.resolution)),
+        (is_coarse, COARSE.to_owned()),
+        (!report.durations_subtracted, AT_THE_END.to_owned()),
+        (true, ASSUMED.to_owned()),
+        left_out(read.unreadable, "unreadable"),
+        left_out(read.late, "too late to be put in order, and left out"),
+        left_out(read.invalid, "no valid requests, and left out"),
+        left_out(report.without_caller, "without a caller, and not limited"),
+        (true, held),
+    ];
+    let notes = notes.into_iter().filter(|(applies, _)| *applies);
+    notes.map(|(_, note)| note).collect()
 }
 
 /// Returns the text of a figure.

@@ -3,7 +3,7 @@
 
 use std::{ops::Range, path::Path};
 
-use serde_json::json;
+use serde_json::{Value, json};
 use toml::de::DeTable;
 use tower_ratelimit::{Limit, RulesFile};
 
@@ -13,10 +13,13 @@ use crate::{
     assumptions::{Assumptions, read_text, read_toml},
     log::{LogOptions, columns_line},
     needs::needs,
-    out::{Field, Format, counted, objects, say, table},
+    out::{Format, counted, say, table},
     stage::{RuleEffect, Stage},
 };
 
+/// The columns of what a rule did, and of its smallest limit.
+const ROW: &str = "rule limit requests refused shadow_refused without_key callers approximate";
+const SMALLEST: &str = "rule limit callers touched touched_by_one_less";
 /// The largest limit that is tried.
 const MOST: u64 = 1 << 31;
 
@@ -37,37 +40,32 @@ pub(super) fn replay(
     let read = columns.read(log, None, |time, request, _| _ = stage.send(time, request))?;
     let effect = stage.end();
     let rows = effect.rules.iter().map(|row| {
-        vec![
-            ("rule", json!(row.name)),
-            ("limit", json!(row.limit())),
-            ("requests", json!(row.met)),
-            ("refused", json!(row.refused)),
-            ("shadow_refused", json!(row.shadow_refused)),
-            ("without_key", json!(row.without_key)),
-            ("callers", json!(row.touched())),
-            ("approximate", json!(read.is_too_coarse(row))),
-        ]
+        json!({
+            "rule": row.name, "limit": row.limit(), "requests": row.met, "refused": row.refused,
+            "shadow_refused": row.shadow_refused, "without_key": row.without_key,
+            "callers": row.touched(), "approximate": read.is_too_coarse(row),
+        })
     });
     let rows: Vec<_> = rows.collect();
-    let mut object = json!(read.rows);
-    object["rules"] = objects(&rows);
     let (refused, waiting) = (effect.refused, effect.waiting);
     let requests = counted(read.rows.requests, "request");
-    let mut words = format!("{}\n\n{}\n", columns_line(&read.rows), table(&rows));
+    let mut words = format!("{}\n\n{}\n", columns_line(&read.rows), table(ROW, &rows));
     words += &format!("{refused} of {requests} refused.\n");
     if waiting > 0 {
         words += &format!("{waiting} would wait for permits, not counted further.\n");
     }
-    (object["refused"], object["waiting"]) = (refused.into(), waiting.into());
     words += ASSUMED;
+    let mut object = json!(read.rows);
+    object["rules"] = rows.into();
+    (object["refused"], object["waiting"]) = (refused.into(), waiting.into());
     if let Some(share) = share {
         let file = assumptions.file(&code);
         let found = smallest(columns, [rules, log], &file, &effect.rules, share)?;
-        object["smallest"] = objects(&found);
         if !found.is_empty() {
             words += "\n\nThe smallest limit of each rule, by runs of it and of one permit less:\n";
-            words += &table(&found);
+            words += &table(SMALLEST, &found);
         }
+        object["smallest"] = found.into();
     }
     format.print(&words, object)?;
     Ok(read.report(&effect.rules, &needs(&read_toml(rules)?)))
@@ -82,7 +80,7 @@ fn smallest(
     file: &RulesFile,
     rows: &[RuleEffect],
     share: f64,
-) -> Result<Vec<Vec<Field>>, Stop> {
+) -> Result<Vec<Value>, Stop> {
     let text = &read_text(rules)?;
     let mut limits = Vec::new();
     for row in rows {
@@ -113,7 +111,7 @@ fn smallest(
             }
         }
         if stages.is_empty() {
-            return Ok(limits.iter().map(OneLimit::fields).collect());
+            return Ok(limits.iter().map(OneLimit::found).collect());
         }
         columns.read(log, None, |time, request, _| {
             for (.., stage) in &mut stages {
@@ -170,18 +168,13 @@ impl OneLimit {
     }
 
     /// Returns what is shown of it.
-    fn fields(&self) -> Vec<Field> {
+    fn found(&self) -> Value {
         let search = &self.search;
         let found = search.is_found().then_some(search.permits);
-        vec![
-            ("rule", json!(self.name)),
-            (
-                "limit",
-                json!(found.map(|it| format!("{it}/{}", self.interval))),
-            ),
-            ("callers", json!(search.callers)),
-            ("touched", json!(found.and_then(|it| search.touched(it)))),
-            ("touched_by_one_less", json!(search.touched(search.below))),
-        ]
+        json!({
+            "rule": self.name, "limit": found.map(|it| format!("{it}/{}", self.interval)),
+            "callers": search.callers, "touched": found.and_then(|it| search.touched(it)),
+            "touched_by_one_less": search.touched(search.below),
+        })
     }
 }

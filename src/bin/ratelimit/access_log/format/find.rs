@@ -129,11 +129,7 @@ impl<'a> Finder<'a> {
         if name.is_empty() {
             return Ok(None);
         }
-        let of_request = match name {
-            "method" => Some(0),
-            "path" => Some(1),
-            _ => None,
-        };
+        let of_request = ["method", "path"].iter().position(|it| *it == name);
         let lacks = |place| (Kind::of(name), self.lacks(place));
         let in_request = || Some((self.wanted.place("request")?, Some(of_request?)));
         let placed = self.wanted.place(name).map(|place| (place, None));
@@ -169,8 +165,8 @@ impl<'a> Finder<'a> {
         let apart = || place.split('+').map(|part| self.one(part)).collect();
         let whole = self.one(place).map(|whole| SmallVec::from_iter([whole]));
         let parts: SmallVec<_> = whole.or_else(apart)?;
-        let place: Vec<_> = parts.iter().map(|part| self.name_of(part)).collect();
-        let place = place.join("+");
+        let names: Vec<_> = parts.iter().map(|part| self.name_of(part)).collect();
+        let place = names.join("+");
         Some(Column { parts, word, place })
     }
 

@@ -114,16 +114,12 @@ impl Shape {
     /// Returns that of a line, which may be a header.
     fn of(line: &str) -> Self {
         let header = header(line);
-        let between = if line.starts_with('{') {
-            None
-        } else if line.starts_with(FIELDS) {
-            Some(b' ')
-        } else if line.contains('\t') {
-            Some(b'\t')
-        } else if header.is_some() {
-            Some(b',')
-        } else {
-            Some(b' ')
+        let between = match line.bytes().next() {
+            Some(b'{') => None,
+            Some(_) if line.starts_with(FIELDS) => Some(b' '),
+            Some(_) if line.contains('\t') => Some(b'\t'),
+            Some(_) if header.is_some() => Some(b','),
+            _ => Some(b' '),
         };
         Self { between, header }
     }
@@ -200,18 +196,15 @@ impl Column {
     }
 
     fn text<'a>(&self, line: &SplitLine<'a>) -> Option<Cow<'a, str>> {
-        let mut text = None;
-        for part in &self.parts {
-            let next = line.get(part)?;
-            text = Some(match text {
-                None => next,
-                Some(text) => Cow::Owned(format!("{text} {next}")),
-            });
+        let mut parts = self.parts.iter().map(|part| line.get(part));
+        let mut text = parts.next()??;
+        for next in parts {
+            text = Cow::Owned(format!("{text} {}", next?));
         }
-        match (text?, self.word) {
+        match (text, self.word) {
             (text, None) => Some(text),
-            (Cow::Borrowed(line), Some(word)) => word_of(line, word).map(Cow::Borrowed),
-            (Cow::Owned(line), Some(word)) => Some(Cow::Owned(word_of(&line, word)?.to_owned())),
+            (Cow::Borrowed(line), Some(word)) => line.split(' ').nth(word).map(Cow::Borrowed),
+            (Cow::Owned(line), Some(word)) => Some(line.split(' ').nth(word)?.to_owned().into()),
         }
     }
 }
@@ -232,11 +225,6 @@ impl<'a> SplitLine<'a> {
             (Self::Json(_), ColumnPart::Number(_)) => None,
         }
     }
-}
-
-/// Returns a word of a request line, which has several.
-fn word_of(line: &str, number: usize) -> Option<&str> {
-    line.split(' ').nth(number)
 }
 
 /// Returns whether a text may stand before an equals sign.

@@ -1,6 +1,9 @@
 //! Says where the columns of a log are, by what they hold: [`suggestion`].
 
-use std::collections::{BTreeMap, HashSet};
+use std::{
+    cmp::Reverse,
+    collections::{BTreeMap, HashSet},
+};
 
 use serde_json::Value;
 
@@ -39,21 +42,11 @@ pub(in super::super) fn rival(sample: &[&str], wanted: &Rows) -> Option<String> 
         .find_map(|line| LogFormat::find(line, wanted).ok())?;
     let at = wanted.columns.iter().position(|(it, _)| it == "ip")?;
     let place = &format.columns.get(at)?.as_ref()?.place;
-    let count = |name: &str| {
-        let found = columns
-            .indices
-            .get(name)
-            .and_then(|it| columns.found.get(*it));
-        found.map(|it| it.different.len())
-    };
+    let count = |name: &str| columns.found.get(name).map(|it| it.different.len());
     let few = count(place)?;
     let is_rival = |it: &&&str| **it != *place && !wanted.needs(it) && count(it) > Some(few * 5);
-    let rival = columns
-        .columns_of(Kind::Addresses)
-        .iter()
-        .find(is_rival)?
-        .escape_debug()
-        .to_string();
+    let addresses = columns.of(Kind::Addresses);
+    let rival = addresses.iter().find(is_rival)?.escape_debug();
     let place = place.escape_debug();
     Some(format!(
         "ip={place}, which holds few addresses, as of proxies, and {rival} holds many: \
@@ -73,16 +66,16 @@ fn is_whole(line: &str) -> bool {
     first && layout(&words, line).is_some() && Kind::Request.holds(words.get(4).unwrap_or(&""))
 }
 
-/// The columns of some lines, in their order, with what each was found to hold.
+/// The columns of some lines by their names, with what each was found to hold.
 #[derive(Default)]
 struct Columns {
     lines: u64,
-    indices: BTreeMap<String, usize>,
-    found: Vec<FoundColumn>,
+    found: BTreeMap<String, FoundColumn>,
 }
 
 struct FoundColumn {
-    name: String,
+    /// Its place among those that were found.
+    place: usize,
     held: [ColumnTally; KINDS.len()],
     different: HashSet<String>,
 }
@@ -111,16 +104,12 @@ impl Columns {
         }
         self.lines += 1;
         for (name, text) in cells.into_iter().filter(|(_, text)| !says_nothing(text)) {
-            let next = self.found.len();
-            let index = *self.indices.entry(name.clone()).or_insert(next);
-            if index == next {
-                self.found.push(FoundColumn {
-                    name,
-                    held: KINDS.map(|(_, name, _)| ColumnTally::of(name)),
-                    different: HashSet::new(),
-                });
-            }
-            let found = &mut self.found[index];
+            let place = self.found.len();
+            let found = self.found.entry(name).or_insert_with(|| FoundColumn {
+                place,
+                held: KINDS.map(|(_, name, _)| ColumnTally::of(name)),
+                different: HashSet::new(),
+            });
             for tally in &mut found.held {
                 tally.add("", tally.kind.holds(&text));
             }
@@ -130,21 +119,21 @@ impl Columns {
     }
 
     /// Returns the columns that nearly always hold this kind, the best one first.
-    fn columns_of(&self, kind: Kind) -> Vec<&str> {
-        let is_good = |found: &&FoundColumn| {
+    fn of(&self, kind: Kind) -> Vec<&str> {
+        let is_good = |(_, found): &(&String, &FoundColumn)| {
             let mut held = found.held.iter();
             // Proxies say nothing of clients that came by another way.
             held.any(|it| it.kind == kind && it.is_good() && it.said * 2 > self.lines)
         };
         let mut good: Vec<_> = self.found.iter().filter(is_good).collect();
-        // A server has few addresses of its own, and few of its proxies.
-        if matches!(kind, Kind::Address | Kind::Addresses) {
-            good.sort_by_key(|it| std::cmp::Reverse(it.different.len()));
-        }
-        // Two words are a time together where no one is.
-        let one = good.iter().filter(|it| !it.name.contains('+'));
-        let pairs = good.iter().filter(|it| it.name.contains('+'));
-        one.chain(pairs).map(|it| &*it.name).collect()
+        let is_address = matches!(kind, Kind::Address | Kind::Addresses);
+        good.sort_by_key(|(name, it)| {
+            // A server has few addresses of its own, and few of its proxies.
+            let different = if is_address { it.different.len() } else { 0 };
+            // Two words are a time together where no one is.
+            (name.contains('+'), Reverse(different), it.place)
+        });
+        good.into_iter().map(|(name, _)| &**name).collect()
     }
 
     fn suggestion(&self, wanted: &Rows) -> String {
@@ -175,15 +164,12 @@ impl Columns {
                 }
             }
         }
+        let (columns, also) = (columns.join(","), also.escape_debug());
         if columns.is_empty() || lacks {
-            return also.escape_debug().to_string();
+            return also.to_string();
         }
-        let columns = columns.join(",");
         let columns = columns.escape_debug();
-        format!(
-            "; by what they hold: `--columns {columns}`{}",
-            also.escape_debug()
-        )
+        format!("; by what they hold: `--columns {columns}`{also}")
     }
 }
 

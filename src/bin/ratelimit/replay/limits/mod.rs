@@ -22,7 +22,7 @@ use tower_ratelimit::command::Meter;
 
 use self::{
     callers::Callers,
-    pass::{LogPass, Run},
+    pass::LogPass,
     smallest::{LimitBounds, Smallest},
 };
 pub(crate) use self::{
@@ -113,12 +113,13 @@ impl Replay {
     fn check(&self) -> Result<(), String> {
         let count = self.limits.len();
         if !(1..=MOST_LIMITS).contains(&count) {
-            let reason = format!("a replay takes 1 to {MOST_LIMITS} limits, not {count}");
-            return Err(reason);
+            let most = format!("1 to {MOST_LIMITS} limits");
+            return Err(format!("a replay takes {most}, not {count}"));
         }
-        let mut limits = self.limits.iter();
-        let made = limits.try_for_each(|(by, limit)| Meter::new(*by, *limit).map(drop));
-        made.map_err(|error| error.to_string())
+        for (by, limit) in &self.limits {
+            Meter::new(*by, *limit).map_err(|error| error.to_string())?;
+        }
+        Ok(())
     }
 
     /// Returns the bounds of each limit where times are so far apart.
@@ -144,25 +145,23 @@ impl Replay {
         let ends = self.ends(read.resolution);
         let ends = ends.map(|ends| ends.map(|limit| pass.index(&limit?)));
         let ends: Vec<_> = ends.collect();
-        let run = |of: fn(&Run) -> u64, ends: &[Option<usize>; 2]| {
-            ends.map(|index| index.map_or(0, |it| of(&pass.runs[it])))
+        let figure = |of: &dyn Fn(usize) -> u64, ends: &[Option<usize>; 2]| {
+            ends.map(|place| place.map_or(0, of))
         };
         let candidates = self.limits.iter().zip(&ends);
         let candidates = candidates.map(|((algorithm, limit), ends)| Candidate {
             limit: *limit,
             algorithm: *algorithm,
-            touched: run(|run| run.touched, ends),
-            refused: run(|run| run.refused, ends),
+            touched: figure(&|place| pass.runs[place].touched, ends),
+            refused: figure(&|place| pass.runs[place].refused, ends),
         });
         let moments = &pass.moments;
         let starts = (0..).map(|index| (moments.start + index * moments.width).div_euclid(1000));
         let moments = starts.zip(&moments.counts).map(|(from_ms, counts)| {
-            let count = |index: usize| counts.get(index).copied().unwrap_or(0);
-            let refused =
-                |ends: &[Option<usize>; 2]| ends.map(|it| it.map_or(0, |it| count(it + 1)));
+            let refused = |ends| figure(&|place| counts[place + 1], ends);
             Moment {
                 from_ms,
-                requests: count(0),
+                requests: counts[0],
                 refused: ends.iter().map(refused).collect(),
             }
         });

@@ -71,38 +71,33 @@ impl LogPass {
             ..Self::default()
         };
         for way in ways {
-            if pass.index(way).is_none() && pass.runs.len() < Self::MOST_RUNS {
-                pass.add(*way, verifies)?;
+            if pass.place(way).is_some() || pass.runs.len() == Self::MOST_RUNS {
+                continue;
             }
+            let (algorithm, limit) = *way;
+            let interval = micros(limit.interval());
+            // A window lasts a millisecond longer, and GCRA rounds the time from permit to permit
+            // up to a microsecond.
+            let beyond = i64::try_from(limit.permits()).unwrap_or(i64::MAX);
+            let kept = interval.saturating_add(beyond).saturating_add(1000);
+            pass.kept = pass.kept.max(kept);
+            if !verifies {
+                pass.longest = pass.longest.max(interval);
+            }
+            pass.runs.push(Run {
+                way: *way,
+                meter: Meter::new(algorithm, limit)?,
+                interval,
+                peaks: Vec::new(),
+                touched: 0,
+                refused: 0,
+            });
         }
         Ok(pass)
     }
 
-    fn add(&mut self, way: Way, verifies: bool) -> Result<(), ConfigError> {
-        let (algorithm, limit) = way;
-        let interval = micros(limit.interval());
-        if !verifies {
-            self.longest = self.longest.max(interval);
-        }
-        // A window lasts a millisecond longer, and GCRA rounds the time from permit to permit up to
-        // a microsecond.
-        let beyond = i64::try_from(limit.permits())
-            .unwrap_or(i64::MAX)
-            .saturating_add(1000);
-        self.kept = self.kept.max(interval.saturating_add(beyond));
-        self.runs.push(Run {
-            way,
-            meter: Meter::new(algorithm, limit)?,
-            interval,
-            peaks: Vec::new(),
-            touched: 0,
-            refused: 0,
-        });
-        Ok(())
-    }
-
-    /// Returns the index of a limit among those that are run.
-    pub(super) fn index(&self, way: &Way) -> Option<usize> {
+    /// Returns the place of a limit among those that are run.
+    pub(super) fn place(&self, way: &Way) -> Option<usize> {
         self.runs.iter().position(|run| run.way == *way)
     }
 

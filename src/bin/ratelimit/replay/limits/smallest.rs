@@ -160,9 +160,8 @@ impl Smallest {
     /// Returns the callers that it touches, by a run or by their peaks.
     pub(super) fn touched(&self, permits: u64) -> u64 {
         let by_peaks = || {
-            let limit = self
-                .limit(permits)
-                .map_or(u64::MAX, |(_, limit)| limit.permits());
+            let limit = self.limit(permits);
+            let limit = limit.map_or(u64::MAX, |(_, limit)| limit.permits());
             let at_most = self.peaks.partition_point(|it| u64::from(*it) <= limit);
             (self.peaks.len() - at_most) as u64
         };
