@@ -410,4 +410,39 @@ async fn a_user_that_may_not_scan_gets_the_rest() {
     let diagnosis = store.diagnose("orders").await.unwrap();
     assert_eq!(diagnosis.findings(), []);
     assert_eq!(json!(diagnosis)["redisson"], json!([]));
+
+    // Whoever shares limits with Java alone may not read bans of our own format.
+    let keys = ["resetkeys", "~orders", "~{orders}:*"];
+    assert_eq!(server.cli(&[&user[..3], &keys].concat()), "OK");
+    assert!(store.look_at("orders").await.unwrap().exists());
+}
+
+/// Of either format, with a state of the other beside it or with none.
+#[tokio::test]
+async fn a_ban_is_found_whatever_else_there_is() {
+    for (has_state, is_own) in [(false, false), (false, true), (true, false), (true, true)] {
+        let spoilt = if has_state {
+            Spoilt::new().await
+        } else {
+            Spoilt::unset("diagnose")
+        };
+        let limiter = if is_own {
+            RateLimiter::of_rule(&spoilt.store, &spoilt.name).unwrap()
+        } else {
+            spoilt.limiter()
+        };
+        let (diagnosis, _) = spoilt.diagnose().await;
+        assert_eq!(diagnosis.exists(), has_state);
+        assert_eq!(diagnosis.banned_for(), None);
+        limiter.ban_for(HOUR).await.unwrap();
+        let (diagnosis, data) = spoilt.diagnose().await;
+        assert!(diagnosis.exists());
+        let left = diagnosis.banned_for().unwrap();
+        assert!(left > HOUR / 2 && left <= HOUR, "{left:?}");
+        assert!(data["banned_ms"].as_u64() > Some(1_800_000), "{data}");
+        let page = diagnosis.to_string();
+        assert!(page.contains("`unban` ends it"), "{page}");
+        assert_eq!(diagnosis.is_own(), is_own && !has_state);
+        assert_eq!(diagnosis.findings(), []);
+    }
 }

@@ -183,6 +183,25 @@ fn every_help_fits_a_screen() {
 }
 
 #[test]
+fn every_help_has_an_example_and_says_how_it_ends() {
+    for command in commands() {
+        let help = run(&format!("{command} --help")).output;
+        contains(&help, "Example");
+        contains(&help, &format!("`ratelimit {command} "));
+        if command != "completions" {
+            contains(&help, "Exits with 0 ");
+        }
+        if help.contains("--redis") {
+            contains(&help.replace('\n', " "), "with 3 if Redis cannot be asked");
+        }
+    }
+    contains(
+        &run("--help").output,
+        "Exits with 0 if all is well, with 1 ",
+    );
+}
+
+#[test]
 fn shells_complete() {
     let script = run("completions bash").output;
     assert!(script.contains("_ratelimit") && script.contains("--fail-on-newly-refused"));

@@ -7,7 +7,7 @@ use std::{
 };
 
 use serde_json::{Value, json};
-use tower_ratelimit::{Limit, RateLimiter, RedisStore, inspect::Diagnosis};
+use tower_ratelimit::{ConfigError, Limit, RateLimiter, RedisStore, inspect::Diagnosis};
 
 use crate::{
     Stop,
@@ -16,23 +16,45 @@ use crate::{
     redis::{RedisOptions, Which},
 };
 
+/// What is shown of a limiter.
+const SHOWN: &str =
+    "name limit left used granted_in_last_second next_free_ms banned_ms expires_ms algorithm";
+/// What is shown of a change.
+const CHANGED: &str = "name limit was banned_ms lost deleted";
+
 #[derive(clap::Subcommand)]
 pub(crate) enum LimiterCommand {
-    /// Show a limiter in Redis: its limit, and the permits left and used.
+    /// Show a limiter in Redis: its limit, permits, and ban.
     ///
-    /// It only reads. Exits with 4 if there is no such limiter.
+    /// It only reads. The numbers are permits. `next free` is the time until the first permit in
+    /// use is free, `banned` the rest of a ban, `expires` the time until Redis forgets it; a dash
+    /// says that there is none, or that it is not known. A banned caller is refused whatever is
+    /// left: `ratelimit unban` ends that.
+    ///
+    /// Examples: `ratelimit get orders`, and `ratelimit get --rule login --key ann`.
+    ///
+    /// Exits with 0 if there is such a limiter or a ban, with 3 if Redis cannot be asked, and with
+    /// 4 if there is neither.
     Get(One),
     /// Show a limiter again and again, a line each time.
     ///
-    /// It goes on until it is interrupted. The whole log is read each time: look at a large one
-    /// less often. Refusals and waiting requests are in no store; the metrics have them.
+    /// It goes on until it is interrupted, and shows what `get` does. The whole log is read each
+    /// time: look at a large one less often. Refusals and waiting requests are in no store; the
+    /// metrics have them.
+    ///
+    /// Example: `ratelimit watch orders --every 5s`.
+    ///
+    /// Exits with 0 after `--count` lines, with 3 if Redis cannot be asked, and with 4 if there is
+    /// neither such a limiter nor a ban at first.
     Watch {
         #[command(flatten)]
         one: One,
         /// The time between two lines
+        ///
+        /// As in `500ms` or `5s`.
         #[arg(long, default_value = "1s", value_parser = time, value_name = "TIME")]
         every: Duration,
-        /// End after this many lines
+        /// End after this many lines [default: never]
         #[arg(long, value_name = "LINES")]
         count: Option<u64>,
     },
@@ -40,11 +62,18 @@ pub(crate) enum LimiterCommand {
     ///
     /// It is for limiters that Java shares. Those of a rule have their limit in the code alone,
     /// except in a service that keeps them in Redisson's format, and that sets its own again at the
-    /// next request: change the rule there.
+    /// next request: change the rule there. A ban stays.
+    ///
+    /// Example: `ratelimit set-rate orders --rate 200/1m`.
+    ///
+    /// Exits with 0 if it is set or the answer is no, with 2 if the limit is in the code alone, and
+    /// with 3 if Redis cannot be asked.
     SetRate {
         #[command(flatten)]
         change: Change,
         /// The limit, as in `60/1m`
+        ///
+        /// Permits, and an interval in ms, s, m, h or d.
         #[arg(long, value_name = "RATE")]
         rate: Limit,
         /// Make all permits free
@@ -53,30 +82,67 @@ pub(crate) enum LimiterCommand {
         #[arg(long)]
         reset: bool,
     },
-    /// Delete a limiter: its limit, and all that is in use of it.
+    /// Delete a limiter: its limit, what is in use, and a ban.
+    ///
+    /// The limit of a rule is in the code and stays: all of its permits are free again.
+    ///
+    /// Example: `ratelimit delete --rule login --key ann`.
+    ///
+    /// Exits with 0 if it is deleted or the answer is no, with 3 if Redis cannot be asked, and with
+    /// 4 if there is neither such a limiter nor a ban.
     Delete(Change),
     /// Ban the caller of a limiter, for every rule that bans callers.
+    ///
+    /// It takes the place of the ban that the caller has. `ratelimit get` shows how long it lasts,
+    /// and `ratelimit unban` ends it.
+    ///
+    /// Example: `ratelimit ban --rule login --key 192.0.2.7 --for 1h`.
+    ///
+    /// Exits with 0 if it is banned or the answer is no, and with 3 if Redis cannot be asked.
     Ban {
         #[command(flatten)]
         change: Change,
-        /// For how long, from now on
+        /// For how long from now on, as in `15m` or `7d`
         #[arg(long = "for", value_parser = time, value_name = "TIME")]
         lasting: Duration,
     },
     /// End the ban of a caller, and forget its refusals.
     ///
-    /// Exits with 4 if it is not banned.
+    /// Services learn of it as soon as they ask Redis again: one that knows of the ban may repeat
+    /// it for as long as its deny cache says.
+    ///
+    /// Example: `ratelimit unban --rule login --key 192.0.2.7`.
+    ///
+    /// Exits with 0 if it was banned or the answer is no, with 3 if Redis cannot be asked, and with
+    /// 4 if it was not banned.
     Unban(Change),
     /// Say what looks wrong with a limiter, and what to do.
     ///
-    /// Exits with 1 if something does.
+    /// It only reads: the limiter, its ban, other clients' keys, and which releases of Redisson
+    /// have used the server.
+    ///
+    /// Example: `ratelimit diagnose orders`.
+    ///
+    /// Exits with 0 if nothing looks wrong, with 1 if something does, with 3 if Redis cannot be
+    /// asked, and with 4 if there is neither such a limiter nor a ban.
     Diagnose(One),
     /// Count the permits left of a limiter again, from its log.
+    ///
+    /// It is for limiters that Java shares, if `ratelimit diagnose` says so.
+    ///
+    /// Example: `ratelimit repair orders`.
+    ///
+    /// Exits with 0 if they were counted or the answer is no, with 3 if Redis cannot be asked, and
+    /// with 4 if there is no such limiter.
     Repair(Change),
     /// Check that a server can keep limits.
     ///
     /// It looks at the version, permissions, memory policy and clock, and writes and deletes keys
-    /// of its own. Exits with 1 if it finds something.
+    /// of its own.
+    ///
+    /// Example: `ratelimit verify --redis redis://127.0.0.1/`.
+    ///
+    /// Exits with 0 if it finds nothing, with 1 if it does, and with 3 if Redis cannot be asked.
     Verify {
         #[command(flatten)]
         connection: RedisOptions,
@@ -114,8 +180,8 @@ impl LimiterCommand {
     pub(crate) async fn run(self) -> Result<bool, Stop> {
         match self {
             Self::Get(one) => {
-                let seen = shown(&one.found().await?.1);
-                one.format.print_members(SHOWN, seen)?;
+                let (_, seen) = one.found().await?;
+                one.format.print_members(SHOWN, shown(&seen))?;
             }
             Self::Watch { one, every, count } => one.watch(every, count).await?,
             Self::SetRate {
@@ -124,18 +190,29 @@ impl LimiterCommand {
                 reset,
             } => change.set_rate(rate, reset).await?,
             Self::Delete(change) => change.delete().await?,
-            Self::Ban { change, lasting } => change.ban(Some(lasting)).await?,
-            Self::Unban(change) => change.ban(None).await?,
+            Self::Ban { change, lasting } => change.ban(lasting).await?,
+            Self::Unban(change) => change.unban().await?,
             Self::Repair(change) => change.repair().await?,
-            Self::Diagnose(one) => return one.diagnose().await,
-            Self::Verify { connection, format } => return verify(&connection, &format).await,
+            Self::Diagnose(one) => {
+                let (store, seen) = one.found().await?;
+                let seen = store.diagnose(seen.name()).await?;
+                let (findings, mut object) = (seen.findings(), shown(&seen));
+                object["findings"] = json!(findings);
+                one.format.print(&seen.to_string(), object)?;
+                return Ok(findings.is_empty());
+            }
+            Self::Verify { connection, format } => {
+                let verified = connection.open()?.verify().await?;
+                format.print(&verified.to_string(), json!(verified))?;
+                return Ok(verified.worst().is_none());
+            }
         }
         Ok(true)
     }
 }
 
 impl One {
-    /// Returns the store, and what Redis has of the limiter.
+    /// Returns the store, and what Redis has of the limiter: anything, and be it a ban.
     async fn found(&self) -> Result<(RedisStore, Diagnosis), Stop> {
         let (store, seen) = self.look().await?;
         if seen.exists() {
@@ -145,11 +222,17 @@ impl One {
         }
     }
 
-    /// Returns the store, and what Redis has under the name of the limiter.
+    /// Returns the store, and what Redis has under the name of the limiter. Says whether the caller
+    /// is banned, so that no verb passes over it.
     async fn look(&self) -> Result<(RedisStore, Diagnosis), Stop> {
         let store = self.connection.open()?;
-        let name = self.which.name(&store)?;
-        let seen = store.look_at(&name).await?;
+        let seen = store.look_at(&self.which.name(&store)?).await?;
+        if let Some(left) = seen.banned_for() {
+            let lasts = format!("banned for {left:.1?} more");
+            say(format!(
+                "its caller is {lasts}: `ratelimit unban` ends that"
+            ));
+        }
         Ok((store, seen))
     }
 
@@ -161,8 +244,8 @@ impl One {
             // It has one name on all lines.
             let line = SHOWN.split(' ').skip(1);
             let line = line.map(|it| label(it) + " " + &words(it, &shown[it]));
-            self.format
-                .print(&line.collect::<Vec<_>>().join(", "), shown)?;
+            let line = line.collect::<Vec<_>>().join(", ");
+            self.format.print(&line, shown)?;
             lines += 1;
             if count.is_some_and(|count| lines >= count) {
                 return Ok(());
@@ -171,36 +254,9 @@ impl One {
             seen = store.look_at(seen.name()).await?;
         }
     }
-
-    async fn diagnose(&self) -> Result<bool, Stop> {
-        let (store, seen) = self.found().await?;
-        let seen = store.diagnose(seen.name()).await?;
-        let (findings, mut object) = (seen.findings(), shown(&seen));
-        object["findings"] = json!(findings);
-        self.format.print(&seen.to_string(), object)?;
-        Ok(findings.is_empty())
-    }
 }
 
 impl Change {
-    /// Returns the limiter. One that Redis does not have is that of a rule, if its name is of one.
-    async fn limiter(&self) -> Result<RateLimiter, Stop> {
-        let (store, seen) = self.one.look().await?;
-        let is_known = seen.in_own_format() || seen.exists();
-        let limiter = if is_known || !self.one.connection.makes(seen.name()) {
-            as_counted(&store, &seen)?
-        } else {
-            RateLimiter::of_rule(&store, seen.name())?
-        };
-        Ok(limiter.by_tool())
-    }
-
-    /// Returns the limiter as its permits are counted, and what Redis has of it.
-    async fn found(&self) -> Result<(RateLimiter, Diagnosis), Stop> {
-        let (store, seen) = self.one.found().await?;
-        Ok((as_counted(&store, &seen)?, seen))
-    }
-
     /// Asks whether to do this. Stops if the answer is no.
     fn confirm(&self, what: &str) -> Result<(), Stop> {
         if self.dry_run {
@@ -224,16 +280,16 @@ impl Change {
         }
     }
 
-    /// Prints what has changed: these members.
-    fn changed(&self, names: &str, object: Value) -> Result<(), Stop> {
-        Ok(self.one.format.print_members(names, object)?)
+    /// Prints what has changed.
+    fn changed(&self, object: Value) -> Result<(), Stop> {
+        Ok(self.one.format.print_members(CHANGED, object)?)
     }
 
     async fn set_rate(&self, rate: Limit, reset: bool) -> Result<(), Stop> {
         let (store, seen) = self.one.look().await?;
         let limiter = as_counted(&store, &seen)?;
         let (name, before) = (limiter.name(), limiter.limit().await?);
-        let limit = like(rate, before)?;
+        let limit = before.map_or(Ok(rate), |before| like(rate, &before))?;
         let was = before.map(|limit| limit.to_string());
         let from = was.as_deref().unwrap_or("no limit");
         let freed = if reset { ", and free all permits" } else { "" };
@@ -243,38 +299,46 @@ impl Change {
         } else {
             limiter.set_or_update_rate(limit).await?;
         }
-        let changed = json!({ "name": name, "limit": limit.to_string(), "was": was });
-        self.changed("name limit was", changed)
+        let limit = limit.to_string();
+        self.changed(json!({ "name": name, "limit": limit, "was": was }))
     }
 
     async fn delete(&self) -> Result<(), Stop> {
-        let (limiter, _) = self.found().await?;
-        let name = limiter.name();
-        self.confirm(&format!("delete {name:?}"))?;
+        let (store, seen) = self.one.found().await?;
+        let (limiter, name) = (as_counted(&store, &seen)?, seen.name());
+        let ban = seen.banned_for().map(|_| ", and end the ban of its caller");
+        self.confirm(&format!("delete {name:?}{}", ban.unwrap_or_default()))?;
         limiter.delete().await?;
-        self.changed("name deleted", json!({ "name": name, "deleted": true }))
+        if ban.is_some() {
+            unban(&store, name).await?;
+        }
+        self.changed(json!({ "name": name, "deleted": true }))
     }
 
-    /// Bans a caller for a time, or ends its ban.
-    async fn ban(&self, lasting: Option<Duration>) -> Result<(), Stop> {
-        let limiter = self.limiter().await?;
-        let name = limiter.name();
-        self.confirm(&match lasting {
-            Some(time) => format!("ban {name:?} for {time:?}"),
-            None => format!("unban {name:?}"),
-        })?;
-        match lasting {
-            Some(time) => limiter.ban_for(time).await?,
-            None if limiter.unban().await? => {}
-            None => return Err(Stop(4, format!("{name:?} is not banned"))),
+    async fn ban(&self, lasting: Duration) -> Result<(), Stop> {
+        let (store, seen) = self.one.look().await?;
+        let name = seen.name();
+        self.confirm(&format!("ban {name:?} for {lasting:?}"))?;
+        for limiter in in_both_formats(&store, name)? {
+            limiter.ban_for(lasting).await?;
         }
-        let banned = json!({ "name": name, "banned_ms": lasting.map(millis) });
-        self.changed("name banned_ms", banned)
+        let millis = u64::try_from(lasting.as_millis()).unwrap_or(u64::MAX);
+        self.changed(json!({ "name": name, "banned_ms": millis }))
+    }
+
+    async fn unban(&self) -> Result<(), Stop> {
+        let (store, seen) = self.one.look().await?;
+        let name = seen.name();
+        self.confirm(&format!("unban {name:?}"))?;
+        if !unban(&store, name).await? {
+            return Err(Stop(4, format!("{name:?} is not banned")));
+        }
+        self.changed(json!({ "name": name, "banned_ms": null }))
     }
 
     async fn repair(&self) -> Result<(), Stop> {
-        let (limiter, seen) = self.found().await?;
-        let name = limiter.name();
+        let (store, seen) = self.one.found().await?;
+        let (limiter, name) = (as_counted(&store, &seen)?, seen.name());
         let drift = match json!(seen)["drift"].as_i64() {
             Some(lost @ 0..) => format!("which has lost {}", counted(lost, "permit")),
             Some(twice) => format!("which counts {} twice", counted(-twice, "permit")),
@@ -282,54 +346,50 @@ impl Change {
         };
         self.confirm(&format!("repair {name:?}, {drift}"))?;
         let lost = limiter.repair().await?;
-        self.changed("name lost", json!({ "name": name, "lost": lost }))
+        self.changed(json!({ "name": name, "lost": lost }))
     }
 }
 
-async fn verify(connection: &RedisOptions, format: &Format) -> Result<bool, Stop> {
-    let verified = connection.open()?.verify().await?;
-    format.print(&verified.to_string(), json!(verified))?;
-    Ok(verified.worst().is_none())
-}
-
 /// Returns the limiter as its permits seem to be counted.
-fn as_counted(store: &RedisStore, seen: &Diagnosis) -> Result<RateLimiter, Stop> {
-    let limiter = if seen.in_own_format() {
+fn as_counted(store: &RedisStore, seen: &Diagnosis) -> Result<RateLimiter, ConfigError> {
+    let limiter = if seen.is_own() {
         RateLimiter::of_rule(store, seen.name())?
     } else {
         RateLimiter::new(store, seen.name())?
     };
-    Ok(limiter.by_tool().algorithm(seen.algorithm()))
+    Ok(limiter.algorithm(seen.algorithm()))
+}
+
+/// Returns the limiters of this name. Each format has bans of its own, and Redis does not show in
+/// which a service would count a caller that has nothing in use.
+fn in_both_formats(store: &RedisStore, name: &str) -> Result<[RateLimiter; 2], ConfigError> {
+    let own = RateLimiter::of_rule(store, name)?;
+    Ok([own, RateLimiter::new(store, name)?])
+}
+
+/// Ends the ban of a caller. Returns whether there was one.
+async fn unban(store: &RedisStore, name: &str) -> Result<bool, Stop> {
+    let mut was_banned = false;
+    for limiter in in_both_formats(store, name)? {
+        was_banned |= limiter.unban().await?;
+    }
+    Ok(was_banned)
 }
 
 /// Returns the limit with the kind and the keep-alive time of the one that it replaces.
-fn like(limit: Limit, before: Option<Limit>) -> Result<Limit, Stop> {
-    let Some(before) = before else {
-        return Ok(limit);
-    };
-    let limit = if before.is_per_client() {
-        limit.per_client()
-    } else {
-        limit
-    };
-    Ok(match before.keep_alive_time() {
-        Some(time) => limit.keep_alive(time)?,
-        None => limit,
-    })
+fn like(mut limit: Limit, before: &Limit) -> Result<Limit, ConfigError> {
+    if before.is_per_client() {
+        limit = limit.per_client();
+    }
+    let time = before.keep_alive_time();
+    time.map_or(Ok(limit), |time| limit.keep_alive(time))
 }
-
-/// What is shown of a limiter.
-const SHOWN: &str = "name limit left used granted_in_last_second next_free_ms expires_ms algorithm";
 
 /// Returns what is shown of a limiter.
 fn shown(seen: &Diagnosis) -> Value {
-    let seen = json!(seen);
-    SHOWN
-        .split(' ')
-        .map(|member| (member, seen[member].clone()))
-        .collect()
-}
-
-fn millis(time: Duration) -> u64 {
-    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
+    let mut all = json!(seen);
+    if seen.banned_for().is_none() {
+        all["banned_ms"].take();
+    }
+    SHOWN.split(' ').map(|it| (it, all[it].take())).collect()
 }

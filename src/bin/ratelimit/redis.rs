@@ -1,15 +1,19 @@
 //! Connects to Redis, and finds the limiter that a command names.
 
-use std::{fs, path::PathBuf, time::Duration};
+use std::{
+    env, fs,
+    path::{Path, PathBuf},
+    time::Duration,
+};
 
 use http::{Request, request::Parts};
 use tower_ratelimit::{
-    Limit, RateLimitLayer, RedisStore, RedisStoreBuilder, Rule,
+    Limit, RateLimitLayer, RedisStore, Rule,
     key::{Key, KeyExtractor, NoKey, Secret},
 };
 use url::Url;
 
-use crate::Stop;
+use crate::{Stop, out::in_file};
 
 /// No request waits for what a command asks: a slow server is no error so soon.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -19,30 +23,28 @@ const PATIENCE: Duration = Duration::from_secs(10);
 pub(crate) struct RedisOptions {
     /// The address of Redis
     ///
-    /// `redis://` or `rediss://`; with `--cluster` several, separated by commas.
-    #[arg(
-        long,
-        env = "REDIS_URL",
-        hide_env_values = true,
-        value_delimiter = ',',
-        required = true
-    )]
+    /// As in `redis://127.0.0.1:6379/`; `rediss://` is by TLS. With `--cluster` several, separated
+    /// by commas.
+    #[arg(long, env = "REDIS_URL", hide_env_values = true)]
+    #[arg(required = true, value_delimiter = ',')]
     redis: Vec<String>,
     /// The addresses are nodes of a Redis Cluster
     #[arg(long)]
     cluster: bool,
     /// The file with the password
     ///
-    /// Without it, the password is in REDIS_PASSWORD, or there is none.
+    /// Default: the password is in REDIS_PASSWORD, or there is none.
     #[arg(long, value_name = "FILE")]
     password_file: Option<PathBuf>,
     /// The prefix of rules' names
+    ///
+    /// The service's store has the same one.
     #[arg(long, default_value = "ratelimit")]
     prefix: String,
-    /// The client whose part of a limit is meant
+    /// Whose part of a limit per client is meant
     ///
-    /// Of a limit per client, which each has for itself: the id of a Redisson instance, or what a
-    /// service gives to `client_id`. `diagnose` lists those that have keys.
+    /// Each client has such a limit for itself: write the id of a Redisson instance, or what a
+    /// service gives to `client_id`. `diagnose` lists those that have keys. Other limits need none.
     #[arg(long, value_name = "ID")]
     client: Option<String>,
 }
@@ -52,37 +54,25 @@ impl RedisOptions {
     pub(crate) fn open(&self) -> Result<RedisStore, Stop> {
         let password = match &self.password_file {
             Some(file) => Some(read(file)?),
-            None => std::env::var("REDIS_PASSWORD").ok(),
+            None => env::var("REDIS_PASSWORD").ok(),
         };
-        let addresses: Vec<_> = self
-            .redis
-            .iter()
-            .map(|address| with_password(address, password.as_deref()))
-            .collect::<Result<_, _>>()?;
-        let builder: RedisStoreBuilder = match (&*addresses, self.cluster) {
+        let addresses = self.redis.iter();
+        let addresses = addresses.map(|it| with_password(it, password.as_deref()));
+        let mut builder = match (&*addresses.collect::<Result<Vec<_>, _>>()?, self.cluster) {
             (all, true) => RedisStore::cluster(all),
             ([one], false) => RedisStore::builder(one),
             _ => return Err(Stop::usage("several addresses are for `--cluster`")),
         };
-        let builder = builder.prefix(&self.prefix).summary(None);
-        let builder = builder.connect_timeout(PATIENCE).response_timeout(PATIENCE);
-        Ok(match &self.client {
-            Some(client) => builder.client_id(client),
-            None => builder,
+        if let Some(client) = &self.client {
+            builder = builder.client_id(client);
         }
-        .build()?)
-    }
-
-    /// Returns whether a rule makes names like this one.
-    pub(crate) fn makes(&self, name: &str) -> bool {
-        let rest = name.strip_prefix(&self.prefix);
-        rest.is_some_and(|rest| rest.starts_with(":{"))
+        let builder = builder.connect_timeout(PATIENCE).response_timeout(PATIENCE);
+        Ok(builder.prefix(&self.prefix).summary(None).build()?)
     }
 }
 
-fn read(file: &PathBuf) -> Result<String, Stop> {
-    let refuse = |error| format!("{} cannot be read: {error}", file.display());
-    let text = fs::read_to_string(file).map_err(refuse)?;
+fn read(file: &Path) -> Result<String, String> {
+    let text = fs::read_to_string(file).map_err(in_file(file))?;
     Ok(text.trim_end_matches(['\r', '\n']).to_owned())
 }
 
@@ -101,16 +91,26 @@ fn with_password(address: &str, password: Option<&str>) -> Result<String, Stop> 
 /// Which limiter: by its name in Redis, or by rule and key.
 #[derive(clap::Args)]
 pub(crate) struct Which {
-    /// The limiter's name in Redis, which Java calls it by, too
+    /// Its name in Redis, as in `orders` or `ratelimit:{ann}:login`
+    ///
+    /// It is the name by which Java calls it, or that which a rule and a key make: `ratelimit
+    /// explain` prints those. Or write `--rule` and `--key`.
     #[arg(required_unless_present = "rule", conflicts_with_all = ["rule", "key", "secret"])]
     name: Option<String>,
-    /// The name of a rule, with tiers `<rule>.<tier>`
+    /// The rule that made it, in place of its name
+    ///
+    /// With tiers `<rule>.<tier>`, as in `api.free`.
     #[arg(long, requires = "key")]
     rule: Option<String>,
-    /// A component of the rule's key, in their order
+    /// The rule's key, as in `ann` or an address
+    ///
+    /// Repeat it for each component of a key that has several, in their order. An IPv6 address
+    /// counts as its network, as in `2001:db8:1:200::/56`.
     #[arg(long, value_name = "TEXT")]
     key: Vec<String>,
-    /// The secret of digested keys, and its file
+    /// The secret of digested keys, as in `k1=secret.txt`
+    ///
+    /// Its id, and the file that holds it. Only for a rule whose key has a `digest`.
     #[arg(long, value_name = "ID=FILE")]
     secret: Option<String>,
 }
@@ -122,8 +122,7 @@ impl Which {
             return Ok(self.name.clone().unwrap_or_default());
         };
         // A layer with a rule of this name encodes the key as any service does.
-        let key = GivenKey(self.key.clone());
-        let limit = Limit::per_second(1);
+        let (key, limit) = (GivenKey(self.key.clone()), Limit::per_second(1));
         let rule = match &self.secret {
             Some(secret) => Rule::new(rule, limit, key.digest(&secret_of(secret)?)),
             None => Rule::new(rule, limit, key),
@@ -149,10 +148,7 @@ impl KeyExtractor for GivenKey {
 }
 
 fn secret_of(given: &str) -> Result<Secret, Stop> {
-    let Some((id, file)) = given.split_once('=') else {
-        return Err(Stop::usage(
-            "write a secret as its id and its file, as in `k1=secret.txt`",
-        ));
-    };
-    Ok(Secret::new(id, read(&PathBuf::from(file))?)?)
+    let refused = || Stop::usage("write a secret as its id and its file, as in `k1=secret.txt`");
+    let (id, file) = given.split_once('=').ok_or_else(refused)?;
+    Ok(Secret::new(id, read(Path::new(file))?)?)
 }

@@ -32,6 +32,7 @@ impl From<Error> for Stop {
         };
         match error.kind() {
             ErrorKind::Limit => Self::usage(reason),
+            ErrorKind::NotInitialized => Self(4, reason),
             _ => Self(3, reason),
         }
     }

@@ -182,9 +182,18 @@ impl Diagnosis {
         }
     }
 
-    /// Returns whether Redis has a key of it, other than that of a ban.
+    /// Returns whether Redis has anything of it: a limit, permits in use, or the ban of its caller.
     pub fn exists(&self) -> bool {
+        self.has_state() || self.banned_for().is_some()
+    }
+
+    fn has_state(&self) -> bool {
         self.time_to_live != [TimeToLive::Missing; 5]
+    }
+
+    /// Returns the time until the ban of its caller ends; `None` if it is not banned.
+    pub fn banned_for(&self) -> Option<Duration> {
+        Some(self.banned_for).filter(|left| !left.is_zero())
     }
 
     /// Returns whether it is in our own format, as that of a rule, which
@@ -228,6 +237,10 @@ impl Diagnosis {
     }
 
     fn look_at_the_limit(&self, found: &mut Vec<Finding>) {
+        // Of a rule Redis has no limit before permits are in use, and may have a ban.
+        if !self.has_state() && (self.is_own || self.exists()) {
+            return;
+        }
         let is_missing = |field: &&str| self.field(field).is_none();
         let is_invalid = |field: &&str| self.number(field).is_none_or(|number| number < 1);
         if ["rate", "interval", "type"].iter().any(is_missing) {
@@ -440,8 +453,8 @@ impl fmt::Display for Diagnosis {
                     used",
             )?,
         }
-        if !self.banned_for.is_zero() {
-            write!(f, "\n  banned for {:?}: `unban` ends it", self.banned_for)?;
+        if let Some(left) = self.banned_for() {
+            write!(f, "\n  banned for {left:?}: `unban` ends it")?;
         }
         if self.strikes > 0 {
             write!(
