@@ -62,12 +62,7 @@ impl fmt::Display for Finding {
 impl serde::Serialize for Finding {
     fn serialize<S: serde::Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
         let severity = self.severity.to_string();
-        let members = [
-            ("kind", self.code),
-            ("severity", &severity),
-            ("text", &self.text),
-        ];
-        to.collect_map(members)
+        super::members!(to, "kind": self.code, "severity": severity, "text": self.text)
     }
 }
 

@@ -49,6 +49,18 @@ use crate::{
     },
 };
 
+/// Serializes a report as a map of these members: `members!(to, "name": self.name)`.
+#[cfg(feature = "serde")]
+macro_rules! members {
+    ($to:expr, $($name:literal: $value:expr),+ $(,)?) => {{
+        let mut map = serde::Serializer::serialize_map($to, None)?;
+        $(serde::ser::SerializeMap::serialize_entry(&mut map, $name, &$value)?;)+
+        serde::ser::SerializeMap::end(map)
+    }};
+}
+#[cfg(feature = "serde")]
+use members;
+
 /// A store whose server is inspected.
 struct Look<'a>(&'a RedisStore);
 

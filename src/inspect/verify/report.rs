@@ -3,12 +3,12 @@
 use std::{cmp::Reverse, fmt, time::Duration};
 
 #[cfg(feature = "serde")]
-use serde::ser::{Serialize, SerializeMap, Serializer};
+use serde::ser::{Serialize, Serializer};
 
 use super::engine::{self, Known};
 use crate::inspect::finding::{Finding, Severity, add, finding, write_findings};
 #[cfg(feature = "serde")]
-use crate::inspect::millis;
+use crate::inspect::{members, millis};
 
 /// The result of [`RedisStore::verify`](crate::RedisStore::verify). `Display` prints it on a page.
 ///
@@ -60,27 +60,20 @@ pub(super) struct VerifiedServer {
 #[cfg(feature = "serde")]
 impl Serialize for Verification {
     fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
-        let mut map = to.serialize_map(Some(2))?;
-        map.serialize_entry("findings", &self.findings())?;
-        map.serialize_entry("servers", &self.servers)?;
-        map.end()
+        members!(to, "findings": self.findings(), "servers": self.servers)
     }
 }
 
 #[cfg(feature = "serde")]
 impl Serialize for VerifiedServer {
     fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
-        let ahead = self
-            .clock
-            .map(|(apart, ahead)| if ahead { millis(apart) } else { -millis(apart) });
-        let mut map = to.serialize_map(Some(6))?;
-        map.serialize_entry("address", &self.address)?;
-        map.serialize_entry("engine", &self.engine)?;
-        map.serialize_entry("version", &self.version)?;
-        map.serialize_entry("clock_ahead_ms", &ahead)?;
-        map.serialize_entry("round_trip_ms", &millis(self.round_trip))?;
-        map.serialize_entry("findings", &self.findings)?;
-        map.end()
+        let clock = self.clock;
+        let ahead = clock.map(|(apart, ahead)| millis(apart) * if ahead { 1 } else { -1 });
+        members!(to,
+            "address": self.address, "engine": self.engine, "version": self.version,
+            "clock_ahead_ms": ahead, "round_trip_ms": millis(self.round_trip),
+            "findings": self.findings,
+        )
     }
 }
 
