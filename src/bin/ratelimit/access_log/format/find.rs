@@ -4,44 +4,25 @@ use smallvec::SmallVec;
 
 use super::super::{Rows, kind::Kind, words::skip};
 use super::{
-    Column, ColumnPart, Lack, LogFormat, Shape, SplitLine, is_name, layout, member, text_of,
+    Column, ColumnPart, Lack, LogFormat, Shape, SplitLine, cells, is_name, layout, member, text_of,
     value_of,
 };
 
-/// The usual names of columns in logs, after the name that finds all of them.
-const USUAL: [(&str, &str); 6] = [
-    (
-        "ip",
-        "ip remote_addr client_ip remote_ip request.client_ip request.remote_ip clientip client \
-         ClientHost ClientIP c-ip httpRequest.remoteIp",
-    ),
-    // The time at which a request began, where there are two.
-    (
-        "time",
-        "StartUTC date+time time timestamp ts @timestamp time_iso8601 time_local msec date \
-         start_time EdgeStartTimestamp",
-    ),
-    (
-        "method",
-        "method request_method request.method RequestMethod verb cs-method ClientRequestMethod \
-         httpRequest.requestMethod",
-    ),
-    (
-        "path",
-        "path uri url request_uri request.uri RequestPath cs-uri-stem cs-uri ClientRequestURI \
-         httpRequest.requestUrl",
-    ),
-    // The host of CloudFront's cs(Host) is its own.
-    (
-        "host",
-        "host http_host request.host RequestHost x-host-header cs-host cs(Host) authority \
-         ClientRequestHost",
-    ),
-    (
-        "status",
-        "status status_code response.status DownstreamStatus sc-status response_code \
-         EdgeResponseStatus httpRequest.status",
-    ),
+/// The usual names of columns in logs, after the name that finds all of them. Of two times, the
+/// first is that at which a request began, and the host of CloudFront's cs(Host) is its own.
+const USUAL: [&str; 6] = [
+    "ip: ip remote_addr client_ip remote_ip request.client_ip request.remote_ip clientip client \
+     ClientHost ClientIP c-ip httpRequest.remoteIp",
+    "time: StartUTC date+time time timestamp ts @timestamp time_iso8601 time_local msec date \
+     start_time EdgeStartTimestamp",
+    "method: method request_method request.method RequestMethod verb cs-method \
+     ClientRequestMethod httpRequest.requestMethod",
+    "path: path uri url request_uri request.uri RequestPath cs-uri-stem cs-uri ClientRequestURI \
+     httpRequest.requestUrl",
+    "host: host http_host request.host RequestHost x-host-header cs-host cs(Host) authority \
+     ClientRequestHost",
+    "status: status status_code response.status DownstreamStatus sc-status response_code \
+     EdgeResponseStatus httpRequest.status",
 ];
 /// The characters of the columns that an error lists.
 const LONGEST_LIST: usize = 300;
@@ -141,7 +122,8 @@ impl<'a> Finder<'a> {
             }
             None => {}
         }
-        let usual = USUAL.iter().find(|(it, _)| *it == name);
+        let mut usual = USUAL.iter().filter_map(|it| it.split_once(": "));
+        let usual = usual.find(|(it, _)| *it == name);
         let usual = usual.map_or(name, |(_, names)| names).split(' ');
         let mut found: Vec<_> = usual.filter_map(|it| self.place(it, None)).collect();
         found.extend(of_request.and_then(|_| self.place("request", of_request)));
@@ -203,18 +185,17 @@ impl<'a> Finder<'a> {
     fn time(&self) -> Option<Column> {
         // A line may have very many, and each is compared with all of them.
         const MOST: usize = 64;
-        let count = self.names.len().min(MOST);
-        let one = (1..=count).map(|number| number.to_string());
-        let pair = |apart: usize| (1..count).map(move |it| format!("{it}+{}", it + apart));
-        let all = one.chain([1, 2].into_iter().flat_map(pair));
-        let times = all.filter_map(|place| {
-            let column = self.place(&place, None)?;
-            let text = column.text(&self.line)?;
-            Kind::Time
-                .holds(&text)
-                .then(|| (!text.contains(':'), column))
+        let SplitLine::Words(words) = &self.line else {
+            return None;
+        };
+        let mut found = Vec::new();
+        cells(words.get(..MOST).unwrap_or(words), None, &mut found);
+        let times = found.iter().filter(|(_, text)| Kind::Time.holds(text));
+        let times = times.filter_map(|it| Some((it, self.place(&it.0, None)?)));
+        let first = times.min_by_key(|((name, text), _)| {
+            let is_number = !text.contains(':');
+            (is_number, name.contains('+'))
         });
-        let first = times.min_by_key(|(is_number, _)| *is_number);
         first.map(|(_, column)| column)
     }
 

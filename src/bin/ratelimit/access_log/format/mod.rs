@@ -260,3 +260,28 @@ fn text_of(value: &Value) -> Option<String> {
         Value::Bool(_) | Value::Null | Value::Object(_) => None,
     }
 }
+
+/// Adds words by their names or numbers, the values of `name=value`, and pairs of words, which may
+/// be the two parts of a time.
+fn cells(words: &[&str], names: Option<&[String]>, found: &mut Vec<(String, String)>) {
+    let name = |place: usize| {
+        let name = names.and_then(|names| names.get(place)).cloned();
+        name.unwrap_or_else(|| (place + 1).to_string())
+    };
+    for (place, word) in words.iter().enumerate() {
+        match word.split_once('=').filter(|_| names.is_none()) {
+            Some((name, value)) if is_name(name) => {
+                found.push((name.to_owned(), value.trim_matches('"').to_owned()));
+            }
+            _ => found.push((name(place), (*word).to_owned())),
+        }
+        for other in [place + 1, place + 2] {
+            if let Some(next) = words.get(other)
+                && Kind::Time.holds(&format!("{word} {next}"))
+            {
+                let names = format!("{}+{}", name(place), name(other));
+                found.push((names, format!("{word} {next}")));
+            }
+        }
+    }
+}

@@ -13,7 +13,7 @@ use super::super::{
     kind::{ColumnTally, KINDS, Kind, says_nothing},
     words::{Words, skip},
 };
-use super::{LogFormat, Shape, SplitLine, is_name, layout, text_of};
+use super::{LogFormat, Shape, SplitLine, cells, layout, text_of};
 
 /// The words before a line that may be a prefix, at most.
 const LONGEST_PREFIX: usize = 12;
@@ -96,14 +96,14 @@ impl Columns {
     }
 
     fn add(&mut self, line: &str, shape: &Shape) {
-        let mut cells = Vec::new();
+        let mut found = Vec::new();
         match shape.line(line, usize::MAX) {
-            Ok(SplitLine::Json(value)) => members(&value, "", &mut cells),
-            Ok(SplitLine::Words(all)) => words(&all, shape.header.as_deref(), &mut cells),
+            Ok(SplitLine::Json(value)) => members(&value, "", &mut found),
+            Ok(SplitLine::Words(all)) => cells(&all, shape.header.as_deref(), &mut found),
             Err(_) => return,
         }
         self.lines += 1;
-        for (name, text) in cells.into_iter().filter(|(_, text)| !says_nothing(text)) {
+        for (name, text) in found.into_iter().filter(|(_, text)| !says_nothing(text)) {
             let place = self.found.len();
             let found = self.found.entry(name).or_insert_with(|| FoundColumn {
                 place,
@@ -180,31 +180,6 @@ fn members(value: &Value, before: &str, cells: &mut Vec<(String, String)>) {
         match text_of(value) {
             Some(text) => cells.push((name, text)),
             None => members(value, &format!("{name}."), cells),
-        }
-    }
-}
-
-/// Adds words by their names or numbers, the values of `name=value`, and pairs of words, which may
-/// be the two parts of a time.
-fn words(words: &[&str], names: Option<&[String]>, cells: &mut Vec<(String, String)>) {
-    let name = |index: usize| {
-        let name = names.and_then(|names| names.get(index)).cloned();
-        name.unwrap_or_else(|| (index + 1).to_string())
-    };
-    for (index, word) in words.iter().enumerate() {
-        match word.split_once('=').filter(|_| names.is_none()) {
-            Some((name, value)) if is_name(name) => {
-                cells.push((name.to_owned(), value.trim_matches('"').to_owned()));
-            }
-            _ => cells.push((name(index), (*word).to_owned())),
-        }
-        for other in [index + 1, index + 2] {
-            if let Some(next) = words.get(other)
-                && Kind::Time.holds(&format!("{word} {next}"))
-            {
-                let names = format!("{}+{}", name(index), name(other));
-                cells.push((names, format!("{word} {next}")));
-            }
         }
     }
 }
