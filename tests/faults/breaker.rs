@@ -240,6 +240,6 @@ async fn a_server_that_says_it_is_busy_is_left_alone() {
     })
     .await;
     assert_eq!(open(&store, &services[0]).await, FAILURES);
-    assert_eq!(server.cli(&["SCRIPT", "KILL"]), "OK");
+    server.obeys("SCRIPT KILL");
     heals(&store, &services).await;
 }

@@ -50,9 +50,7 @@ fn connections_received(server: &RedisServer) -> u64 {
 }
 
 /// Makes a replica, of nothing: the port is not one to connect to.
-fn demote(server: &RedisServer) {
-    assert_eq!(server.cli(&["REPLICAOF", "127.0.0.1", "1"]), "OK");
-}
+const DEMOTE: &str = "REPLICAOF 127.0.0.1 1";
 
 /// It answers those whose refusal writes nothing, which does not make it a master.
 #[tokio::test]
@@ -65,7 +63,7 @@ async fn a_replica_that_answers_some_is_not_stormed() {
     for service in [&spent, &room] {
         assert_eq!(ask(service).await, BY_REDIS);
     }
-    demote(&server);
+    server.obeys(DEMOTE);
     let mut refused = 0;
     no_storm(
         "some",
@@ -89,7 +87,7 @@ async fn a_replica_meets_the_policy_until_it_is_a_master_again() {
     let services = deny_and_allow(&patient(server.url()).build().unwrap());
     by_redis(&services).await;
 
-    demote(&server);
+    server.obeys(DEMOTE);
     // The address may lead elsewhere by now, so it connects again; not with every request.
     no_storm(
         "all",
@@ -101,7 +99,7 @@ async fn a_replica_meets_the_policy_until_it_is_a_master_again() {
     )
     .await;
 
-    assert_eq!(server.cli(&["REPLICAOF", "NO", "ONE"]), "OK");
+    server.obeys("REPLICAOF NO ONE");
     by_redis(&services).await;
     assert_eq!(ask(&services[0]).await, BY_REDIS);
 }

@@ -17,9 +17,7 @@ fn enough() -> String {
 }
 
 fn allow(server: &RedisServer, rules: &str) {
-    let mut command = vec!["ACL", "SETUSER", "limiter"];
-    command.extend(rules.split(' ').filter(|rule| !rule.is_empty()));
-    assert_eq!(server.cli(&command), "OK");
+    server.obeys(&format!("ACL SETUSER limiter {rules}"));
 }
 
 fn store(server: &RedisServer) -> RedisStoreBuilder {

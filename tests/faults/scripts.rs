@@ -8,9 +8,9 @@ const LIMIT: Limit = Limit::per_hour(1000);
 
 /// A user who may call everything but these.
 fn user_without(server: &RedisServer, commands: &str) -> RedisStore {
-    let mut user = vec!["ACL", "SETUSER", "limiter", "on", ">secret", "~*", "+@all"];
-    user.extend(commands.split_whitespace());
-    assert_eq!(server.cli(&user), "OK");
+    server.obeys(&format!(
+        "ACL SETUSER limiter on >secret ~* +@all {commands}"
+    ));
     let url = format!("redis://limiter:secret@127.0.0.1:{}/", server.port());
     patient(url).build().unwrap()
 }

@@ -1,10 +1,10 @@
 //! What is looked at when the load of a row has ended: waits that are kept, the fourth oracle, and
 //! permits that are all free again, the seventh.
 
-use kit::{OwnLog, Reply, label_and_used, scene::*};
+use kit::{OwnLog, Reply, label_and_used, monitor::time_of, scene::*};
 use std::fmt::Debug;
 
-use super::{lanes::Limiter, load::LONG, stage::aside};
+use super::{lanes::Limiter, stage::aside};
 
 /// Asks again while a connection that a fault left behind is replaced.
 async fn retried<T: Debug>(ask: impl AsyncFn() -> Result<T, tower_ratelimit::Error>) -> T {
@@ -70,21 +70,27 @@ pub async fn losses_are_noticed(direct: &RedisStore, limiters: &[Limiter]) {
     }
 }
 
-/// Checks O7: when an interval and the score offset are over by the server's clock, the permits
-/// left are the limit.
+/// Checks O7: when an interval and the score offset are over by the clock of the first server, the
+/// permits left are the limit.
 pub async fn all_is_free(
     direct: &RedisStore,
     limiters: &[Limiter],
     late: Duration,
-    now: impl Fn() -> i64,
-    value: impl Fn(&str) -> Reply,
+    servers: &[&RedisServer],
 ) {
+    let now = || time_of(servers[0]);
+    // Of a Cluster, a node that has not the hash slot has an error.
+    let value = |key: &str| {
+        let mut answers = servers.iter().map(|it| it.command(&["GET", key]));
+        let answer = answers.find(|answer| !matches!(answer, Reply::Error(_)));
+        answer.expect("a server has the key")
+    };
     let late = late.as_millis() as i64;
     let longest = (limiters.iter().filter(|it| !it.is_calendar())).map(|limiter| limiter.allowed);
     let longest = longest.map(|allowed| allowed.interval + allowed.ahead());
-    let over = aside(&now) + longest.max().unwrap_or(0) + late;
+    let over = aside(now) + longest.max().unwrap_or(0) + late;
     // By the servers' clocks, which go as fast as they like.
-    while aside(&now) <= over {
+    while aside(now) <= over {
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
     for limiter in limiters {

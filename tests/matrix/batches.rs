@@ -71,7 +71,7 @@ impl Crowd {
         scene.server.resume();
         for (place, answer) in asking.into_iter().enumerate() {
             let answer = answer.await.unwrap();
-            scene.load.observed.less_of_crowd(&answer);
+            scene.load.observed.less(Some(NAME), Some(&answer));
             match spoilt.iter().find(|(spoilt, _)| *spoilt == place) {
                 Some((_, kind)) => assert_eq!(answer.unwrap_err().kind(), *kind, "{place}"),
                 None => {
@@ -301,13 +301,13 @@ async fn cut_amid(scene: &Scene, crowd: &mut Crowd, round: usize) {
         match task.await {
             Ok(answer) => {
                 crowd.granted[caller % limiters] += granted_by_store(&answer);
-                scene.load.observed.less_of_crowd(&answer);
+                scene.load.observed.less(Some(NAME), Some(&answer));
             }
             // A caller that was aborted had no answer yet.
             Err(aborted) => {
                 assert!(aborted.is_cancelled() && leaves(caller));
                 if has_begun.load(Ordering::SeqCst) {
-                    scene.load.observed.less_left_of_crowd();
+                    scene.load.observed.less(Some(NAME), None);
                 }
             }
         }
@@ -380,12 +380,12 @@ async fn row_31_a_runtime_that_is_not_driven() {
     let answers: Vec<_> = busy.iter().map(|it| tokio::spawn(asking(it))).collect();
     for (place, answer) in answers.into_iter().enumerate() {
         let answer = answer.await.unwrap();
-        scene.load.observed.less_of_crowd(&answer);
+        scene.load.observed.less(Some(NAME), Some(&answer));
         crowd.granted[CROWD / 2 + place] += granted_by_store(&answer);
     }
     scene.load.decided(5).await;
     drop(left);
-    (0..CROWD / 2).for_each(|_| scene.load.observed.less_left_of_crowd());
+    (0..CROWD / 2).for_each(|_| scene.load.observed.less(Some(NAME), None));
     runtime.shutdown_background();
     // What was dropped is given back.
     crowd.keeps_what_was_granted(&scene).await;

@@ -61,8 +61,8 @@ async fn row_23_callers_that_go_away_at_every_await_point() {
     set(&shared, HOURLY).await;
     let own = HOURLY.named(CROWD).single(&store).unwrap();
     let mut left = Vec::new();
-    for limiter in [&shared, &own] {
-        left.push(HOURLY.permits() - leave(&scene, limiter, limiter.name() == own.name()).await);
+    for (limiter, rule) in [(&shared, None), (&own, Some(CROWD))] {
+        left.push(HOURLY.permits() - leave(&scene, limiter, rule).await);
     }
     hang_up(&store).await;
 
@@ -81,27 +81,17 @@ async fn row_23_callers_that_go_away_at_every_await_point() {
 
 /// Asks this limiter in each way there is, and drops the callers at each await point. Returns the
 /// permits granted to those that stayed.
-async fn leave(scene: &Scene, limiter: &RateLimiter, of_crowd: bool) -> u64 {
+async fn leave(scene: &Scene, limiter: &RateLimiter, rule: Option<&str>) -> u64 {
     let store = scene.load.handles[0].clone();
     let mut granted = 0;
     let mut dropped = 0;
     let observed = scene.load.observed.clone();
     // O8: also for each that left, except the three that were never polled.
     let report = |left: usize, decisions: &[Result<Decision, Error>]| {
-        (3..left).for_each(|_| {
-            if of_crowd {
-                observed.less_left_of_crowd();
-            } else {
-                observed.less_left();
-            }
-        });
-        decisions.iter().for_each(|decision| {
-            if of_crowd {
-                observed.less_of_crowd(decision);
-            } else {
-                observed.less(decision);
-            }
-        });
+        (3..left).for_each(|_| observed.less(rule, None));
+        for decision in decisions {
+            observed.less(rule, Some(decision));
+        }
         let allowed = decisions.iter().flatten().filter(|it| it.is_allowed());
         allowed.count()
     };

@@ -1,16 +1,11 @@
 //! Rows 13 to 15: a Redis Cluster with a part that is missing, or moves.
 
 use super::{
-    guards::{BUDGET, PATIENT, guarded},
+    guards::{BUDGET, PATIENT},
     lanes::LANES,
     stage::{EXACT, Expected, FORGOTTEN, FREE, Stage, aside},
 };
-use kit::{
-    Cluster,
-    cluster::{MASTERS, wait_until},
-    monitor::{Watch, time_of},
-    scene::*,
-};
+use kit::{Cluster, cluster::MASTERS, scene::*, wait_until};
 
 struct Played {
     cluster: Cluster,
@@ -20,9 +15,8 @@ struct Played {
 impl Played {
     async fn begin(row: &'static str, cluster: Cluster, budget: Duration) -> Self {
         let open = || RedisStore::cluster(cluster.urls());
-        let handles = vec![guarded(open(), budget), guarded(open(), budget)];
         let nodes: Vec<&RedisServer> = cluster.nodes.iter().collect();
-        let stage = Stage::begin(row, &nodes, handles, open(), budget);
+        let stage = Stage::begin(row, &nodes, |_| open(), open(), budget);
         let stage = stage.steady().await;
         Self { cluster, stage }
     }
@@ -37,17 +31,9 @@ impl Played {
     }
 
     async fn judge(self, expected: Expected, nodes: &[usize]) {
-        let cluster = &self.cluster;
         self.stage.used_few_connections(40);
-        // The master that has the hash slot by now.
-        let value = |key: &str| {
-            let answers = nodes.iter();
-            let mut answers = answers.map(|it| cluster.nodes[*it].command(&["GET", key]));
-            let answer = answers.find(|answer| !matches!(answer, Reply::Error(_)));
-            answer.expect("a node has the key")
-        };
-        let now = || time_of(&cluster.nodes[nodes[0]]);
-        self.stage.judge(expected, now, value).await;
+        let nodes: Vec<_> = nodes.iter().map(|it| &self.cluster.nodes[*it]).collect();
+        self.stage.judge(expected, &nodes).await;
     }
 }
 
@@ -116,7 +102,7 @@ async fn row_13_a_replica_that_is_down_while_scripts_are_flushed() {
     aside(|| played.cluster.nodes[MASTERS].kill());
     for _ in 0..5 {
         for node in &played.cluster.nodes[..MASTERS] {
-            assert_eq!(node.cli(&["SCRIPT", "FLUSH"]), "OK");
+            node.obeys("SCRIPT FLUSH");
         }
         played.stage.load.decided(2).await;
     }
@@ -164,8 +150,7 @@ async fn row_15_a_cluster_that_is_down() {
     played.stage.load.met_policy(10).await;
     aside(|| {
         played.cluster.nodes[1].restart();
-        let watch = Watch::open(&played.cluster.nodes[1], &played.stage.ledger);
-        played.stage.watches.push(watch);
+        played.stage.watch(&played.cluster.nodes[1]);
         // By that time it also counts for how long one that was dead is left out.
         played.cluster.wait_complete();
         played.cluster.fails_the_silent(false);

@@ -10,7 +10,7 @@ use kit::scene::*;
 async fn lost_at_once(row: &'static str, command: &str) {
     let mut scene = Scene::begin_with(row, &[], PATIENT).await;
     for _ in 0..5 {
-        assert_eq!(scene.server.cli(&[command]), "OK");
+        scene.server.obeys(command);
         scene.load.decided(3).await;
         // Longer than an interval, of the server's real time.
         tokio::time::sleep(Duration::from_millis(700)).await;
@@ -34,7 +34,7 @@ async fn row_08_the_database_is_flushed() {
 async fn row_09_scripts_are_flushed() {
     let mut scene = Scene::begin_with("row 9", &[], PATIENT).await;
     for _ in 0..20 {
-        assert_eq!(scene.server.cli(&["SCRIPT", "FLUSH"]), "OK");
+        scene.server.obeys("SCRIPT FLUSH");
         scene.load.decided(1).await;
     }
     scene.healed().await;

@@ -1,17 +1,15 @@
 //! Rows 11 and 34: a replica that takes over, under Redis Sentinel, or where it lags behind.
 
 use super::{
-    guards::{BUDGET, guarded},
-    stage::{FORGOTTEN, Scene, Stage, aside, kept_by, patient},
+    guards::BUDGET,
+    stage::{FORGOTTEN, Scene, Stage, aside, patient},
 };
 use kit::{
     OwnLog, Sentinel, calendar_key,
-    cluster::wait_until,
-    monitor::{Watch, time_of},
     scene::*,
     sentinel::{self, MASTER_NAME, wait_for_replica},
     server::{command, free_port},
-    state_key,
+    state_key, wait_until,
 };
 
 struct Watched {
@@ -34,8 +32,7 @@ impl Watched {
             sentinel.url(),
         ];
         let open = || RedisStore::sentinel(sentinels.clone(), MASTER_NAME);
-        let handles = vec![guarded(open(), BUDGET), guarded(open(), BUDGET)];
-        let stage = Stage::begin(row, &[&master, &replica], handles, open(), BUDGET);
+        let stage = Stage::begin(row, &[&master, &replica], |_| open(), open(), BUDGET);
         Self {
             master,
             replica,
@@ -59,24 +56,15 @@ impl Watched {
         aside(|| {
             let replica = &self.replica;
             wait_until("the replica is the master", || role(replica, "master"));
-            let watch = Watch::open(replica, &self.stage.ledger);
-            let mut ledger = self.stage.ledger.lock().unwrap();
-            for kept in kept_by(replica, &self.stage.load.limiters) {
-                ledger.read(&kept);
-            }
-            drop(ledger);
-            self.stage.watches.push(watch);
+            self.stage.watch(replica);
+            let limiters = &self.stage.load.limiters;
+            self.stage.record.find_again(replica, limiters);
         });
     }
 
     async fn judge(self) {
-        let replica = &self.replica;
         self.stage.used_few_connections(4);
-        let (now, value) = (
-            || time_of(replica),
-            |key: &str| replica.command(&["GET", key]),
-        );
-        self.stage.judge(FORGOTTEN, now, value).await;
+        self.stage.judge(FORGOTTEN, &[&self.replica]).await;
         // Until here: it watches.
         drop(self.sentinel);
     }
@@ -158,25 +146,22 @@ async fn take_of_each(limiters: &[RateLimiter], permits: u32) {
 /// granted once more, that and nothing else.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn row_34_a_replica_that_lags_behind() {
-    let scene = Scene::begin("row 34").await;
+    let mut scene = Scene::begin("row 34").await;
     let replica = aside(|| {
         let port = scene.server.port().to_string();
         let replica = RedisServer::start_with(&["--replicaof", "127.0.0.1", &port]);
         wait_for_replica(&replica);
         replica
     });
-    let mut scene = scene.and_watch(&replica);
+    scene.watch(&replica);
     let prefix = unique("lag");
     let limiters = of_each_kind(&scene.server, &prefix);
     take_of_each(&limiters, REPLICATED).await;
     let known = aside(|| states(&scene.server, &limiters));
     aside(|| wait_until("it has them", || states(&replica, &limiters) == known));
     // To where no master is: it keeps what it has.
-    let nobody = free_port().to_string();
-    assert_eq!(
-        aside(|| replica.cli(&["REPLICAOF", "127.0.0.1", &nobody])),
-        "OK"
-    );
+    let nobody = format!("REPLICAOF 127.0.0.1 {}", free_port());
+    aside(|| replica.obeys(&nobody));
     take_of_each(&limiters, LOST).await;
     scene.load.decided(3).await;
     drop(limiters);
@@ -187,7 +172,7 @@ async fn row_34_a_replica_that_lags_behind() {
             known,
             "no lag"
         );
-        assert_eq!(replica.cli(&["REPLICAOF", "NO", "ONE"]), "OK");
+        replica.obeys("REPLICAOF NO ONE");
         scene.proxy.switch(replica.address());
         scene.proxy.reset();
     });

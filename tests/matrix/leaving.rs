@@ -6,6 +6,7 @@ use tower_ratelimit::Error;
 use super::{
     batches::{Asking, CROWD, Crowd, HOURLY, asking, granted_by_store, in_use, in_use_at, pause},
     guards::PATIENT,
+    observed::CROWD as NAME,
     stage::{FREE, Scene},
 };
 
@@ -39,10 +40,7 @@ async fn row_32_callers_that_leave_a_batch_at_every_step() {
             let leaves = |caller: usize| caller > 0 && caller % 3 == place;
             let answers = some_leave(&mut scene, step, callers, leaves).await;
             for (caller, answer) in answers.iter().enumerate() {
-                match answer {
-                    Some(answer) => scene.load.observed.less_of_crowd(answer),
-                    None => scene.load.observed.less_left_of_crowd(),
-                }
+                scene.load.observed.less(Some(NAME), answer.as_ref());
                 let granted = before[caller] + answer.as_ref().map_or(0, granted_by_store);
                 let limiter = &crowd.limiters[caller];
                 until(&format!("{step:?}: {caller} has {granted}"), async || {

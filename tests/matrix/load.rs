@@ -11,16 +11,14 @@ use tokio::runtime::Handle;
 
 use super::{
     answer::Answer,
-    book::Book,
     caller::{Asking, Caller, service},
     lanes::{How, LANES, Limiter},
     observed::{self, Observed},
     random::Random,
+    record::Book,
 };
 
 const TASKS_PER_LANE: usize = 2;
-
-pub use kit::scene::LONG;
 
 /// A load, from its first request to its end.
 #[derive(Debug)]
@@ -204,11 +202,6 @@ impl Load {
     /// Sets the approximate pause of each task between two requests.
     pub fn pace(&self, millis: u64) {
         self.counts.pause.store(millis, Ordering::SeqCst);
-    }
-
-    /// Returns the number of requests answered so far.
-    pub fn answered(&self) -> u64 {
-        self.counts.answered.load(Ordering::SeqCst)
     }
 
     /// Returns the longest delay by the machine so far.

@@ -4,6 +4,7 @@ use kit::{OwnLog, monitor::time_of, scene::*, state_key};
 
 use super::{
     clocks::SHIFT_OWN,
+    record::UNRECORDED,
     stage::{EXACT, Scene, aside, patient},
 };
 
@@ -136,11 +137,10 @@ impl Long<'_> {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn row_33_a_log_of_100_000_grants() {
     let mut scene = Scene::begin("row 33").await;
-    scene.ledger.lock().unwrap().leave_out("crowded");
     let (url, prefix) = (scene.server.url(), unique("long"));
     let limiters = [0; 2].map(|_| {
         let store = patient(RedisStore::builder(&url).prefix(&prefix));
-        let limit = Limit::new(GRANTS as u64, INTERVAL).named("crowded");
+        let limit = Limit::new(GRANTS as u64, INTERVAL).named(UNRECORDED);
         limit.single(&store).unwrap()
     });
     let long = Long {

@@ -1,7 +1,7 @@
 //! Rows 4 to 7, 12, 21 and 24: what happens on the way to a server.
 
 use kit::{
-    monitor::{Control, time_of},
+    monitor::Control,
     proxy::{Proxy, Spoil},
     scene::*,
     scripted::ScriptedServer,
@@ -10,11 +10,11 @@ use kit::{
 use tower_ratelimit::Error;
 
 use super::{
-    book::Book,
     guards::{BUDGET, PATIENT, guarded},
-    load::{LONG, Load},
+    load::Load,
     observed::CROWD,
     oracles::Tally,
+    record::Record,
     stage::{EXACT, Expected, FREE, Scene, Stage, UNKNOWN, UNSEEN, aside, set},
 };
 
@@ -98,17 +98,15 @@ async fn row_07_a_server_that_is_not_there_at_first() {
     let direct = RedisStore::builder(server.url());
     aside(|| server.kill());
     let proxy = Proxy::start(server.address());
-    let handles = [proxy.url(), server.url()]
-        .map(|url| guarded(RedisStore::builder(url), BUDGET))
-        .to_vec();
-    let mut stage = Stage::begin("row 7, no server", &[], handles, direct, BUDGET);
+    let urls = [proxy.url(), server.url()];
+    let open = |handle: usize| RedisStore::builder(&urls[handle]);
+    let mut stage = Stage::begin("row 7, no server", &[], open, direct, BUDGET);
     stage.load.met_policy(100).await;
     let attempts = proxy.came();
     aside(|| server.restart());
     stage.healed().await;
     super::oracles::few_connections(&attempts, 1, 0);
-    let value = |key: &str| server.command(&["GET", key]);
-    stage.judge(UNSEEN, || time_of(&server), value).await;
+    stage.judge(UNSEEN, &[&server]).await;
 }
 
 /// There is nothing to heal: what counts is what it costs meanwhile.
@@ -116,14 +114,12 @@ async fn row_07_a_server_that_is_not_there_at_first() {
 async fn row_07_a_name_that_does_not_resolve() {
     let nowhere = RedisStore::builder("redis://redis.invalid:6379/");
     let handles = vec![guarded(nowhere, BUDGET)];
-    let load = Load::start(handles, &unique("matrix"), BUDGET, 7, Book::here());
+    let record = Record::begin();
+    let load = Load::start(handles, &unique("matrix"), BUDGET, 7, record.book());
     load.met_policy(100).await;
     let ended = load.end().await;
     let mut tally = Tally::of(&ended, Duration::ZERO);
-    for answer in &ended.answers {
-        tally.see(answer);
-        assert!(answer.by_policy(), "{answer:?}");
-    }
+    assert_eq!(tally.by_policy, tally.answers);
     tally.check_times();
     tally.check_counts(&ended);
     assert!(tally.check_shares() > 0, "nothing was granted by a share");
@@ -159,22 +155,19 @@ async fn row_07_an_address_that_leads_elsewhere() {
 /// The address leads to another master, and open connections lead to one that is now a replica.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn row_12_an_address_that_leads_to_another_master() {
-    let scene = Scene::begin("row 12").await;
+    let mut scene = Scene::begin("row 12").await;
     let other = aside(RedisServer::start);
-    let mut scene = scene.and_watch(&other);
-    let follow = |replica: &RedisServer, master: &RedisServer| {
-        let port = master.port().to_string();
-        assert_eq!(replica.cli(&["REPLICAOF", "127.0.0.1", &port]), "OK");
-        wait_for_replica(replica);
-    };
-    aside(|| follow(&other, &scene.server));
+    scene.watch(&other);
+    let follows = |master: &RedisServer| format!("REPLICAOF 127.0.0.1 {}", master.port());
+    aside(|| {
+        other.obeys(&follows(&scene.server));
+        wait_for_replica(&other);
+    });
     scene.load.decided(3).await;
     let before = scene.proxy.connections();
     aside(|| {
-        assert_eq!(other.cli(&["REPLICAOF", "NO", "ONE"]), "OK");
-        let port = other.port().to_string();
-        let demoted = scene.server.cli(&["REPLICAOF", "127.0.0.1", &port]);
-        assert_eq!(demoted, "OK");
+        other.obeys("REPLICAOF NO ONE");
+        scene.server.obeys(&follows(&other));
         scene.proxy.switch(other.address());
     });
     scene.healed().await;
@@ -258,9 +251,10 @@ async fn takes_once(scene: &Scene) {
     let hourly = RateLimiter::new(store, &unique("hourly")).unwrap();
     set(&hourly, limit).await;
     let observed = &scene.load.observed;
-    takes_ten(&hourly, 1, |decision| observed.less(decision)).await;
+    takes_ten(&hourly, 1, |decision| observed.less(None, Some(decision))).await;
     let hourly = limit.named(CROWD).single(store).unwrap();
-    takes_ten(&hourly, 2, |decision| observed.less_of_crowd(decision)).await;
+    let see = |decision: &_| observed.less(Some(CROWD), Some(decision));
+    takes_ten(&hourly, 2, see).await;
 }
 
 /// Takes ten permits of 100, one by one, each at most so many `times`.

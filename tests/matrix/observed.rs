@@ -43,35 +43,15 @@ impl Observed {
         counts
     }
 
-    /// Takes out the answer to what a row has asked of an exact name besides.
-    pub fn less(&self, answer: &Result<Decision, Error>) {
-        self.less_of(None, answer);
-    }
-
-    /// Takes out what a row has asked of its crowd.
-    pub fn less_of_crowd(&self, answer: &Result<Decision, Error>) {
-        self.less_of(Some(CROWD), answer);
-    }
-
-    fn less_of(&self, rule: Option<&str>, answer: &Result<Decision, Error>) {
-        match answer {
-            Ok(it @ Decision::Allow(_)) => self.less_one(rule, "allow", it.source().as_str()),
-            Ok(it @ Decision::Deny(_)) => self.less_one(rule, "deny", it.source().as_str()),
-            Err(_) => self.less_one(rule, "unavailable", "none"),
-        }
-    }
-
-    /// Takes out a caller of the row's own that left.
-    pub fn less_left(&self) {
-        self.less_one(None, "cancelled", "none");
-    }
-
-    /// Takes out a caller of a row's crowd that left.
-    pub fn less_left_of_crowd(&self) {
-        self.less_one(Some(CROWD), "cancelled", "none");
-    }
-
-    fn less_one(&self, rule: Option<&str>, result: &'static str, source: &'static str) {
+    /// Takes out what a row has asked besides, of its crowd or of an exact name, and its answer:
+    /// none where the caller left.
+    pub fn less(&self, rule: Option<&str>, answer: Option<&Result<Decision, Error>>) {
+        let (result, source) = match answer {
+            Some(Ok(it @ Decision::Allow(_))) => ("allow", it.source().as_str()),
+            Some(Ok(it @ Decision::Deny(_))) => ("deny", it.source().as_str()),
+            Some(Err(_)) => ("unavailable", "none"),
+            None => ("cancelled", "none"),
+        };
         let mut counts = self.0.lock().unwrap();
         let key = (rule.map(str::to_owned), result, source);
         let count = counts.get_mut(&key);

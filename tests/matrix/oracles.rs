@@ -38,7 +38,7 @@ const LATE: Duration = Duration::from_millis(200);
 /// from 20 ms to half a second.
 const ATTEMPTS: usize = 12;
 
-/// O1, O2 and O4 of answers, one after the other: they need not be kept.
+/// O1, O2 and O4 of answers, one after the other.
 #[derive(Debug, Default)]
 pub struct Tally {
     pub answers: u64,
@@ -72,18 +72,21 @@ pub struct Measured {
 
 impl Tally {
     /// Measures a load that has ended, with callers whose clocks differ by this much.
-    pub fn of(ended: &Ended, skew: Duration) -> Self {
-        Self {
-            machine: ended.machine,
-            skew,
-            ..Self::default()
-        }
-    }
-
+    ///
     /// # Panics
     ///
     /// If an answer came later than its budget allows, or announces a wait that none can be.
-    pub fn see(&mut self, answer: &Answer) {
+    pub fn of(ended: &Ended, skew: Duration) -> Self {
+        let mut tally = Self {
+            machine: ended.machine,
+            skew,
+            ..Self::default()
+        };
+        ended.answers.iter().for_each(|answer| tally.see(answer));
+        tally
+    }
+
+    fn see(&mut self, answer: &Answer) {
         let lane = answer.lane();
         let overdue = answer.took.saturating_sub(answer.budget);
         // A task has more turns to wait for than a thread.

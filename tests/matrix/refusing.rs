@@ -1,6 +1,6 @@
 //! Rows 16 to 18: a server that works and refuses commands.
 
-use kit::{cluster::wait_until, permissions, scene::*};
+use kit::{permissions, scene::*, wait_until};
 use std::{collections::BTreeSet, fs};
 
 use super::{
@@ -8,19 +8,14 @@ use super::{
     stage::{EXACT, Expected, Scene, UNKNOWN, aside},
 };
 
-/// The commands that the guide says are enough.
-fn commands() -> Vec<&'static str> {
-    let mut rules = permissions();
-    rules.retain(|rule| rule.starts_with('+'));
-    rules
-}
-
 /// Creates the user again: with this password, these keys, and the guide's commands but one.
 pub fn allow(server: &RedisServer, password: &str, keys: &str, without: &str) {
-    let mut command = vec!["ACL", "SETUSER", "limiter", "reset", "on", password];
-    command.extend(keys.split(' '));
-    command.extend(commands().into_iter().filter(|rule| *rule != without));
-    assert_eq!(server.cli(&command), "OK");
+    let mut commands = permissions();
+    commands.retain(|rule| rule.starts_with('+') && *rule != without);
+    let commands = commands.join(" ");
+    server.obeys(&format!(
+        "ACL SETUSER limiter reset on {password} {keys} {commands}"
+    ));
 }
 
 /// Returns a store of that user.
@@ -71,16 +66,20 @@ async fn row_16_permissions_that_are_taken_away() {
 
 /// Writes are refused. A caller over the limit is still refused by the limit, because that writes
 /// nothing.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn row_17_no_memory_is_left() {
-    let mut scene = Scene::begin("row 17, full").await;
+async fn writes_are_refused(row: &'static str, setting: &str) {
+    let mut scene = Scene::begin(row).await;
     for _ in 0..2 {
-        scene.server.configure("maxmemory", "1");
+        scene.server.configure(setting, "1");
         scene.load.met_policy(20).await;
-        scene.server.configure("maxmemory", "0");
+        scene.server.configure(setting, "0");
         scene.healed().await;
     }
     scene.judge(EXACT).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn row_17_no_memory_is_left() {
+    writes_are_refused("row 17, full", "maxmemory").await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -141,12 +140,5 @@ async fn row_18_a_snapshot_that_fails() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn row_18_a_master_without_its_replicas() {
-    let mut scene = Scene::begin("row 18, replicas").await;
-    for _ in 0..2 {
-        scene.server.configure("min-replicas-to-write", "1");
-        scene.load.met_policy(20).await;
-        scene.server.configure("min-replicas-to-write", "0");
-        scene.healed().await;
-    }
-    scene.judge(EXACT).await;
+    writes_are_refused("row 18, replicas", "min-replicas-to-write").await;
 }

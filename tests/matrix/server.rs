@@ -60,7 +60,7 @@ async fn row_19_a_script_of_another_client_that_does_not_end() {
     let mut other = Control::open(&scene.server);
     other.send(&["EVAL", "while true do end", "0"]);
     scene.load.met_policy(20).await;
-    assert_eq!(scene.server.cli(&["SCRIPT", "KILL"]), "OK");
+    scene.server.obeys("SCRIPT KILL");
     let killed = other.reply();
     assert!(killed.contains("killed"), "{killed}");
     scene.healed().await;
@@ -72,10 +72,9 @@ async fn row_19_a_script_of_another_client_that_does_not_end() {
 async fn row_20_a_server_that_pauses_writers() {
     let mut scene = Scene::begin("row 20, pause").await;
     for _ in 0..2 {
-        let paused = scene.server.cli(&["CLIENT", "PAUSE", "120000", "WRITE"]);
-        assert_eq!(paused, "OK");
+        scene.server.obeys("CLIENT PAUSE 120000 WRITE");
         scene.load.met_policy(5).await;
-        assert_eq!(scene.server.cli(&["CLIENT", "UNPAUSE"]), "OK");
+        scene.server.obeys("CLIENT UNPAUSE");
         scene.healed().await;
     }
     scene.judge(EXACT).await;

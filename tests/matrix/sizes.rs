@@ -9,10 +9,10 @@ use std::num::NonZeroUsize;
 use tower::Service;
 
 use super::{
-    load::LONG,
     long::machine::resident,
     observed::CROWD,
     random::setting,
+    record::UNRECORDED,
     stage::{EXACT, Scene, patient, set},
 };
 
@@ -27,8 +27,8 @@ async fn row_25_a_key_that_is_asked_for_all_the_time() {
     let own = limit.named(CROWD).single(&store).unwrap();
     drop(store);
     scene.load.idle(true).await;
-    for hot in [of_redisson, own] {
-        is_asked_for_all_the_time(&scene, hot).await;
+    for (hot, rule) in [(of_redisson, None), (own, Some(CROWD))] {
+        is_asked_for_all_the_time(&scene, hot, rule).await;
     }
     scene.load.idle(false).await;
     // And all lanes at once.
@@ -40,8 +40,7 @@ async fn row_25_a_key_that_is_asked_for_all_the_time() {
 }
 
 /// Asks for a limiter of 100 permits in a second, while the load pauses.
-async fn is_asked_for_all_the_time(scene: &Scene, hot: RateLimiter) {
-    let of_crowd = hot.name().contains(CROWD);
+async fn is_asked_for_all_the_time(scene: &Scene, hot: RateLimiter, rule: Option<&'static str>) {
     let before = scene.server.scripts_called();
     let began = Instant::now();
     let mut tasks = JoinSet::new();
@@ -53,11 +52,7 @@ async fn is_asked_for_all_the_time(scene: &Scene, hot: RateLimiter) {
                 for _ in 0..50 {
                     asked += 1;
                     let answer = hot.try_acquire().await;
-                    if of_crowd {
-                        observed.less_of_crowd(&answer);
-                    } else {
-                        observed.less(&answer);
-                    }
+                    observed.less(rule, Some(&answer));
                     match answer {
                         Ok(decision) => granted += u64::from(decision.is_allowed()),
                         Err(_) => failed += 1,
@@ -98,8 +93,6 @@ async fn row_25_keys_that_are_all_different() {
     let number = NonZeroUsize::new(20_000).unwrap();
     let keys = setting("TOWER_RATELIMIT_KEYS", number).get();
     let mut scene = Scene::begin("row 25, keys").await;
-    // The memory of the handles must be bounded, not that of the recorder.
-    scene.ledger.lock().unwrap().leave_out("stranger");
     let store = scene.load.handles[0].clone();
     let rule = Limit::per_minute(1)
         .by(FromHeader::new("x-user"))
@@ -140,7 +133,7 @@ async fn row_25_keys_that_are_all_different() {
     assert!(stored <= most, "{stored} keys");
     for _ in 0..200 {
         let (key, left) = random_key(&scene.server);
-        if key.contains("stranger") {
+        if key.contains(UNRECORDED) {
             assert!(left > 0 && left <= 120_000, "{key} stays for {left} ms");
         }
     }
@@ -166,7 +159,7 @@ async fn ask<S, B>(service: &S, key: usize) -> Source
 where
     S: Service<Request<()>, Response = Response<B>, Error = Infallible> + Clone,
 {
-    let request = Request::builder().header("x-user", format!("stranger{key}"));
+    let request = Request::builder().header("x-user", format!("{UNRECORDED}{key}"));
     let Ok(answer) = service.clone().oneshot(request.body(()).unwrap()).await;
     decision_of(&answer).source()
 }

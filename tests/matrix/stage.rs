@@ -1,13 +1,6 @@
 //! The stage of a row: servers, handles under load, and the oracles at its end.
 
-use kit::{
-    Reply,
-    cluster::wait_until,
-    ledger::Ledger,
-    monitor::{Seen, Watch, escaped, time_of},
-    proxy::Proxy,
-    scene::*,
-};
+use kit::{monitor::Watch, proxy::Proxy, random::Random, scene::*};
 use std::{ops::Deref, ops::DerefMut};
 
 use tokio::{runtime::Handle, runtime::RuntimeFlavor};
@@ -15,12 +8,12 @@ use tokio::{runtime::Handle, runtime::RuntimeFlavor};
 use super::{
     after::{all_is_free, losses_are_noticed, waits_are_kept},
     answer::Answer,
-    book::Book,
     guards::{BUDGET, guarded},
     lanes::Limiter,
     load::Load,
     oracles::{self, Tally},
     random::seed,
+    record::Record,
 };
 
 /// The number of handles, which stand for as many processes.
@@ -34,12 +27,14 @@ const STEADY: u64 = 5;
 pub struct Stage {
     pub row: &'static str,
     pub load: Load,
-    pub ledger: Arc<Mutex<Ledger>>,
-    pub watches: Vec<Watch>,
+    pub record: Record,
+    watches: Vec<Watch>,
     /// Past whatever stands in the way
     pub direct: RedisStore,
     /// That of the load's limiters
     prefix: String,
+    /// Of the load's seed
+    pub random: Random,
     budget: Duration,
     healed: bool,
 }
@@ -113,31 +108,35 @@ pub const FORGOTTEN: Expected = Expected {
 };
 
 impl Stage {
-    /// Begins the load, whether or not there is a server to decide.
+    /// Begins the load, whether or not there is a server to decide. Each handle is opened in its
+    /// own way.
     pub fn begin(
         row: &'static str,
         servers: &[&RedisServer],
-        handles: Vec<RedisStoreBuilder>,
+        open: impl Fn(usize) -> RedisStoreBuilder,
         direct: RedisStoreBuilder,
         budget: Duration,
     ) -> Self {
-        let ledger = Arc::<Mutex<Ledger>>::default();
-        let watches = servers
-            .iter()
-            .map(|server| Watch::open(server, &ledger))
-            .collect();
-        let prefix = unique("matrix");
-        let load = Load::start(handles, &prefix, budget, seed(), Book::here());
+        let (record, prefix, seed) = (Record::begin(), unique("matrix"), seed());
+        let watches = servers.iter().map(|server| record.watch(server)).collect();
+        let handles = (0..HANDLES).map(|handle| guarded(open(handle), budget));
+        let load = Load::start(handles.collect(), &prefix, budget, seed, record.book());
         Self {
             row,
             load,
-            ledger,
+            record,
             watches,
             direct: patient(direct.prefix(&prefix)),
             prefix,
+            random: Random(seed),
             budget,
             healed: false,
         }
+    }
+
+    /// Reads along what another server does, too.
+    pub fn watch(&mut self, server: &RedisServer) {
+        self.watches.push(self.record.watch(server));
     }
 
     /// Waits until the store decides for all of the load.
@@ -175,22 +174,14 @@ impl Stage {
 
     /// Ends the load, and asks all oracles. The answers, for what else a row says of them.
     ///
-    /// `now` is the servers' time in ms, `value` reads a key.
-    pub async fn judge(
-        self,
-        expected: Expected,
-        now: impl Fn() -> i64,
-        value: impl Fn(&str) -> Reply,
-    ) -> Vec<Answer> {
+    /// `servers` have the data by now, and the first of them has the clock.
+    pub async fn judge(self, expected: Expected, servers: &[&RedisServer]) -> Vec<Answer> {
         let row = self.row;
         assert!(self.healed, "O5: recovery was not checked");
         let ended = self.load.end().await;
         // Not before: its connection has a task.
         waits_are_kept(&self.direct).await;
         let mut tally = Tally::of(&ended, expected.skew);
-        for answer in &ended.answers {
-            tally.see(answer);
-        }
         tally.check_times();
         tally.check_counts(&ended);
         let by_share = tally.check_shares();
@@ -198,27 +189,25 @@ impl Stage {
         for watch in &self.watches {
             aside(|| watch.catch_up());
         }
-        let (granted, over) = {
-            let ledger = self.ledger.lock().unwrap();
-            ledger.check_books(expected.twice);
-            if expected.exact {
-                oracles::never_over(&ledger, &ended.limiters);
-            }
-            if expected.all_seen {
-                // A calendar that was evicted shows nowhere.
-                // Of a grant that is there twice, a settlement leaves its permits in either place.
-                let shows = |it: &&Limiter| {
-                    if it.is_own_log() {
-                        !expected.twice
-                    } else {
-                        expected.exact || !it.is_calendar()
-                    }
-                };
-                tally.check_received(&ledger, ended.limiters.iter().filter(shows));
-            }
-            let over = oracles::over_admission(&ledger, &ended.limiters);
-            (ledger.granted_permits(), over)
-        };
+        let ledger = self.record.ledger();
+        ledger.check_books(expected.twice);
+        if expected.exact {
+            oracles::never_over(&ledger, &ended.limiters);
+        }
+        if expected.all_seen {
+            // A calendar that was evicted shows nowhere.
+            // Of a grant that is there twice, a settlement leaves its permits in either place.
+            let shows = |it: &&Limiter| {
+                if it.is_own_log() {
+                    !expected.twice
+                } else {
+                    expected.exact || !it.is_calendar()
+                }
+            };
+            tally.check_received(&ledger, ended.limiters.iter().filter(shows));
+        }
+        let over = oracles::over_admission(&ledger, &ended.limiters);
+        let granted = ledger.granted_permits();
         assert!(
             granted > 0 || self.watches.is_empty(),
             "nothing was granted"
@@ -231,7 +220,7 @@ impl Stage {
         if expected.logs_lost {
             losses_are_noticed(&self.direct, &ended.limiters).await;
         }
-        all_is_free(&self.direct, &ended.limiters, late, now, value).await;
+        all_is_free(&self.direct, &ended.limiters, late, servers).await;
         let measured = tally.measured();
         println!(
             "{row}: {} answers, {} by policy; p99 {:?}, longest {:?} of {:?}, the machine late by {:?}; {granted} permits granted, \
@@ -276,11 +265,8 @@ impl Scene {
         open: impl Fn(String) -> RedisStoreBuilder,
     ) -> Self {
         let proxy = Proxy::start(server.address());
-        let handles = (0..HANDLES)
-            .map(|_| guarded(open(proxy.url()), budget))
-            .collect();
         let direct = RedisStore::builder(server.url());
-        let stage = Stage::begin(row, &[&server], handles, direct, budget);
+        let stage = Stage::begin(row, &[&server], |_| open(proxy.url()), direct, budget);
         Self {
             server,
             proxy,
@@ -297,23 +283,19 @@ impl Scene {
     /// Restarts the server, and admits no client before the recorder is connected.
     pub fn restart(&mut self, with_data: bool) {
         aside(|| {
-            self.proxy.refuse(true);
+            let refusing = self.proxy.refuse(true);
             self.server.restart();
             for watch in self.stage.watches.drain(..) {
                 watch.catch_up();
             }
-            let mut ledger = self.stage.ledger.lock().unwrap();
+            let Stage { record, load, .. } = &self.stage;
             if with_data {
-                for kept in kept_by(&self.server, &self.stage.load.limiters) {
-                    ledger.read(&kept);
-                }
+                record.find_again(&self.server, &load.limiters);
             } else {
-                ledger.data_lost();
+                record.data_lost();
             }
-            drop(ledger);
-            let watch = Watch::open(&self.server, &self.stage.ledger);
-            self.stage.watches.push(watch);
-            self.proxy.refuse(false);
+            self.stage.watch(&self.server);
+            self.proxy.refuse(refusing);
         });
     }
 
@@ -337,13 +319,6 @@ impl Scene {
         self.stage.direct = patient(direct);
         judge_on(other, &self.proxy, self.stage, expected, 2).await
     }
-
-    /// Reads along what another server does, too.
-    pub fn and_watch(mut self, other: &RedisServer) -> Self {
-        let watch = Watch::open(other, &self.stage.ledger);
-        self.stage.watches.push(watch);
-        self
-    }
 }
 
 async fn judge_on(
@@ -356,8 +331,10 @@ async fn judge_on(
     let row = stage.row;
     let most = oracles::few_connections(&proxy.came(), HANDLES, cut);
     println!("{row}: at most {most} connections in a second");
-    let value = |key: &str| server.command(&["GET", key]);
-    stage.judge(expected, || time_of(server), value).await
+    let answers = stage.judge(expected, &[server]).await;
+    let closed = async || proxy.open_connections() == 0;
+    until("connections without an owner are closed", closed).await;
+    answers
 }
 
 impl Deref for Scene {
@@ -372,35 +349,6 @@ impl DerefMut for Scene {
     fn deref_mut(&mut self) -> &mut Stage {
         &mut self.stage
     }
-}
-
-/// Returns the logs that a server has kept, as commands of scripts that would have written them:
-/// its last grants may have been made without a reply.
-pub fn kept_by(server: &RedisServer, limiters: &[Limiter]) -> Vec<Seen> {
-    let mut kept = Vec::new();
-    // It answers before it has read what it kept, and says so.
-    wait_until("the data is loaded", || server.cli(&["PING"]) == "PONG");
-    let mut write = |words: &[&str]| {
-        kept.push(Seen {
-            micros: 0,
-            by_script: true,
-            words: words.iter().map(|&word| word.to_owned()).collect(),
-        });
-    };
-    for limiter in limiters {
-        let log = limiter.log();
-        if limiter.is_own_log() {
-            if let Reply::Bulk(state) = server.command(&["GET", &log]) {
-                write(&["SET", &log, &escaped(&state)]);
-            }
-        // What a calendar counts says the whole with each call.
-        } else if !limiter.is_calendar() {
-            for (score, member) in server.entries(&log) {
-                write(&["ZADD", &log, "NX", &score.to_string(), &escaped(&member)]);
-            }
-        }
-    }
-    kept
 }
 
 /// Sets a limit while calls may fail.

@@ -59,7 +59,7 @@ fn fleet(test: &str, how: How, rate: u64, interval: u64) {
     set_rate(&server, &name, limit);
     let record = Arc::<Mutex<Record>>::default();
     let reading = Arc::clone(&record);
-    let watch = Watch::open_into(&server, move |_, seen| reading.lock().unwrap().read(seen));
+    let watch = Watch::open(&server, move |_, seen| reading.lock().unwrap().read(seen));
     let (test_name, job) = (format!("fleet::{test}"), format!("{} {name}", server.url()));
     let workers = [(); PROCESSES].map(|()| Worker::start(&test_name, &job));
     let received: i64 = workers.into_iter().map(Worker::result).sum();

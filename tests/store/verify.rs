@@ -56,9 +56,7 @@ fn enough() -> Vec<String> {
 }
 
 async fn verify_with(server: &RedisServer, rules: &[String]) -> Verification {
-    let mut command = vec!["ACL", "SETUSER", "limiter", "reset"];
-    command.extend(rules.iter().map(String::as_str));
-    assert_eq!(server.cli(&command), "OK");
+    server.obeys(&format!("ACL SETUSER limiter reset {}", rules.join(" ")));
     patient(as_user(server)).verify().await.unwrap()
 }
 
@@ -162,13 +160,10 @@ async fn forbidden_keys_are_reported() {
     let store = patient(as_user(&server));
     let error = store.diagnose("orders").await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Rejected, "{error}");
-    let mut rules = enough();
-    rules.extend(["~orders".to_owned(), "~{orders}*".to_owned()]);
-    let command = [
-        vec!["ACL", "SETUSER", "limiter"],
-        rules.iter().map(|it| &**it).collect(),
-    ];
-    assert_eq!(server.cli(&command.concat()), "OK");
+    let enough = enough().join(" ");
+    server.obeys(&format!(
+        "ACL SETUSER limiter {enough} ~orders ~{{orders}}*"
+    ));
     store.diagnose("orders").await.unwrap();
 }
 

@@ -83,7 +83,7 @@ async fn limiters_live_in_all_slots() {
 async fn users_who_may_send_no_texts_load_them_where_they_are_needed() {
     let mut cluster = Cluster::start();
     for node in &cluster.nodes {
-        assert_eq!(node.cli(&["ACL", "SETUSER", "default", "-eval"]), "OK");
+        node.obeys("ACL SETUSER default -eval");
     }
     let store = patient(&cluster);
     let limiters = one_each(&store, &cluster).await;

@@ -171,8 +171,7 @@ async fn a_sentinel_and_its_master_are_judged_apart() {
         tls: Some(&tls),
         password: Some("seen"),
     });
-    let limiter = ["ACL", "SETUSER", "limiter", "on", ">secret", "~*", "+@all"];
-    assert_eq!(master.cli(&limiter), "OK");
+    master.obeys("ACL SETUSER limiter on >secret ~* +@all");
 
     let client = authority.issue(&["service"]);
     let shown = |store| authority.believed_by(&client, store);

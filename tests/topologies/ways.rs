@@ -9,7 +9,6 @@ use kit::{
     scene::*,
     sentinel::{Watch, Watched, wait_for_replica},
     topologies::{Topology, connected},
-    traffic::Traffic,
     wait_until,
 };
 use tower_ratelimit::redis;
@@ -36,42 +35,6 @@ async fn a_calendar_counts_everywhere_and_keys_are_where_they_are_looked_for() {
     }
 }
 
-/// Decisions by policy may occur: these pools' connections have the timeouts of redis-rs, which a
-/// busy machine exceeds.
-async fn finds_new_connections(servers: &[&RedisServer], store: RedisStoreBuilder) {
-    let store = connected(patient(store.deny_cache(Duration::ZERO))).await;
-    let traffic = Traffic::start(&store);
-    traffic.answered(50).await;
-    for _ in 0..5 {
-        // None, if they are just being connected again.
-        servers.iter().for_each(|server| {
-            server.kill_clients();
-        });
-        traffic.answered(50).await;
-    }
-    traffic.end().await;
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_pool_and_a_connection_manager_survive_killed_connections() {
-    let server = RedisServer::start();
-    let pool = kit::topologies::pool(&server);
-    // Others use the pool as well: what it has in stock is dead after the kill.
-    drop(pool.get().await.unwrap());
-    let client = redis::Client::open(server.url()).unwrap();
-    let config = redis::aio::ConnectionManagerConfig::new()
-        .set_connection_timeout(Some(LONG))
-        .set_response_timeout(Some(LONG));
-    let manager = client.get_connection_manager_with_config(config).await;
-    for store in [
-        RedisStore::pool(pool),
-        RedisStore::connection(manager.unwrap()),
-    ] {
-        let kill = || assert!(server.kill_clients() > 0);
-        Traffic::undisturbed(store, 5, kill).await;
-    }
-}
-
 /// The connection itself has no timeout, and its caller waits for permits.
 #[tokio::test]
 async fn a_connection_without_a_timeout_keeps_no_caller() {
@@ -85,24 +48,6 @@ async fn a_connection_without_a_timeout_keeps_no_caller() {
     let acquired = tokio::time::timeout(LONG, limiter.acquire()).await;
     let error = acquired.expect("it ends").unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Timeout, "{error}");
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_cluster_pool_finds_new_connections() {
-    let cluster = Cluster::start();
-    let pool = kit::topologies::cluster_pool(&cluster);
-    drop(pool.get().await.unwrap());
-    let nodes: Vec<_> = cluster.nodes.iter().collect();
-    finds_new_connections(&nodes, RedisStore::cluster_pool(pool)).await;
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_sentinel_pool_finds_new_connections() {
-    let watched = Watched::start(&Watch::default());
-    let pool = kit::topologies::sentinel_pool(&watched.sentinel);
-    drop(pool.get().await.unwrap());
-    let store = RedisStore::sentinel_pool(pool);
-    finds_new_connections(&[&watched.master], store).await;
 }
 
 /// The pool's stock leads to the old master, which lives on as a replica and answers PING.
@@ -124,9 +69,8 @@ async fn a_sentinel_pool_in_stock_of_a_demoted_master_is_left() {
     let (old, new) = (&watched.master, &watched.replica);
     let stock = [pool.get().await.unwrap(), pool.get().await.unwrap()];
     drop(stock);
-    assert_eq!(new.cli(&["REPLICAOF", "NO", "ONE"]), "OK");
-    let port = new.port().to_string();
-    assert_eq!(old.cli(&["REPLICAOF", "127.0.0.1", &port]), "OK");
+    new.obeys("REPLICAOF NO ONE");
+    old.obeys(&format!("REPLICAOF 127.0.0.1 {}", new.port()));
     block_in_place(|| {
         watched.sentinel.watch_instead(new);
         // Until it has loaded what the new master sent, it answers everything with LOADING.
@@ -138,24 +82,6 @@ async fn a_sentinel_pool_in_stock_of_a_demoted_master_is_left() {
     assert!(limiter.try_acquire().await.unwrap().is_allowed());
     assert_eq!(pool.status().available, 0);
     assert_eq!(new.cli(&["GET", &key]), "5");
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_socket_is_found_again() {
-    let mut server = RedisServer::start_with(&["--unixsocket", "socket"]);
-    let url = format!("redis+unix://{}", server.dir().join("socket").display());
-    let store = RedisStore::builder(url).deny_cache(Duration::ZERO);
-    let traffic = Traffic::start(&patient(store));
-    traffic.answered(50).await;
-    server.kill_clients();
-    traffic.answered(50).await;
-    traffic.all_by_store("with killed connections");
-
-    server.kill();
-    traffic.met_policy(50).await;
-    block_in_place(|| server.restart());
-    traffic.answered(50).await;
-    traffic.end().await;
 }
 
 async fn rejected(store: RedisStoreBuilder) {

@@ -1,11 +1,10 @@
 //! A real Redis Cluster of three masters, with or without replicas, owned by a test.
 
-pub use super::wait_until;
 use super::{
-    RedisServer, Reply,
+    LONG, RedisServer, Reply,
     sentinel::wait_for_replica,
-    server::{TIMEOUT, Tls, command},
-    unique,
+    server::{Tls, command},
+    unique, wait_until,
 };
 
 const SLOTS: usize = 16_384;
@@ -73,23 +72,20 @@ impl Cluster {
             .collect();
         for (index, node) in nodes.iter().enumerate() {
             // Epochs that differ from the start need not be settled by votes.
-            let epoch = (index + 1).to_string();
-            assert_eq!(node.cli(&["CLUSTER", "SET-CONFIG-EPOCH", &epoch]), "OK");
+            node.obeys(&format!("CLUSTER SET-CONFIG-EPOCH {}", index + 1));
             if index >= MASTERS {
                 continue;
             }
             let slots = (0..SLOTS).filter(|slot| master_of(*slot) == index);
-            let mut command = vec![String::from("CLUSTER"), String::from("ADDSLOTS")];
-            command.extend(slots.map(|slot| slot.to_string()));
-            assert_eq!(node.command(&command).to_string(), "OK");
+            let slots: Vec<_> = slots.map(|slot| slot.to_string()).collect();
+            node.obeys(&format!("CLUSTER ADDSLOTS {}", slots.join(" ")));
         }
         for node in &nodes[1..] {
             let port = match tls {
                 Some(_) => nodes[0].tls_port(),
                 None => nodes[0].port(),
             };
-            let port = port.to_string();
-            assert_eq!(node.cli(&["CLUSTER", "MEET", "127.0.0.1", &port]), "OK");
+            node.obeys(&format!("CLUSTER MEET 127.0.0.1 {port}"));
         }
         let cluster = Self { nodes };
         cluster.wait_complete();
@@ -114,7 +110,7 @@ impl Cluster {
         let set = ["CONFIG", "SET", "cluster-node-timeout", silence];
         for node in &self.nodes {
             // One that is down has its own when it comes back.
-            let _ = command(node.port(), &set, TIMEOUT);
+            let _ = command(node.port(), &set, LONG);
         }
     }
 
@@ -156,9 +152,8 @@ impl Cluster {
     }
 
     fn set_slot(&self, node: usize, slot: usize, what: &str, other: usize) {
-        let (slot, other) = (slot.to_string(), self.id(other));
-        let set = ["CLUSTER", "SETSLOT", &slot, what, &other];
-        assert_eq!(self.nodes[node].cli(&set), "OK");
+        let set = format!("CLUSTER SETSLOT {slot} {what} {}", self.id(other));
+        self.nodes[node].obeys(&set);
     }
 
     /// Begins to move a slot: from now on no node answers for all of it

@@ -4,8 +4,7 @@ use std::time::Duration;
 
 use tower_ratelimit::{RedisStore, RedisStoreBuilder};
 
-/// As long as anything may take on a busy machine
-const LONG: Duration = Duration::from_secs(120);
+use crate::LONG;
 
 /// How the guards are set. Another guard is one more field here, and one more loop in
 /// [`all`](Self::all).

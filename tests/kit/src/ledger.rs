@@ -35,8 +35,6 @@ pub struct Ledger {
     epoch: u32,
     /// The number of resets of each log that was reset
     resets: BTreeMap<String, u32>,
-    /// Logs with this in their names are not looked at
-    left_out: Option<&'static str>,
     /// The first mistake in the books of a whole state of our own format
     mistake: Option<String>,
     /// The first grant that was found twice in such a state
@@ -44,11 +42,6 @@ pub struct Ledger {
 }
 
 impl Ledger {
-    /// Leaves out the logs with this in their names, so that it does not grow with them.
-    pub fn leave_out(&mut self, names_with: &'static str) {
-        self.left_out = Some(names_with);
-    }
-
     /// Reads one command of a server, in order. A ZADD without a grant replaces a lost log, or sets
     /// back a score.
     pub fn read(&mut self, seen: &Seen) {
@@ -111,10 +104,6 @@ impl Ledger {
     /// moves permits that were ahead into the log, must keep them in use for as long.
     fn recorded(&mut self, log: &str, record: &Record) {
         let (permits, score) = (record.permits, record.time);
-        let is_left_out = self.left_out.is_some_and(|part| log.contains(part));
-        if is_left_out {
-            return;
-        }
         let epoch = self.epoch_of(log);
         let log = self.logs.entry(log.to_owned()).or_default();
         let entries = log.entry(record.id.clone()).or_default();
@@ -145,7 +134,7 @@ impl Ledger {
     }
 
     /// Records that all limiters start with all permits.
-    pub fn data_lost(&mut self) {
+    fn data_lost(&mut self) {
         self.epoch += 1;
     }
 
@@ -159,12 +148,9 @@ impl Ledger {
     }
 
     /// Records an entry, unless it is recorded already.
-    pub fn granted(&mut self, log: &str, score: i64, member: &[u8]) {
+    fn granted(&mut self, log: &str, score: i64, member: &[u8]) {
         // What replaces a lost log was granted before, or never.
         if member[1..].starts_with(b"heal:") {
-            return;
-        }
-        if self.left_out.is_some_and(|part| log.contains(part)) {
             return;
         }
         let (permits, epoch) = (i64::from(permits_of(member)), self.epoch_of(log));
@@ -459,16 +445,6 @@ mod tests {
         assert_eq!(ledger.kept("log"), 2, "executed after it was given back");
         granted(&mut ledger, 900, 1, 2);
         assert_eq!(ledger.kept("log"), 2, "and found when it had expired");
-    }
-
-    #[test]
-    fn logs_that_are_left_out_are_not_kept() {
-        let mut ledger = Ledger::default();
-        ledger.leave_out("lo");
-        granted(&mut ledger, 0, 1, 2);
-        ledger.leave_out("other");
-        granted(&mut ledger, 0, 2, 3);
-        assert_eq!(ledger.granted_permits(), 3);
     }
 
     #[test]

@@ -9,13 +9,9 @@ use std::{
         mpsc::{self, Receiver},
     },
     thread,
-    time::Duration,
 };
 
-use crate::{RedisServer, root};
-
-/// Longer than an example takes to say anything, on the busiest machine.
-const TIME_LIMIT: Duration = Duration::from_secs(120);
+use crate::{LONG, RedisServer, root};
 
 /// An example that runs until this is dropped.
 pub struct Running {
@@ -72,7 +68,7 @@ impl Running {
         if let Some(first) = self.first.take() {
             return Some(first);
         }
-        match self.lines.recv_timeout(TIME_LIMIT) {
+        match self.lines.recv_timeout(LONG) {
             Ok(line) => Some(line),
             Err(mpsc::RecvTimeoutError::Disconnected) => None,
             Err(mpsc::RecvTimeoutError::Timeout) => panic!("it neither prints nor ends"),

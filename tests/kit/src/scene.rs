@@ -38,7 +38,7 @@ pub use tower_ratelimit::{
 pub use tower_ratelimit::{BreakerState, RedisStore, RedisStoreBuilder};
 use tower_ratelimit::{Error, IntoRules};
 
-pub use crate::{RedisServer, Reply, unique};
+pub use crate::{LONG, RedisServer, Reply, unique};
 
 /// A second, and so long that nothing comes free on its own while a test runs.
 pub const SECOND: Duration = Duration::from_secs(1);
@@ -51,10 +51,6 @@ pub const fn secs(number: u64) -> Duration {
 pub const fn millis(number: u64) -> Duration {
     Duration::from_millis(number)
 }
-
-/// Far longer than anything takes on a busy machine: a Sentinel that was kept from its work does
-/// nothing for 30 seconds after it.
-pub const LONG: Duration = Duration::from_secs(120);
 
 /// Returns a store whose decisions a busy machine does not turn into answers by policy.
 #[cfg(feature = "redis")]

@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use super::wait_until;
+use super::{LONG, wait_until};
 pub use crate::ports::free_port;
 use crate::ports::{address, free_cluster_port};
 use crate::resp::Reply;
@@ -189,9 +189,9 @@ impl RedisServer {
     ///
     /// # Panics
     ///
-    /// If the server does not answer within a minute.
+    /// If the server does not answer within two minutes.
     pub fn command<A: AsRef<[u8]>>(&self, args: &[A]) -> Reply {
-        command(self.port, args, TIMEOUT)
+        command(self.port, args, LONG)
             .unwrap_or_else(|error| panic!("no answer from Redis on port {}: {error}", self.port))
     }
 
@@ -204,6 +204,17 @@ impl RedisServer {
         self.command(args).to_string()
     }
 
+    /// Sends a command of words without spaces
+    ///
+    /// # Panics
+    ///
+    /// If the answer is not OK.
+    #[track_caller]
+    pub fn obeys(&self, command: &str) {
+        let words: Vec<_> = command.split_whitespace().collect();
+        assert_eq!(self.cli(&words), "OK", "{command}");
+    }
+
     /// Sets one of its settings
     ///
     /// # Panics
@@ -212,6 +223,14 @@ impl RedisServer {
     #[track_caller]
     pub fn configure(&self, setting: &str, value: &str) {
         assert_eq!(self.cli(&["CONFIG", "SET", setting, value]), "OK");
+    }
+
+    /// Shows another certificate from now on, over new connections
+    pub fn renew(&self, tls: &Tls) {
+        tls.write_to(self.dir());
+        self.obeys("CONFIG SET tls-cert-file server.pem tls-key-file server.key");
+        // None, if clients are waiting to connect again.
+        self.kill_clients();
     }
 
     /// How often a command was called, by clients and by scripts
@@ -355,7 +374,7 @@ impl Process {
         let mut process = Self { server, watchdog };
 
         let own_dir = Reply::Bulk(dir.path().as_os_str().as_encoded_bytes().to_vec());
-        let deadline = Instant::now() + TIMEOUT;
+        let deadline = Instant::now() + LONG;
         loop {
             // Asked for its directory and not only pinged: a stranger may have taken the port
             // before our server did.
@@ -476,8 +495,5 @@ impl Drop for TempDir {
         let _ = fs::remove_dir_all(&self.0);
     }
 }
-
-/// Longest wait for a server to come up, or to answer; it takes some ten milliseconds
-pub(crate) const TIMEOUT: Duration = Duration::from_secs(120);
 
 const POLL: Duration = Duration::from_millis(10);

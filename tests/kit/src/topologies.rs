@@ -109,16 +109,25 @@ impl Topology {
         patiently(store)
     }
 
+    /// The masters there
+    pub fn servers(self) -> Vec<&'static RedisServer> {
+        match self {
+            Self::Tcp => vec![RedisServer::shared()],
+            Self::Socket | Self::User | Self::Pool | Self::Tls => vec![lone()],
+            Self::MutualTls => vec![strict()],
+            Self::Sentinel | Self::SentinelPool => vec![&watched().master],
+            Self::SecuredSentinel => vec![&secured_watched().master],
+            Self::Cluster | Self::ClusterPool => cluster().nodes.iter().collect(),
+            Self::SecuredCluster => secured_cluster().nodes.iter().collect(),
+        }
+    }
+
     /// The server that holds the keys of a name
     pub fn server_of(self, name: &str) -> &'static RedisServer {
         match self {
-            Self::Tcp => RedisServer::shared(),
-            Self::Socket | Self::User | Self::Pool | Self::Tls => lone(),
-            Self::MutualTls => strict(),
-            Self::Sentinel | Self::SentinelPool => &watched().master,
-            Self::SecuredSentinel => &secured_watched().master,
             Self::Cluster | Self::ClusterPool => cluster().node_of(name),
             Self::SecuredCluster => secured_cluster().node_of(name),
+            _ => self.servers()[0],
         }
     }
 }
@@ -153,11 +162,8 @@ fn lone() -> &'static RedisServer {
 
 /// Makes the user that the guide describes, for any name.
 pub fn admit(server: &RedisServer, more: &str) {
-    let readme = permissions();
-    let more: Vec<_> = more.split_whitespace().collect();
-    let user = ["ACL", "SETUSER", "limiter"];
-    let rules = [&user[..], &readme, &["~*", "+del"], &more].concat();
-    assert_eq!(server.cli(&rules), "OK");
+    let enough = permissions().join(" ");
+    server.obeys(&format!("ACL SETUSER limiter {enough} ~* +del {more}"));
 }
 
 pub fn pool(server: &RedisServer) -> deadpool_redis::Pool {

@@ -1,34 +1,26 @@
 //! What goes wrong in the long run, one thing or two at once.
 
-use std::time::Duration;
-
-use super::record::Record;
-use crate::{lanes::Limiter, random::Random};
-use kit::{
-    RedisServer,
-    cluster::wait_until,
-    monitor::{Control, Watch},
-    proxy::{Proxy, Spoil},
-};
+use crate::{random::Random, stage::Scene};
+use kit::{proxy::Spoil, scene::*, server::command, wait_until};
 
 /// What can go wrong: how it begins, lasts for a while, and ends.
 #[derive(Clone, Copy)]
 pub struct Fault {
     pub name: &'static str,
-    pub begin: fn(&mut Afflicted<'_>, &mut Random),
-    pub end: fn(&mut Afflicted<'_>),
+    pub begin: fn(&mut Scene, &mut Random),
+    pub end: fn(&mut Scene),
 }
 
 const fn fault(
     name: &'static str,
-    begin: fn(&mut Afflicted<'_>, &mut Random),
-    end: fn(&mut Afflicted<'_>),
+    begin: fn(&mut Scene, &mut Random),
+    end: fn(&mut Scene),
 ) -> Fault {
     Fault { name, begin, end }
 }
 
 /// For what is over by itself.
-fn nothing(_: &mut Afflicted<'_>) {}
+fn nothing(_: &mut Scene) {}
 
 const ON_THE_WAY: [Fault; 11] = [
     fault("silence", |world, _| world.proxy.freeze(), nothing),
@@ -79,8 +71,8 @@ const ON_THE_WAY: [Fault; 11] = [
     ),
     fault(
         "twice",
-        |world, _| world.doubles(true),
-        |world| world.doubles(false),
+        |world, _| doubles(world, true),
+        |world| doubles(world, false),
     ),
 ];
 
@@ -90,14 +82,14 @@ const OF_THE_SERVER: [Fault; 10] = [
         |world, _| world.server.stop_process(),
         |world| world.server.resume(),
     ),
-    fault("killed", |it, _| it.server.kill(), |it| it.comes_back()),
+    fault("killed", |it, _| it.server.kill(), |it| it.restart(true)),
     fault(
         "scripts lost",
-        |world, _| world.is_ok(&["SCRIPT", "FLUSH"]),
+        |world, _| world.server.obeys("SCRIPT FLUSH"),
         nothing,
     ),
-    fault("data lost", |it, _| it.is_ok(&["FLUSHALL"]), nothing),
-    fault("keys lost", |it, random| it.loses_keys(random), nothing),
+    fault("data lost", |it, _| it.server.obeys("FLUSHALL"), nothing),
+    fault("keys lost", loses_keys, nothing),
     fault(
         "clients killed",
         |world, _| {
@@ -108,8 +100,8 @@ const OF_THE_SERVER: [Fault; 10] = [
     fault(
         "writers paused",
         |world, random| {
-            let pause = (100 + random.below(900)).to_string();
-            world.is_ok(&["CLIENT", "PAUSE", &pause, "WRITE"]);
+            let pause = 100 + random.below(900);
+            world.server.obeys(&format!("CLIENT PAUSE {pause} WRITE"));
         },
         nothing,
     ),
@@ -121,10 +113,10 @@ const OF_THE_SERVER: [Fault; 10] = [
     // Of nothing: the port is not one to connect to.
     fault(
         "replica",
-        |world, _| world.is_ok(&["REPLICAOF", "127.0.0.1", "1"]),
-        |world| world.is_ok(&["REPLICAOF", "NO", "ONE"]),
+        |world, _| world.server.obeys("REPLICAOF 127.0.0.1 1"),
+        |world| world.server.obeys("REPLICAOF NO ONE"),
     ),
-    fault("busy", |it, _| it.is_busy(), |it| it.is_idle()),
+    fault("busy", |it, _| is_busy(it), |it| is_idle(it)),
 ];
 
 /// A few replies.
@@ -144,79 +136,36 @@ impl Fault {
     }
 }
 
-/// What faults befall.
-pub struct Afflicted<'a> {
-    pub server: RedisServer,
-    pub proxy: Proxy,
-    pub watch: Watch,
-    limiters: Vec<Limiter>,
-    record: &'a Record,
-    busy: Option<Control>,
+fn doubles(world: &Scene, doubles: bool) {
+    world.proxy.double_from_now(doubles);
+    world.proxy.reset();
 }
 
-impl<'a> Afflicted<'a> {
-    pub fn new(
-        server: RedisServer,
-        proxy: Proxy,
-        limiters: Vec<Limiter>,
-        record: &'a Record,
-        watch: Watch,
-    ) -> Self {
-        server.configure("lua-time-limit", "50");
-        Self {
-            server,
-            proxy,
-            watch,
-            limiters,
-            record,
-            busy: None,
-        }
+/// One key of each: what is left of several tells what is in use. With two of three, or all, it
+/// starts with all permits.
+fn loses_keys(world: &mut Scene, random: &mut Random) {
+    let limiters = &world.load.limiters;
+    let first = random.place(limiters.len());
+    for limiter in limiters.iter().cycle().skip(first).step_by(2).take(5) {
+        let key = if limiter.is_own() {
+            limiter.log()
+        } else {
+            random.of(&[limiter.name.clone(), limiter.value(), limiter.log()])
+        };
+        world.server.cli(&["DEL", &key]);
     }
+}
 
-    fn is_ok(&self, command: &[&str]) {
-        assert_eq!(self.server.cli(command), "OK");
-    }
+fn is_busy(world: &Scene) {
+    let port = world.server.port();
+    let endless = ["EVAL", "while true do end", "0"];
+    // Until it is killed.
+    thread::spawn(move || command(port, &endless, LONG));
+}
 
-    fn doubles(&self, doubles: bool) {
-        self.proxy.double_from_now(doubles);
-        self.proxy.reset();
-    }
-
-    fn comes_back(&mut self) {
-        let refusing = self.proxy.refuse(true);
-        self.server.restart();
-        self.watch.catch_up();
-        self.server.configure("lua-time-limit", "50");
-        self.record.find_again(&self.server, &self.limiters);
-        self.watch = self.record.watch(&self.server);
-        self.proxy.refuse(refusing);
-    }
-
-    /// One key of each: what is left of several tells what is in use. With two of three, or all, it
-    /// starts with all permits.
-    fn loses_keys(&mut self, random: &mut Random) {
-        let first = random.place(self.limiters.len());
-        for limiter in self.limiters.iter().cycle().skip(first).step_by(2).take(5) {
-            let key = if limiter.in_own_format() {
-                limiter.log()
-            } else {
-                random.of(&[limiter.name.clone(), limiter.value(), limiter.log()])
-            };
-            self.server.cli(&["DEL", &key]);
-        }
-    }
-
-    fn is_busy(&mut self) {
-        let mut control = Control::open(&self.server);
-        control.send(&["EVAL", "while true do end", "0"]);
-        self.busy = Some(control);
-    }
-
-    fn is_idle(&mut self) {
-        // Until the server notices that it is busy, it takes no other command.
-        wait_until("its script is killed", || {
-            self.server.cli(&["SCRIPT", "KILL"]).contains("OK")
-        });
-        self.busy = None;
-    }
+/// Until the server notices that it is busy, it takes no other command.
+fn is_idle(world: &Scene) {
+    wait_until("its script is killed", || {
+        world.server.cli(&["SCRIPT", "KILL"]).contains("OK")
+    });
 }

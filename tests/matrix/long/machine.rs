@@ -2,7 +2,7 @@
 
 use std::{fs, time::Duration};
 
-use kit::{proxy::Proxy, scene::until};
+use kit::proxy::Proxy;
 
 /// What may come on top in the course of a run, whatever its length: allocators keep what was once
 /// in use.
@@ -55,16 +55,6 @@ impl Machine {
             assert!(last <= first + GROWTH_KB, "memory grew from {first} kB");
         }
     }
-}
-
-/// Connections that were given up are closed, and the others with their handles.
-///
-/// # Panics
-///
-/// If not.
-pub async fn all_closed(proxy: &Proxy) {
-    let closed = async || proxy.open_connections() == 0;
-    until("connections without an owner are closed", closed).await;
 }
 
 /// The resident memory of this process in kB; nothing where there is no such file.

@@ -4,36 +4,11 @@ use kit::{
     certificates::{Authority, HERE},
     scene::*,
     scripted::ScriptedServer,
-    server::Tls,
-    traffic::{ALLOWED, DENIED, Traffic, ask, by_redis, deny_and_allow},
+    traffic::{ALLOWED, DENIED, ask, by_redis, deny_and_allow},
 };
 
 use super::{believing, lenient};
 use crate::patient;
-
-/// Puts other files in the place of a running server's, and cuts its connections.
-fn replace(server: &RedisServer, tls: &Tls) {
-    tls.write_to(server.dir());
-    let set = [
-        "CONFIG",
-        "SET",
-        "tls-cert-file",
-        "server.pem",
-        "tls-key-file",
-        "server.key",
-    ];
-    assert_eq!(server.cli(&set), "OK");
-    // None, if the store is waiting to connect again.
-    server.kill_clients();
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn renewed_certificates_and_killed_connections_cost_no_decision() {
-    let authority = Authority::new("ours");
-    let server = lenient(&authority.issue(HERE));
-    let renewed = || replace(&server, &authority.issue(HERE));
-    Traffic::undisturbed(believing(&server, &authority), 5, renewed).await;
-}
 
 /// Permits that were taken stay taken, requests meet their policy meanwhile, and no restart is
 /// needed.
@@ -47,7 +22,7 @@ async fn an_expired_certificate_meets_the_policy_until_it_is_renewed() {
     let services = deny_and_allow(&store);
     by_redis(&services).await;
 
-    replace(&server, &authority.issue_for(HERE, (2001, 2002)));
+    server.renew(&authority.issue_for(HERE, (2001, 2002)));
     until("the policy decides", async || {
         ask(&services[1]).await == ALLOWED
     })
@@ -63,7 +38,7 @@ async fn an_expired_certificate_meets_the_policy_until_it_is_renewed() {
     let error = limiter.try_acquire().await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Tls, "{error}");
 
-    replace(&server, &authority.issue(HERE));
+    server.renew(&authority.issue(HERE));
     let healed = by_redis(&services[..1]).await;
     println!("decisions come from Redis again {healed:?} after the renewal");
     assert_eq!(limiter.available_permits().await.unwrap(), 6);

@@ -3,10 +3,9 @@
 use std::{
     io::{BufRead, BufReader, Write},
     net::TcpStream,
-    time::Duration,
 };
 
-use crate::{RedisServer, unique};
+use crate::{LONG, RedisServer, unique};
 
 /// A connection in MONITOR mode.
 #[derive(Debug)]
@@ -29,9 +28,7 @@ impl Feed {
     /// Begins to listen: each command that is executed from now on is seen.
     pub fn open(server: &RedisServer) -> Self {
         let mut stream = TcpStream::connect(server.address()).unwrap();
-        stream
-            .set_read_timeout(Some(Duration::from_secs(120)))
-            .unwrap();
+        stream.set_read_timeout(Some(LONG)).unwrap();
         stream.write_all(b"MONITOR\r\n").unwrap();
         let mut lines = BufReader::new(stream);
         let mut first = String::new();

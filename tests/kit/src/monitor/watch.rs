@@ -10,12 +10,9 @@ use std::{
 };
 
 use super::{Feed, Seen};
-use crate::{RedisServer, Reply, ledger::Ledger, resp::packed, server::command, unique};
+use crate::{LONG, RedisServer, Reply, resp::packed, server::command, unique};
 
-/// Longer than a busy machine keeps a server from answering.
-const LONG: Duration = Duration::from_secs(120);
-
-/// A connection in MONITOR mode, and the thread that reads it into a ledger. Ends with the server.
+/// A connection in MONITOR mode, and the thread that reads it. Ends with the server.
 #[derive(Debug)]
 pub struct Watch {
     server: SocketAddr,
@@ -32,15 +29,9 @@ struct Marks {
 }
 
 impl Watch {
-    /// Begins to read; whatever is executed from now on is in the ledger.
-    pub fn open(server: &RedisServer, ledger: &Arc<Mutex<Ledger>>) -> Self {
-        let ledger = Arc::clone(ledger);
-        Self::open_into(server, move |_, seen| ledger.lock().unwrap().read(seen))
-    }
-
     /// Starts to read. `see` gets each command that is executed from now on, as MONITOR prints it
     /// and as it is parsed.
-    pub fn open_into(server: &RedisServer, see: impl Fn(&str, &Seen) + Send + 'static) -> Self {
+    pub fn open(server: &RedisServer, see: impl Fn(&str, &Seen) + Send + 'static) -> Self {
         let mut feed = Feed::open(server);
         let stream = feed.connection().try_clone().unwrap();
         // A stopped server says nothing for as long as it is stopped.

@@ -1,0 +1,102 @@
+//! Rows 1 and 21 on other ways to Redis than one address: what they have in common with it.
+
+use kit::{
+    certificates::{Authority, HERE},
+    scene::*,
+    topologies::Topology,
+};
+use tower_ratelimit::redis;
+
+use super::{
+    guards::{BUDGET, PATIENT},
+    stage::{EXACT, Expected, FREE, FROM_ZERO, Scene, Stage, aside},
+};
+
+/// Plays a fault that closes connections of a way, several times.
+async fn closed(
+    row: &'static str,
+    servers: &[&RedisServer],
+    open: impl Fn() -> RedisStoreBuilder,
+    fault: impl Fn(),
+    expected: Expected,
+) {
+    const TIMES: usize = 3;
+    /// As many as a pool has, for each handle and the connection that checks.
+    const EACH: usize = 3 * 4;
+    let stage = Stage::begin(row, servers, |_| open(), open(), PATIENT);
+    let mut stage = stage.steady().await;
+    for _ in 0..TIMES {
+        aside(&fault);
+        stage.load.decided(3).await;
+        // A call is sent once more, not twice: none is to meet the next kill, too.
+        stage.load.idle(true).await;
+        stage.load.idle(false).await;
+    }
+    stage.healed().await;
+    stage.used_few_connections(TIMES * EACH * servers.len());
+    stage.judge(expected, servers).await;
+}
+
+fn kill_clients(servers: &[&RedisServer]) {
+    for server in servers {
+        server.kill_clients();
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn row_21_connections_that_are_closed_on_each_way() {
+    // The first has a row of its own, and its server is shared.
+    for topology in Topology::all().into_iter().skip(1) {
+        let servers = aside(|| topology.servers());
+        let expected = match topology {
+            // These pools' connections have the timeouts of redis-rs, which a busy machine exceeds.
+            // Under load it gives calls up before it is connected to a node of a Cluster again.
+            Topology::SentinelPool
+            | Topology::Cluster
+            | Topology::ClusterPool
+            | Topology::SecuredCluster => EXACT,
+            _ => FREE,
+        };
+        let kill = || kill_clients(&servers);
+        let open = || topology.store();
+        closed("row 21, each way", &servers, open, kill, expected).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn row_21_a_connection_manager_whose_connection_is_closed() {
+    let server = aside(RedisServer::start);
+    let client = redis::Client::open(server.url()).unwrap();
+    let config = redis::aio::ConnectionManagerConfig::new()
+        .set_connection_timeout(Some(LONG))
+        .set_response_timeout(Some(LONG));
+    let manager = client.get_connection_manager_with_config(config).await;
+    let manager = manager.unwrap();
+    let open = || RedisStore::connection(manager.clone());
+    let kill = || kill_clients(&[&server]);
+    closed("row 21, manager", &[&server], open, kill, FREE).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn row_21_connections_that_are_closed_while_certificates_are_renewed() {
+    let authority = Authority::new("ours");
+    let lenient = ["--tls-auth-clients", "no"];
+    let server = aside(|| RedisServer::start_tls(&authority.issue(HERE), &lenient));
+    let url = format!("rediss://127.0.0.1:{}/", server.tls_port());
+    let open = || authority.believed(RedisStore::builder(&url));
+    let renew = || server.renew(&authority.issue(HERE));
+    closed("row 21, renewed", &[&server], open, renew, FREE).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn row_01_a_server_behind_a_socket_that_is_killed() {
+    let server = aside(|| RedisServer::start_with(&["--unixsocket", "socket"]));
+    let url = format!("redis+unix://{}", server.dir().join("socket").display());
+    let open = |_| RedisStore::builder(&url);
+    let mut scene = Scene::begin_on("row 1, socket", server, BUDGET, open).await;
+    aside(|| scene.server.kill());
+    scene.load.met_policy(20).await;
+    scene.restart(false);
+    scene.healed().await;
+    scene.judge(FROM_ZERO).await;
+}
