@@ -409,21 +409,20 @@ async fn a_user_that_may_not_scan_gets_the_rest() {
     assert_eq!(json!(diagnosis)["redisson"], json!([]));
 
     // Whoever shares limits with Java alone may not read bans of our own format.
-    let keys = ["resetkeys", "~orders", "~{orders}:*"];
-    assert_eq!(server.cli(&[&user[..3], &keys].concat()), "OK");
+    server.obeys("ACL SETUSER looker resetkeys ~orders ~{orders}:*");
     assert!(store.look_at("orders").await.unwrap().exists());
 }
 
 /// Of either format, with a state of the other beside it or with none.
 #[tokio::test]
 async fn a_ban_is_found_whatever_else_there_is() {
-    for (has_state, is_own) in [(false, false), (false, true), (true, false), (true, true)] {
+    for (has_state, in_own_format) in [(false, false), (false, true), (true, false), (true, true)] {
         let spoilt = if has_state {
             Spoilt::new().await
         } else {
             Spoilt::unset("diagnose")
         };
-        let limiter = if is_own {
+        let limiter = if in_own_format {
             RateLimiter::of_rule(&spoilt.store, &spoilt.name).unwrap()
         } else {
             spoilt.limiter()
@@ -439,7 +438,7 @@ async fn a_ban_is_found_whatever_else_there_is() {
         assert!(data["banned_ms"].as_u64() > Some(1_800_000), "{data}");
         let page = diagnosis.to_string();
         assert!(page.contains("`unban` ends it"), "{page}");
-        assert_eq!(diagnosis.is_own(), is_own && !has_state);
+        assert_eq!(diagnosis.in_own_format(), in_own_format && !has_state);
         assert_eq!(diagnosis.findings(), []);
     }
 }

@@ -270,7 +270,7 @@ fn add_positions(files: &mut [Compared; 2]) {
 
 /// Returns the fields that differ.
 fn changes(mut files: [Compared; 2]) -> Vec<Value> {
-    add_places(&mut files);
+    add_positions(&mut files);
     let [old, new] = files.map(|file| file.items);
     let all = old.keys().chain(new.keys()).collect::<BTreeSet<_>>();
     let differ = all.into_iter().filter(|it| old.get(*it) != new.get(*it));

@@ -352,7 +352,7 @@ impl Change {
 
 /// Returns the limiter as its permits seem to be counted.
 fn as_counted(store: &RedisStore, seen: &Diagnosis) -> Result<RateLimiter, ConfigError> {
-    let limiter = if seen.is_own() {
+    let limiter = if seen.in_own_format() {
         RateLimiter::of_rule(store, seen.name())?
     } else {
         RateLimiter::new(store, seen.name())?

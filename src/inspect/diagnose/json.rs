@@ -30,7 +30,7 @@ impl Serialize for Diagnosis {
             "granted_in_last_second": self.granted_lately,
             "next_free_ms": self.next_free.map(millis), "expires_ms": expires,
             "stored": stored, "value": self.value, "pttl": self.time_to_live.map(pttl),
-            "is_own": self.is_own, "settled": self.settled, "entries": self.entries,
+            "in_own_format": self.in_own_format, "settled": self.settled, "entries": self.entries,
             "entries_by_size": self.entries_by_size, "expired_entries": self.expired_entries,
             "foreign_entries": self.foreign_entries(), "live_permits": self.live_permits,
             "drift": self.drift, "entries_ahead": self.entries_ahead,

@@ -175,17 +175,17 @@ impl Look<'_> {
         }
         // What has no state may still have a ban, and what is counted in one format a ban of the
         // other, which this user may not be allowed to read.
-        let (mut until, mut is_known) = (0, is_redissons || report.is_own);
-        for is_own in [false, true] {
-            let is_others = is_known && is_own == is_redissons;
+        let (mut until, mut is_known) = (0, is_redissons || report.in_own_format);
+        for is_in_own in [false, true] {
+            let is_others = is_known && is_in_own == is_redissons;
             let mut get = redis::cmd("GET");
-            get.arg(keys::ban(name, is_own));
+            get.arg(keys::ban(name, is_in_own));
             let ban: Option<Vec<u8>> = match self.reply(&get).await {
                 Err(error) if is_others && error.kind() == ErrorKind::Rejected => None,
                 ban => ban?,
             };
-            if let Some(ban) = ban.as_deref().and_then(packed::ban::State::of) {
-                report.is_own |= is_own && !is_known;
+            if let Some(ban) = ban.as_deref().and_then(packed::ban::State::read) {
+                report.in_own_format |= is_in_own && !is_known;
                 is_known = true;
                 until = ban.until.max(until);
                 report.strikes = ban.strikes.max(report.strikes);

@@ -238,7 +238,7 @@ impl Diagnosis {
 
     fn look_at_the_limit(&self, found: &mut Vec<Finding>) {
         // Of a rule Redis has no limit before permits are in use, and may have a ban.
-        if !self.has_state() && (self.is_own || self.exists()) {
+        if !self.has_state() && (self.in_own_format || self.exists()) {
             return;
         }
         let is_missing = |field: &&str| self.field(field).is_none();

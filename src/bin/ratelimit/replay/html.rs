@@ -51,7 +51,7 @@ fn over_time(report: &Report) -> String {
     }
     let step = (RIGHT - LEFT) / report.moments.len() as f64;
     let (mut legend, mut lines) = (String::new(), String::new());
-    for (place, it) in report.candidates.iter().enumerate() {
+    for (index, it) in report.candidates.iter().enumerate() {
         let edge = |end: usize| {
             let points = report.moments.iter().zip(0u32..).map(move |(moment, at)| {
                 let refused = moment.refused.get(index).map_or(0, |it| it[end]);
@@ -62,7 +62,7 @@ fn over_time(report: &Report) -> String {
         };
         let (least, line) = (edge(0), edge(1).concat());
         let back: String = least.into_iter().rev().collect();
-        let (colour, limit, algorithm) = (colour(place), it.limit, it.algorithm);
+        let (colour, limit, algorithm) = (colour(index), it.limit, it.algorithm);
         legend += &format!("<span style='color:{colour}'>&#9632;</span> {limit} {algorithm} ");
         lines += &format!(
             "<polygon class='range' fill='{colour}' points='{line}{back}'/>\
@@ -100,15 +100,15 @@ fn by_peak(report: &Report, it: &SmallestLimit) -> String {
     let width = (RIGHT - LEFT) / bars.len() as f64;
     let most = bars.iter().copied().max().unwrap_or(1) as f64;
     let mut drawn = String::new();
-    for (callers, place) in bars.iter().zip(0u32..) {
+    for (callers, index) in bars.iter().zip(0u32..) {
         let height = (BOTTOM - TOP) * (*callers as f64).ln_1p() / most.ln_1p();
-        let (x, y) = (LEFT + width * f64::from(place), BOTTOM - height);
+        let (x, y) = (LEFT + width * f64::from(index), BOTTOM - height);
         let wide = width - 2.0;
         drawn += &format!(
             "<rect class='bar' x='{x:.1}' y='{y:.1}' width='{wide:.1}' height='{height:.1}'/>"
         );
         drawn += &label(x + width / 2.0, y - 4.0, "middle", callers);
-        drawn += &label(x, BOTTOM + 16.0, "middle", 1u64 << place);
+        drawn += &label(x, BOTTOM + 16.0, "middle", 1u64 << index);
     }
     for (row, (permits, colour, name)) in marks.iter().enumerate() {
         // What has one request more is behind the mark.

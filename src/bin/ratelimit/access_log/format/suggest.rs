@@ -45,7 +45,7 @@ pub(in super::super) fn rival(sample: &[&str], wanted: &Rows) -> Option<String> 
     let count = |name: &str| columns.found.get(name).map(|it| it.different.len());
     let few = count(place)?;
     let is_rival = |it: &&&str| **it != *place && !wanted.needs(it) && count(it) > Some(few * 5);
-    let addresses = columns.of(Kind::Addresses);
+    let addresses = columns.columns_of(Kind::Addresses);
     let rival = addresses.iter().find(is_rival)?.escape_debug();
     let place = place.escape_debug();
     Some(format!(
@@ -74,8 +74,8 @@ struct Columns {
 }
 
 struct FoundColumn {
-    /// Its place among those that were found.
-    place: usize,
+    /// Its index among those that were found.
+    index: usize,
     held: [ColumnTally; KINDS.len()],
     different: HashSet<String>,
 }
@@ -104,9 +104,9 @@ impl Columns {
         }
         self.lines += 1;
         for (name, text) in found.into_iter().filter(|(_, text)| !says_nothing(text)) {
-            let place = self.found.len();
+            let index = self.found.len();
             let found = self.found.entry(name).or_insert_with(|| FoundColumn {
-                place,
+                index,
                 held: KINDS.map(|(_, name, _)| ColumnTally::of(name)),
                 different: HashSet::new(),
             });
@@ -119,7 +119,7 @@ impl Columns {
     }
 
     /// Returns the columns that nearly always hold this kind, the best one first.
-    fn of(&self, kind: Kind) -> Vec<&str> {
+    fn columns_of(&self, kind: Kind) -> Vec<&str> {
         let is_good = |(_, found): &(&String, &FoundColumn)| {
             let mut held = found.held.iter();
             // Proxies say nothing of clients that came by another way.
@@ -131,7 +131,7 @@ impl Columns {
             // A server has few addresses of its own, and few of its proxies.
             let different = if is_address { it.different.len() } else { 0 };
             // Two words are a time together where no one is.
-            (name.contains('+'), Reverse(different), it.place)
+            (name.contains('+'), Reverse(different), it.index)
         });
         good.into_iter().map(|(name, _)| &**name).collect()
     }

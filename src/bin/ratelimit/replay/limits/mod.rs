@@ -146,19 +146,19 @@ impl Replay {
         let ends = ends.map(|ends| ends.map(|limit| pass.index(&limit?)));
         let ends: Vec<_> = ends.collect();
         let figure = |of: &dyn Fn(usize) -> u64, ends: &[Option<usize>; 2]| {
-            ends.map(|place| place.map_or(0, of))
+            ends.map(|index| index.map_or(0, of))
         };
         let candidates = self.limits.iter().zip(&ends);
         let candidates = candidates.map(|((algorithm, limit), ends)| Candidate {
             limit: *limit,
             algorithm: *algorithm,
-            touched: figure(&|place| pass.runs[place].touched, ends),
-            refused: figure(&|place| pass.runs[place].refused, ends),
+            touched: figure(&|index| pass.runs[index].touched, ends),
+            refused: figure(&|index| pass.runs[index].refused, ends),
         });
         let moments = &pass.moments;
         let starts = (0..).map(|index| (moments.start + index * moments.width).div_euclid(1000));
         let moments = starts.zip(&moments.counts).map(|(from_ms, counts)| {
-            let refused = |ends| figure(&|place| counts[place + 1], ends);
+            let refused = |ends| figure(&|index| counts[index + 1], ends);
             Moment {
                 from_ms,
                 requests: counts[0],

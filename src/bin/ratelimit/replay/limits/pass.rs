@@ -71,7 +71,7 @@ impl LogPass {
             ..Self::default()
         };
         for way in ways {
-            if pass.place(way).is_some() || pass.runs.len() == Self::MOST_RUNS {
+            if pass.index(way).is_some() || pass.runs.len() == Self::MOST_RUNS {
                 continue;
             }
             let (algorithm, limit) = *way;
@@ -96,8 +96,8 @@ impl LogPass {
         Ok(pass)
     }
 
-    /// Returns the place of a limit among those that are run.
-    pub(super) fn place(&self, way: &Way) -> Option<usize> {
+    /// Returns the index of a limit among those that are run.
+    pub(super) fn index(&self, way: &Way) -> Option<usize> {
         self.runs.iter().position(|run| run.way == *way)
     }
 
