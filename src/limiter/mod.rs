@@ -414,7 +414,7 @@ impl RateLimiter {
 
     /// Returns the name in the store: as given, or as made of a key, which it shows.
     pub fn name(&self) -> &str {
-        self.stored_name().as_str()
+        self.limiter.name.as_str()
     }
 
     /// Returns how long its waiters wait; `None` waits without end.
@@ -462,11 +462,6 @@ impl RateLimiter {
             LimitSource::Code(limit) => Some(limit),
             LimitSource::Store | LimitSource::StoreOrInit(_) => None,
         }
-    }
-
-    /// Returns the name that it has in the store.
-    fn stored_name(&self) -> &Name {
-        &self.limiter.name
     }
 
     async fn manage_changed(&self, op: Op) -> Result<bool, Error> {

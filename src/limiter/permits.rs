@@ -55,7 +55,7 @@ impl RateLimiter {
     pub fn settle(&self, grant: &Grant, permits: u32) {
         for charge in grant
             .taken()
-            .filter(|charge| charge.name() == self.stored_name())
+            .filter(|charge| *charge.name() == self.limiter.name)
         {
             charge.report(permits);
             self.store.settle(charge.clone(), permits);

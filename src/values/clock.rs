@@ -169,6 +169,11 @@ pub(crate) fn millis(clock: &dyn Clock) -> Millis {
     u64::try_from(clock.now().as_millis()).unwrap_or(u64::MAX)
 }
 
+/// Returns the whole milliseconds of a time or a length, as scores have them.
+pub(crate) fn millis_of(time: Duration) -> i64 {
+    i64::try_from(time.as_millis()).unwrap_or(i64::MAX)
+}
+
 /// Ticks per millisecond in this process: microseconds.
 pub(crate) const TICKS: i64 = 1000;
 /// The latest time, in ticks: an interval and more can be added to it.

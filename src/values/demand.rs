@@ -117,14 +117,19 @@ impl Demand {
         self.charges().all(|charge| charge.shadow)
     }
 
+    /// Returns whether one of its limits may ban the caller.
+    pub(crate) fn has_ban(&self) -> bool {
+        self.charges().any(|charge| charge.compiled().ban.is_some())
+    }
+
     /// Returns whether some of it is shadow, and some is not.
-    pub(crate) fn has_shadow_beside(&self) -> bool {
+    pub(crate) fn is_partly_shadow(&self) -> bool {
         !self.is_all_shadow() && self.charges().any(|charge| charge.shadow)
     }
 
     /// Returns the same without shadow charges, if that makes a difference and leaves something.
     pub(crate) fn without_shadows(&self) -> Option<Self> {
-        if !self.has_shadow_beside() {
+        if !self.is_partly_shadow() {
             return None;
         }
         let enforced = self.charges().filter(|charge| !charge.shadow).cloned();

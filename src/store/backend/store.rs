@@ -129,10 +129,7 @@ impl<B: Backend> Unguarded<B> {
         let name = first.first().name();
         let pass = parts.nodes.enter(name, asked.unwrap_or_default());
         let pass = pass.map_err(FailedCall::before)?;
-        let has_ban = first
-            .charges()
-            .any(|charge| charge.compiled().ban.is_some());
-        let bans = has_ban.then(|| parts.bans.ask(first));
+        let bans = first.has_ban().then(|| parts.bans.ask(first));
         let decided = parts.decide(&names, runs, bans.as_ref()).await;
         pass.ends(match &decided {
             Err(failed) if failed.is_of_server() => Signal::Failed,
@@ -238,10 +235,7 @@ impl<B: Backend> Calls for Unguarded<B> {
 
     /// Those that do not wait, and have no ban.
     fn joins(&self, demand: &Demand) -> Option<Joins> {
-        let has_ban = demand
-            .charges()
-            .any(|charge| charge.compiled().ban.is_some());
-        let joins = demand.max_wait.is_none() && !has_ban;
+        let joins = demand.max_wait.is_none() && !demand.has_ban();
         joins.then(|| Joins {
             terms: demand.charges.len(),
             callers: usize::MAX,

@@ -175,10 +175,7 @@ impl Refusals {
         if !self.has_any.load(Ordering::Relaxed) {
             return None;
         }
-        if demand
-            .charges()
-            .any(|charge| charge.compiled().ban.is_some())
-        {
+        if demand.has_ban() {
             return self.refusal_or_ban(demand);
         }
         let (known, elapsed) = self.known(demand)?;

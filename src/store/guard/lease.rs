@@ -41,7 +41,7 @@ use crate::{
     values::{
         List,
         charge::{Charge, TakenFrom},
-        clock::Clock,
+        clock::{Clock, millis_of},
         decision::{Charges, Decision, RefusalKind},
         demand::Demand,
         error::Error,
@@ -291,7 +291,7 @@ fn ahead(like: &Demand, plan: &LeasePlan) -> Demand {
         charges: Charges::one(Charge {
             permits: plan.ahead,
             id: like.first().id.for_ahead(),
-            lead: i64::try_from(plan.lead.as_millis()).unwrap_or(i64::MAX),
+            lead: millis_of(plan.lead),
             ..like.first().clone()
         }),
         ..like.clone()

@@ -92,7 +92,7 @@ pub(crate) fn is_of_shadow(demand: &Demand, error: &Error) -> bool {
             | ErrorKind::Full
             | ErrorKind::Limit
     );
-    of_one_limiter && demand.has_shadow_beside()
+    of_one_limiter && demand.is_partly_shadow()
 }
 
 /// Logs once for a shadow rule that its limiter cannot be counted.

@@ -87,10 +87,7 @@ impl Shared {
     fn decide_locked(&self, first: &Demand, run: &[Demand]) -> Result<List<Answer>, Error> {
         let now = self.now();
         let mut locked = self.lock_all(first);
-        if first
-            .charges()
-            .any(|charge| charge.compiled().ban.is_some())
-        {
+        if first.has_ban() {
             self.decide_or_ban(first, run, &mut locked, now)
         } else {
             self.decide_lent(first, run, &mut locked, now)

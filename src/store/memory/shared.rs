@@ -67,9 +67,7 @@ impl Decide for Shared {
             return None;
         }
         if demand.is_list()
-            && demand
-                .charges()
-                .all(|charge| charge.compiled().ban.is_none())
+            && !demand.has_ban()
             && let Some(granted) = self.grant_list(demand)
         {
             return Some(Ok(granted));

@@ -14,7 +14,7 @@ use super::{
         call::Joined,
         gcra::GcraRow,
         log::LogRow,
-        requests::{Asked, KNOWN, RunReply, has_ban, may_ask_again, together},
+        requests::{Asked, KNOWN, RunReply, may_ask_again, together},
         row::Row,
         verbs,
         window::WindowRow,
@@ -36,7 +36,7 @@ use crate::{
     values::{
         List,
         charge::PermitId,
-        clock::{Millis, SystemClock, millis},
+        clock::{Millis, SystemClock, millis, millis_of},
         compiled_limit::Limiter,
         decision::Decision,
         demand::Demand,
@@ -75,7 +75,7 @@ impl Server {
         let Some(first) = run.first() else {
             return Ok(List::new());
         };
-        let bans = has_ban(first).then(|| self.bans.ask(first));
+        let bans = first.has_ban().then(|| self.bans.ask(first));
         let carried = bans.as_ref().map_or(&[][..], |bans| &*bans.carried);
         let callers = together(run);
         let stamp = self.stamp(first.first().id, &first.first().limiter);
@@ -179,7 +179,7 @@ impl Server {
         let first = run.first().ok_or(Error::new(ErrorKind::Permits))?;
         first.check()?;
         let rows = self.rows(first, None)?;
-        let bans = has_ban(first).then(|| self.bans.ask(first));
+        let bans = first.has_ban().then(|| self.bans.ask(first));
         let stamp = self.stamp(first.first().id, &first.first().limiter);
         let run_of = InCommand { stamp, rows, bans };
         joined.add(run_of.asked().call(run));
@@ -360,10 +360,8 @@ impl Server {
             Algorithm::Calendar => {}
         }
         let calendar = counting.calendar.ok_or(Error::new(ErrorKind::Limit))?;
-        let now = now.unwrap_or_else(|| {
-            let now = millis(self.clock.as_deref().unwrap_or(&SystemClock));
-            i64::try_from(now).unwrap_or(i64::MAX)
-        });
+        let now =
+            now.unwrap_or_else(|| millis_of(self.clock.as_deref().unwrap_or(&SystemClock).now()));
         Ok(Row::Calendar(CalendarRow {
             rate,
             windows: calendar.windows(now),

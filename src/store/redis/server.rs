@@ -11,8 +11,7 @@ use std::{
 use super::{
     classify,
     exchange::{Exchange, Failure},
-    keys,
-    packed::{self, requests::has_ban},
+    keys, packed,
     redisson::{self, verbs},
     reply,
     script::{CallReport, ScriptCall},
@@ -264,7 +263,7 @@ impl Server {
             return self.call_own(run, again).await;
         }
         // Boxed, so that it does not enlarge the future of calls in our own format.
-        if has_ban(first) {
+        if first.has_ban() {
             return Box::pin(self.call_banning(first, run, again)).await;
         }
         let answers = Box::pin(self.call_counting(first, run)).await?;

@@ -11,7 +11,7 @@ use crate::{
     sync::lock,
     values::{
         charge::{Charge, Standing, TakenFrom},
-        clock::{Clock, millis},
+        clock::{Clock, millis_of},
         limit::Limit,
         name::{Name, Text},
     },
@@ -56,7 +56,7 @@ impl Recent {
     /// until it gives back those that no grant has.
     pub(crate) fn record(&self, name: &Name, standing: &Standing, permits: u32, left: Duration) {
         let grants = self.grants.get_or_init(|| cache(MOST_KEYS, MOST_KEYS));
-        let at = self.now().saturating_add(whole_millis(left));
+        let at = self.now().saturating_add(millis_of(left));
         let interval = standing.interval.cast_signed().max(1);
         // In one step: two callers that come first together must not replace each other's record.
         let Ok(found) = grants.get_or_insert_with(name.text(), || {
@@ -114,12 +114,8 @@ impl Recent {
     }
 
     fn now(&self) -> i64 {
-        i64::try_from(millis(&*self.clock)).unwrap_or(i64::MAX)
+        millis_of(self.clock.now())
     }
-}
-
-fn whole_millis(time: Duration) -> i64 {
-    i64::try_from(time.as_millis()).unwrap_or(i64::MAX)
 }
 
 impl LimiterGrants {

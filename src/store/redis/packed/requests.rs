@@ -102,7 +102,7 @@ fn of_same(run: &[Demand]) -> impl Iterator<Item = &[Demand]> {
 /// Returns the requests of callers that ask for the first time. Each has its own if it may be
 /// banned.
 fn groups(run: &[Demand]) -> impl Iterator<Item = &[Demand]> {
-    let is_apart = run.first().is_some_and(has_ban);
+    let is_apart = run.first().is_some_and(Demand::has_ban);
     of_same(run).flat_map(move |same| same.chunks(if is_apart { 1 } else { same.len() }))
 }
 
@@ -117,13 +117,6 @@ fn with_ahead(run: &[Demand]) -> (&[Demand], Option<&Demand>) {
 /// Returns the flags of a caller's request.
 fn flags(demand: &Demand) -> u8 {
     u8::from(demand.max_wait.is_some()) * WAITS
-}
-
-/// Returns whether a limit of a caller may ban it.
-pub(crate) fn has_ban(demand: &Demand) -> bool {
-    demand
-        .charges()
-        .any(|charge| charge.compiled().ban.is_some())
 }
 
 impl Asked<'_> {
