@@ -25,7 +25,6 @@ use super::{
 #[cfg(feature = "_guards")]
 use super::{
     guard::{
-        deadline::Deadline,
         deny_cache::{Refusals, bans::Bans},
         fallback::Fallback,
         late::Late,
@@ -204,7 +203,7 @@ fn strike(store: &impl Decide, demand: &Demand, decision: &mut Result<Decision, 
 pub(crate) struct Remote<S: Decide> {
     outermost: Outermost,
     fallback: Fallback<Shared>,
-    deadline: Deadline,
+    nodes: Arc<Nodes>,
     refusals: Arc<Refusals>,
     /// Sends its calls through the leases, as what these take ahead goes with them.
     outbox: Arc<Outbox<Leasing<S>>>,
@@ -270,7 +269,7 @@ pub(crate) fn remote<S: Decide>(
     Arc::new(Remote {
         outermost: Outermost::new(listeners, about),
         fallback: Fallback::new(Arc::clone(&refusals), locals, Arc::clone(&nodes.clock)),
-        deadline: Deadline::new(Arc::clone(&nodes)),
+        nodes: Arc::clone(&nodes),
         refusals,
         outbox: Outbox::new(
             Arc::clone(&leasing),
@@ -339,7 +338,7 @@ impl<S: Decide> AnyStore for Remote<S> {
             let asked = self.refusals.ask(demand);
             let left = OnDrop::new(|| self.left(demand));
             let call = || self.outbox.acquire(demand);
-            let mut decision = self.deadline.within(demand, call).await;
+            let mut decision = self.nodes.within(demand, call).await;
             left.disarm();
             strike(&*self.server, demand, &mut decision);
             match &decision {

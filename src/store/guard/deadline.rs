@@ -1,25 +1,16 @@
 //! Ends a decision at the deadline, so that a slow store delays a request by no more than that.
 
-use std::{pin::pin, sync::Arc, time::Duration};
+use std::{pin::pin, time::Duration};
 
 use super::{late::Late, outbox::Nodes};
 use crate::values::{clock, decision::Decision, demand::Demand, error::Error};
 
-/// Limits the time that callers wait.
-///
-/// If it gives a call up, it does not give back what the call may have taken: only the fallback
-/// knows whether a share of the limit admits the caller, which then stays charged.
-pub(crate) struct Deadline {
-    nodes: Arc<Nodes>,
-}
-
-impl Deadline {
-    pub(crate) fn new(nodes: Arc<Nodes>) -> Self {
-        Self { nodes }
-    }
-
+impl Nodes {
     /// Waits for a call no longer than the deadline and the time that its caller is ready to wait
     /// for permits. `call` makes it.
+    ///
+    /// If it gives a call up, it does not give back what the call may have taken: only the fallback
+    /// knows whether a share of the limit admits the caller, which then stays charged.
     ///
     /// # Errors
     ///
@@ -41,18 +32,15 @@ impl Deadline {
         let Some(wait) = wait.unwrap_or(Some(Duration::ZERO)) else {
             return call().await;
         };
-        let asked = self.nodes.clock.now();
-        let longest = self.nodes.deadline().saturating_add(wait);
+        let asked = self.clock.now();
+        let longest = self.deadline().saturating_add(wait);
         // Pinned here, as it is large, and would be moved twice.
         match tokio::time::timeout(longest, pin!(call())).await {
             Ok(decision) => decision,
             Err(_) => {
                 // Its own wait says nothing about the server.
                 let asked = asked.saturating_add(wait);
-                let late = if self
-                    .nodes
-                    .any_was_silent(demand, asked, self.nodes.deadline())
-                {
+                let late = if self.any_was_silent(demand, asked, self.deadline()) {
                     Late::Silence
                 } else {
                     Late::Slow

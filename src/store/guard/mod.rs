@@ -26,7 +26,7 @@
 #[cfg(feature = "_guards")]
 mod clock;
 #[cfg(feature = "_guards")]
-pub(crate) mod deadline;
+mod deadline;
 #[cfg(feature = "_guards")]
 pub(crate) mod deny_cache;
 #[cfg(feature = "_guards")]

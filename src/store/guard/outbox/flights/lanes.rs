@@ -108,7 +108,7 @@ impl Lanes {
 
     /// Returns the lane of a runtime.
     pub(super) fn lane(&self, runtime: Id) -> Option<&Lane> {
-        self.at(runtime).map(|at| &self.all[at])
+        self.all.iter().find(|lane| lane.runtime.id() == runtime)
     }
 
     fn at(&self, runtime: Id) -> Option<usize> {
