@@ -7,7 +7,9 @@ use std::{
 };
 
 use serde_json::{Value, json};
-use tower_ratelimit::{ConfigError, Limit, RateLimiter, RedisStore, inspect::Diagnosis};
+use tower_ratelimit::{
+    ConfigError, Error, ErrorKind, Limit, RateLimiter, RedisStore, inspect::Diagnosis,
+};
 
 use crate::{
     Stop,
@@ -319,9 +321,8 @@ impl Change {
         let (store, seen) = self.one.look().await?;
         let name = seen.name();
         self.confirm(&format!("ban {name:?} for {lasting:?}"))?;
-        for limiter in in_both_formats(&store, name)? {
-            limiter.ban_for(lasting).await?;
-        }
+        let ban = async |it: RateLimiter| it.ban_for(lasting).await.map(|()| true);
+        in_both_formats(&store, name, ban).await?;
         let millis = u64::try_from(lasting.as_millis()).unwrap_or(u64::MAX);
         self.changed(json!({ "name": name, "banned_ms": millis }))
     }
@@ -360,20 +361,34 @@ fn as_counted(store: &RedisStore, seen: &Diagnosis) -> Result<RateLimiter, Confi
     Ok(limiter.algorithm(seen.algorithm()))
 }
 
-/// Returns the limiters of this name. Each format has bans of its own, and Redis does not show in
-/// which a service would count a caller that has nothing in use.
-fn in_both_formats(store: &RedisStore, name: &str) -> Result<[RateLimiter; 2], ConfigError> {
-    let own = RateLimiter::of_rule(store, name)?;
-    Ok([own, RateLimiter::new(store, name)?])
+/// Changes the ban of the caller of a limiter. Each format has bans of its own, and Redis does not
+/// show in which one a service counts a caller that has nothing in use. Returns whether it was so
+/// for any.
+async fn in_both_formats(
+    store: &RedisStore,
+    name: &str,
+    change: impl AsyncFn(RateLimiter) -> Result<bool, Error>,
+) -> Result<bool, Stop> {
+    let (mut changed, mut refused) = (None, None);
+    for limiter in [
+        RateLimiter::of_rule(store, name)?,
+        RateLimiter::new(store, name)?,
+    ] {
+        match change(limiter).await {
+            // A user of one format may not be allowed to reach the keys of the other.
+            Err(error) if error.kind() == ErrorKind::Rejected => refused = Some(error),
+            done => changed = Some(done? || changed == Some(true)),
+        }
+    }
+    match (changed, refused) {
+        (None, Some(error)) => Err(error.into()),
+        (changed, _) => Ok(changed == Some(true)),
+    }
 }
 
 /// Ends the ban of a caller. Returns whether there was one.
 async fn unban(store: &RedisStore, name: &str) -> Result<bool, Stop> {
-    let mut was_banned = false;
-    for limiter in in_both_formats(store, name)? {
-        was_banned |= limiter.unban().await?;
-    }
-    Ok(was_banned)
+    in_both_formats(store, name, async |limiter| limiter.unban().await).await
 }
 
 /// Returns the limit with the kind and the keep-alive time of the one that it replaces.
