@@ -1,5 +1,5 @@
-//! The script that keeps limiters packed in one string each, and its twin in Rust: laws of the
-//! twin, rules that both keep, and random histories in which they agree.
+//! The script that keeps limiters packed in one string each, and its twin in Rust: rules that both
+//! keep, and random histories in which they agree.
 
 #![allow(
     unreachable_pub,
@@ -10,7 +10,6 @@
 )]
 
 mod histories;
-mod laws;
 mod plan;
 mod play;
 mod rules;

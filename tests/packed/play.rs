@@ -1,4 +1,4 @@
-//! Calls of the limiter `a`, and of others besides it: by the twin alone, or by both.
+//! Calls of the limiter `a`, and of others beside it, by the script and by the twin.
 
 use std::slice::from_ref;
 
@@ -28,9 +28,9 @@ pub struct Play {
 }
 
 impl Play {
-    pub fn new(world: World) -> Self {
+    pub fn new() -> Self {
         Self {
-            world,
+            world: World::new(),
             commands: 0,
             now: 0,
             grants: Vec::new(),
@@ -39,17 +39,6 @@ impl Play {
 
     pub fn pass(&mut self, ms: i64) {
         self.world.us += 1000 * ms;
-    }
-
-    /// Returns this after so many ms, by the twin alone.
-    pub fn later(&self, ms: i64) -> Self {
-        let mut world = World::alone();
-        world.keys = self.world.keys.clone();
-        world.us = self.world.us + 1000 * ms;
-        Self {
-            commands: self.commands,
-            ..Self::new(world)
-        }
     }
 
     /// Returns the server's time in ms.

@@ -16,7 +16,7 @@ use crate::{
         call::{ASKS, Ahead, BANS, Charge, Row, Settled, WAITS},
         reply::{Outcome, Refusal, Standing},
     },
-    world::{World, name},
+    world::name,
 };
 
 const HOUR: i64 = 3_600_000;
@@ -25,10 +25,6 @@ const WAS: Settled = settled(3, 0);
 const fn settled(was: i64, mark: i64) -> Settled {
     let given = 0;
     Settled { was, mark, given }
-}
-
-fn both() -> Play {
-    Play::new(World::new())
 }
 
 /// Asks so often, with time between. Returns how many are granted.
@@ -54,7 +50,7 @@ fn banned(play: &mut Play, terms: Terms, between: i64) -> [i64; 4] {
 
 #[test]
 fn rule_1_2_what_is_foreign_stays_and_stops_its_request_alone() {
-    let mut play = both();
+    let mut play = Play::new();
     let rows = [log(&[(5, 1000)]), log(&[(5, 1000)])];
     play.take(&rows[0], 1);
     let state = play.world.keys[&name(0)].bytes.clone().unwrap();
@@ -85,7 +81,7 @@ fn rule_1_2_what_is_foreign_stays_and_stops_its_request_alone() {
 
 #[test]
 fn rule_1_3_versions_with_other_intervals_keep_the_bytes_and_their_limits() {
-    let mut play = both();
+    let mut play = Play::new();
     let [slow, fast] = [log(&[(10, 10_000)]), log(&[(10, 1000)])];
     for _ in 0..40 {
         flood(&mut play, &fast, 1, 25);
@@ -101,7 +97,7 @@ fn rule_1_3_versions_with_other_intervals_keep_the_bytes_and_their_limits() {
 
 #[test]
 fn rule_1_4_another_algorithm_goes_on_with_what_is_in_use() {
-    let mut play = both();
+    let mut play = Play::new();
     for before in kinds(5, 1000) {
         for after in kinds(7, 1000).iter().filter(|after| **after != before) {
             play.world.clear();
@@ -115,7 +111,7 @@ fn rule_1_4_another_algorithm_goes_on_with_what_is_in_use() {
 
 #[test]
 fn rule_1_5_callers_clocks_an_hour_off_lose_no_key() {
-    let mut play = both();
+    let mut play = Play::new();
     for off in [-HOUR, -3000, HOUR] {
         for row in kinds(5, 1000) {
             play.world.clear();
@@ -143,7 +139,7 @@ fn rule_1_5_callers_clocks_an_hour_off_lose_no_key() {
 
 #[test]
 fn rule_1_6_a_clock_set_back_is_written_once_and_refuses_for_an_interval() {
-    let mut play = both();
+    let mut play = Play::new();
     for row in kinds(5, 1000) {
         play.world.clear();
         assert_eq!(play.take(&row, 9), 5);
@@ -175,7 +171,7 @@ fn rule_1_6_a_clock_set_back_is_written_once_and_refuses_for_an_interval() {
 
 #[test]
 fn rule_1_7_great_numbers_are_exact() {
-    let mut play = both();
+    let mut play = Play::new();
     let row = log(&[(1 << 40, 1000)]);
     play.ask(&row, 2, 3_000_000_000);
     let (left, next) = ((1 << 40) - 6_000_000_001, 1000);
@@ -191,7 +187,7 @@ fn rule_1_7_great_numbers_are_exact() {
 
 #[test]
 fn rule_1_8_the_newest_grants_are_single_and_the_others_a_thousandth_late() {
-    let mut play = both();
+    let mut play = Play::new();
     let (interval, rate) = (60_000, 3000);
     let row = log(&[(rate, interval)]);
     for number in [1200, 1999, 2000, 2999] {
@@ -215,7 +211,7 @@ fn rule_1_8_the_newest_grants_are_single_and_the_others_a_thousandth_late() {
 
 #[test]
 fn rule_1_9_what_has_expired_is_bounded() {
-    let mut play = both();
+    let mut play = Play::new();
     let (interval, rate) = (1000, 4000);
     let step = Step::Preload(0, 1999, Limit { interval, rate }, false);
     play.world.play(&step).unwrap();
@@ -225,7 +221,7 @@ fn rule_1_9_what_has_expired_is_bounded() {
 
 #[test]
 fn rule_1_10_a_limit_that_comes_or_goes_keeps_what_is_in_use() {
-    let mut play = both();
+    let mut play = Play::new();
     let (one, two) = (log(&[(20, 10_000)]), log(&[(20, 10_000), (3, 1000)]));
     assert_eq!(play.take(&one, 2), 2);
     assert_eq!(play.take(&two, 9), 1);
@@ -239,7 +235,7 @@ fn rule_1_10_a_limit_that_comes_or_goes_keeps_what_is_in_use() {
 
 #[test]
 fn rule_1_11_only_what_is_fetched_ahead_returns_late() {
-    let mut play = both();
+    let mut play = Play::new();
     let (row, mut lease) = (log(&[(3, 1000)]), charge(1, 1));
     let (permits, lead) = (1, 600);
     lease.ahead = Some(Ahead { permits, lead });
@@ -254,7 +250,7 @@ fn rule_1_11_only_what_is_fetched_ahead_returns_late() {
 
 #[test]
 fn rule_2_1_each_caller_of_a_call_has_an_id() {
-    let mut play = both();
+    let mut play = Play::new();
     let row = [log(&[(9, 1000)])];
     play.call(
         &row,
@@ -272,7 +268,7 @@ fn rule_2_1_each_caller_of_a_call_has_an_id() {
 
 #[test]
 fn rule_2_2_who_comes_again_learns_what_it_got() {
-    let mut play = both();
+    let mut play = Play::new();
     for row in kinds(5, 1000) {
         play.world.clear();
         assert_eq!(play.take(&row, 9), 5);
@@ -286,7 +282,7 @@ fn rule_2_2_who_comes_again_learns_what_it_got() {
 
 #[test]
 fn rule_2_3_settling_sets_the_permits_of_a_caller() {
-    let mut play = both();
+    let mut play = Play::new();
     let row = log(&[(9, 1000)]);
     play.ask(&row, 3, 3);
     let (id, other) = (play.caller(&row, 1), play.caller(&row, 6));
@@ -308,7 +304,7 @@ fn rule_2_3_settling_sets_the_permits_of_a_caller() {
 // Its last bytes show most grants; the others are looked for in what is before them.
 #[test]
 fn rule_2_3_a_settlement_reads_a_log_at_most_once_behind_its_last_bytes() {
-    let play = RefCell::new(both());
+    let play = RefCell::new(Play::new());
     let settlements = vec((0..50_usize, 0..7_i64), 1..6);
     let config = ProptestConfig {
         failure_persistence: None,
@@ -329,7 +325,7 @@ fn rule_2_3_a_settlement_reads_a_log_at_most_once_behind_its_last_bytes() {
 
 #[test]
 fn rule_2_3_a_window_or_a_backlog_gives_back_what_lies_ahead() {
-    let mut play = both();
+    let mut play = Play::new();
     let (row, mark) = (gcra(5, 1000), play.world.us + 800_000);
     play.ask(&row, 1, 4);
     play.pass(500);
@@ -349,7 +345,7 @@ fn rule_2_3_a_window_or_a_backlog_gives_back_what_lies_ahead() {
 
 #[test]
 fn rule_3_1_a_state_is_read_and_written_once_for_all_requests() {
-    let mut play = both();
+    let mut play = Play::new();
     for row in kinds(5, 1000) {
         play.world.clear();
         let requests = [(2, 1), (1, 9), (9, 1)];
@@ -361,7 +357,7 @@ fn rule_3_1_a_state_is_read_and_written_once_for_all_requests() {
 
 #[test]
 fn rule_3_1_the_last_of_the_requests_says_how_long_a_log_lives() {
-    let mut play = both();
+    let mut play = Play::new();
     let (row, mut lease) = (log(&[(9, 1000)]), charge(1, 1));
     let (permits, lead) = (1, 600);
     lease.ahead = Some(Ahead { permits, lead });
@@ -375,7 +371,7 @@ fn rule_3_1_the_last_of_the_requests_says_how_long_a_log_lives() {
 
 #[test]
 fn rule_3_asking_takes_nothing_and_strikes_nothing() {
-    let mut play = both();
+    let mut play = Play::new();
     for row in kinds(2, 1000) {
         play.world.clear();
         let (rows, asking) = ([row, Row::Ban(terms(1))], of(1, ASKS, &[with_ban(2, 0, 0)]));
@@ -391,7 +387,7 @@ fn rule_3_asking_takes_nothing_and_strikes_nothing() {
 
 #[test]
 fn rule_4_the_last_of_so_many_refusals_bans_and_each_ban_doubles() {
-    let mut play = both();
+    let mut play = Play::new();
     let rows = [window(1, 100_000), Row::Ban(terms(3))];
     play.take(&rows[0], 1);
     for lasts in [1000, 2000, 3000, 3000, 1000] {
@@ -410,7 +406,7 @@ fn rule_4_the_last_of_so_many_refusals_bans_and_each_ban_doubles() {
 
 #[test]
 fn rule_4_only_its_own_lack_of_room_strikes_where_waiting_helps() {
-    let mut play = both();
+    let mut play = Play::new();
     let rows = [window(1, 1000), Row::Ban(terms(9)), window(1, 1000)];
     let lone = with_ban(1, 0, 0);
     play.one(&rows, of(1, 0, &[charge(3, 1)]));
@@ -433,7 +429,7 @@ fn rule_4_only_its_own_lack_of_room_strikes_where_waiting_helps() {
 
 #[test]
 fn rule_4_a_refusal_sent_again_strikes_once_and_is_forgiven() {
-    let mut play = both();
+    let mut play = Play::new();
     let (rows, lone) = ([window(1, 1000), Row::Ban(terms(3))], with_ban(1, 0, 0));
     play.take(&rows[0], 1);
     play.one(&rows, of(1, 0, &[lone]));
@@ -448,7 +444,7 @@ fn rule_4_a_refusal_sent_again_strikes_once_and_is_forgiven() {
 
 #[test]
 fn rule_4_a_ban_by_hand_lasts_as_long_as_it_says() {
-    let mut play = both();
+    let mut play = Play::new();
     let rows = [log(&[(5, 1000)]), Row::Ban(terms(1))];
     for _ in 0..2 {
         let outcome = play.one(&rows, of(1, BANS, &[with_ban(1, 0, 70_000)]));
@@ -464,7 +460,7 @@ fn rule_4_a_ban_by_hand_lasts_as_long_as_it_says() {
 /// Also where nothing is used, and so all of the rate is left.
 #[test]
 fn every_number_of_a_reply_is_below_2_to_the_53() {
-    let mut play = both();
+    let mut play = Play::new();
     let unit = 1001;
     for rate in [MOST / unit - 1, MOST / unit, MOST / unit + 1] {
         for row in [
@@ -486,7 +482,7 @@ fn every_number_of_a_reply_is_below_2_to_the_53() {
 
 #[test]
 fn permits_that_were_given_back_fill_no_log() {
-    let mut play = both();
+    let mut play = Play::new();
     let row = log(&[(5, 86_400_000)]);
     for _ in 0..4100 {
         assert_eq!(play.take(&row, 1), 1);
@@ -507,7 +503,7 @@ fn permits_that_were_given_back_fill_no_log() {
 /// As many as a limit of what is in flight has places.
 #[test]
 fn places_that_are_held_stay_single_beside_those_that_come_and_go() {
-    let mut play = both();
+    let mut play = Play::new();
     let row = log(&[(1000, 60_000)]);
     let take = |play: &mut Play| {
         assert_eq!(play.take(&row, 1), 1);
@@ -529,7 +525,7 @@ fn places_that_are_held_stay_single_beside_those_that_come_and_go() {
 #[test]
 fn two_versions_of_a_limit_share_a_command() {
     for second in [log(&[(100, 1000)]), log(&[(1000, 60_000), (100, 1000)])] {
-        let mut play = both();
+        let mut play = Play::new();
         let rows = [log(&[(1000, 60_000)]), second];
         for (records, then) in [(45, 29_700), (5, 300)] {
             for _ in 0..records {
@@ -546,7 +542,7 @@ fn two_versions_of_a_limit_share_a_command() {
 /// By the clock of a caller that has just begun, or by a limit for a century.
 #[test]
 fn an_interval_may_begin_before_1970() {
-    let mut play = both();
+    let mut play = Play::new();
     let century = log(&[(2, 36_525 * 24 * HOUR)]);
     assert_eq!(
         [1, 1, 1].map(|callers| play.take(&century, callers)),
@@ -558,7 +554,7 @@ fn an_interval_may_begin_before_1970() {
 #[test]
 fn a_debt_before_its_grant_is_found_again() {
     for between in [3, 12] {
-        let mut play = both();
+        let mut play = Play::new();
         let row = log(&[(1000, HOUR)]);
         play.take(&row, 1);
         let (id, was) = (play.caller(&row, 7), settled(5, 0));
@@ -569,5 +565,15 @@ fn a_debt_before_its_grant_is_found_again() {
         let again = again(id, 0, charge(1, 5));
         assert_eq!(granted(&play.one(from_ref(&row), again)), 1);
         assert_eq!(play.settle(&row, id, 9, was), 0, "{between}");
+    }
+}
+
+/// A ladder of a short and a long limit keeps the short one's pace, however many grants live.
+#[test]
+fn a_ladder_keeps_the_pace_of_its_short_limit() {
+    let (mut play, row) = (Play::new(), log(&[(100_000, 86_400_000), (10, 1000)]));
+    for second in 0..310 {
+        let granted = flood(&mut play, &row, 10, 100);
+        assert!(granted >= 9, "{granted} of 10 in second {second}");
     }
 }

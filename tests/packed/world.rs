@@ -24,7 +24,7 @@ use kit::{RedisServer, resp};
 pub const START: i64 = 1_790_000_000_000_000;
 
 pub struct World {
-    redis: Option<Redis>,
+    redis: Redis,
     pub keys: Keys,
     /// The server's time in us, as both have it
     pub us: i64,
@@ -72,41 +72,33 @@ pub fn name(number: usize) -> String {
 }
 
 impl World {
-    /// By the twin alone
-    pub fn alone() -> Self {
-        Self {
-            redis: None,
-            keys: Keys::new(),
-            us: START,
-            damaged: Vec::new(),
-        }
-    }
-
     pub fn new() -> Self {
         let server = RedisServer::start();
         let stream = TcpStream::connect(server.address()).unwrap();
         stream.set_nodelay(true).unwrap();
-        let mut world = Self::alone();
-        world.redis = Some(Redis {
-            server,
-            stream: BufReader::new(stream),
-            decide: Vec::new(),
-            lone: Vec::new(),
-        });
+        let mut world = Self {
+            redis: Redis {
+                server,
+                stream: BufReader::new(stream),
+                decide: Vec::new(),
+                lone: Vec::new(),
+            },
+            keys: Keys::new(),
+            us: START,
+            damaged: Vec::new(),
+        };
         let [decide, lone] = ["decide.lua", "gcra_lone.lua"].map(|name| {
             let text = include_str!("frame.lua").replace("--- the script", &script(name, ""));
             let loaded = world.ask(&[b"SCRIPT", b"LOAD", text.as_bytes()]);
             loaded.into_bytes()
         });
-        let redis = world.redis.as_mut().unwrap();
-        (redis.decide, redis.lone) = (decide, lone);
+        (world.redis.decide, world.redis.lone) = (decide, lone);
         world
     }
 
     /// Returns how often scripts have read a part of a string.
     pub fn reads(&self) -> u64 {
-        let server = self.redis.as_ref().map(|redis| &redis.server);
-        server.map_or(0, |server| server.calls_of("getrange"))
+        self.redis.server.calls_of("getrange")
     }
 
     /// Begins again without keys.
@@ -118,9 +110,7 @@ impl World {
     }
 
     fn ask(&mut self, words: &[&[u8]]) -> kit::Reply {
-        let Some(Redis { stream, .. }) = &mut self.redis else {
-            return kit::Reply::Nil;
-        };
+        let stream = &mut self.redis.stream;
         stream.get_mut().write_all(&resp::packed(words)).unwrap();
         kit::Reply::read(stream).unwrap()
     }
@@ -216,11 +206,6 @@ impl World {
     pub fn call(&mut self, call: &Call, keys: &[usize]) -> Result<Reply, String> {
         self.expire();
         let names: Vec<_> = keys.iter().map(|key| name(*key)).collect();
-        if self.redis.is_none() {
-            let reply = decide(call, &names, &mut self.keys, self.us);
-            self.check();
-            return Ok(reply);
-        }
         let (call, lone) = match call.lone_gcra() {
             Some((call, argument)) => (call, Some(argument)),
             None => (call.clone(), None),
@@ -270,29 +255,6 @@ impl World {
         Ok(reply)
     }
 
-    /// All that is stored reads as it was written, in order and with the right sums.
-    fn check(&self) {
-        for (name, stored) in &self.keys {
-            // Not each time, which takes long.
-            let (0..8, Ok(state), false) = (
-                stored.writes % 64,
-                stored.state(),
-                self.damaged.contains(name),
-            ) else {
-                continue;
-            };
-            assert_eq!(Some(state.pack()), stored.bytes);
-            if let State::Log(log) = state {
-                assert!(log.records.is_sorted_by_key(|record| record.time));
-                for span in log.spans {
-                    let living = log.records[span.start..].iter();
-                    let sum: i64 = living.map(|record| record.permits).sum();
-                    assert_eq!(span.used, sum, "{span:?}");
-                }
-            }
-        }
-    }
-
     /// Returns the keys that a call takes from, if one of them was damaged and is a state all the
     /// same.
     fn damage_met(&self, call: &Call, names: &[String]) -> Vec<String> {
@@ -340,9 +302,8 @@ impl World {
         use kit::Reply::{Array, Bulk, Int};
         let numbers = [names.len() as i64, self.us / 1_000_000, self.us % 1_000_000];
         let numbers = numbers.map(|number| number.to_string());
-        let redis = self.redis.as_ref().unwrap();
-        let sha = if is_lone { &redis.lone } else { &redis.decide };
-        let sha = sha.clone();
+        let Redis { lone, decide, .. } = &self.redis;
+        let sha = if is_lone { lone } else { decide }.clone();
         let mut words: Vec<&[u8]> = vec![b"EVALSHA", &sha, numbers[0].as_bytes()];
         words.extend(names.iter().map(|name| name.as_bytes()));
         words.extend([argument, numbers[1].as_bytes(), numbers[2].as_bytes()]);
