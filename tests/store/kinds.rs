@@ -3,6 +3,7 @@
 
 mod calendar;
 mod each;
+mod foreign;
 mod gcra;
 mod slots;
 mod table;

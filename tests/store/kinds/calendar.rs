@@ -216,55 +216,6 @@ async fn labels_never_fall_and_the_key_ends_with_its_window() {
     assert!(left > 7_100_000 && left <= 7_200_000, "{left}");
 }
 
-/// Written by hand, cut short, of a later version, or no string at all.
-#[tokio::test]
-async fn a_state_that_is_not_ours_is_named_and_left() {
-    let server = RedisServer::shared();
-    let store = redis_store().build().unwrap();
-    let limiter = quota(&store, "9/month");
-    let key = calendar_key(limiter.name());
-    let stored = Stored { key };
-    let mut grants = Vec::new();
-    for _ in 0..7 {
-        grants.push(take(&limiter, 1).await);
-    }
-    let state = server.command(&["GET", &stored.key]).into_bytes();
-    let mut later = state.clone();
-    later[72] += 16;
-    let mut other_magic = state.clone();
-    other_magic[73] -= 1;
-    for foreign in [
-        &b""[..],
-        b"many",
-        &state[..73],
-        &state[1..],
-        &later,
-        &other_magic,
-    ] {
-        stored.set(foreign);
-        refuses_foreign(&limiter).await;
-        // Each grant is settled once.
-        limiter.give_back(&grants.pop().unwrap());
-        store.close().await;
-        let left = server.command(&["GET", &stored.key]).into_bytes();
-        assert_eq!(left, foreign);
-    }
-    server.command(&["DEL", &stored.key]);
-    server.command(&["RPUSH", &stored.key, "many"]);
-    refuses_foreign(&limiter).await;
-    limiter.give_back(&grants.pop().unwrap());
-    store.close().await;
-    assert_eq!(server.cli(&["LRANGE", &stored.key, "0", "-1"]), "many");
-    assert!(limiter.delete().await.unwrap());
-    assert_eq!(free(&limiter).await, 9);
-}
-
-async fn refuses_foreign(limiter: &RateLimiter) {
-    fails(limiter.try_acquire().await, ErrorKind::ForeignState);
-    fails(limiter.available_permits().await, ErrorKind::ForeignState);
-    fails(limiter.release(1).await, ErrorKind::ForeignState);
-}
-
 /// Zones of one deployment may differ for a while: all of them count under the newest label.
 #[tokio::test]
 async fn another_zone_reopens_nothing() {

@@ -1,9 +1,8 @@
-//! GCRA limiters: texts that are no state, and what is known by a name.
-
-mod state;
+//! GCRA limiters: what is known by a name, and what a diagnosis says of a state.
 
 use super::*;
-use kit::scene::on_both_stores;
+use serde_json::{Value, json};
+use tower_ratelimit::inspect::Finding;
 
 on_both_stores!(
     a_rate_that_cannot_be_counted_is_refused,
@@ -112,4 +111,34 @@ async fn a_clock_that_begins_at_zero_counts() {
     assert!(wait(&limiter, 1).await.unwrap() <= 10 * SECOND);
     clock.advance(10 * SECOND);
     take(&limiter, 1).await;
+}
+
+#[tokio::test]
+async fn a_look_says_what_is_left() {
+    let state = State::new(Way::Gcra, 5).await;
+    take(&state.limiter, 2).await;
+    let diagnosis = state.store.diagnose(state.limiter.name()).await.unwrap();
+    assert_eq!(diagnosis.algorithm(), Algorithm::Gcra);
+    let data = json!(diagnosis);
+    assert_eq!(data["value"], "3");
+    assert_eq!(data["drift"], Value::Null);
+    let sound = |findings: Vec<Finding>| {
+        findings
+            .iter()
+            .all(|finding| finding.code() == "old_redisson")
+    };
+    assert!(sound(diagnosis.findings()), "{diagnosis}");
+    assert!(diagnosis.to_string().contains("counted by GCRA"));
+
+    // A rule's limiter has no hash, and lacks none.
+    let prefix = unique("look");
+    let store = redis_store().prefix(&prefix).build().unwrap();
+    send(&Way::Gcra.layer(&store, Limit::new(5, HOUR)), "a").await;
+    let of_rule = format!("{prefix}:{{a}}:five");
+    let diagnosis = store.diagnose(&of_rule).await.unwrap();
+    assert_eq!(diagnosis.algorithm(), Algorithm::Gcra);
+    let data = json!(diagnosis);
+    assert_eq!(data["value"], "4");
+    assert_eq!(data["stored"]["rate"], "5", "{diagnosis}");
+    assert!(sound(diagnosis.findings()), "{diagnosis}");
 }
