@@ -147,7 +147,7 @@ fn loses_keys(world: &mut Scene, random: &mut Random) {
     let limiters = &world.load.limiters;
     let first = random.place(limiters.len());
     for limiter in limiters.iter().cycle().skip(first).step_by(2).take(5) {
-        let key = if limiter.is_own() {
+        let key = if limiter.in_own_format() {
             limiter.log()
         } else {
             random.of(&[limiter.name.clone(), limiter.value(), limiter.log()])
