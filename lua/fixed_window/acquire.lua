@@ -29,7 +29,6 @@
 -- not wait takes what is left. Not safe to send twice, as grants cannot be told apart.
 --
 --- @include lib/state.lua
---- @include lib/callers.lua
 --- @include fixed_window/state.lua
 
 local now = clock('')
@@ -42,24 +41,44 @@ elseif book.old_rate % 1 ~= 0 then
 end
 local rate, interval, changed = book.rate, book.interval, book.changed
 
-local reply = { 1, now, 0, 0, rate, interval, changed, 0, 0 }
-if changed == 0 and not is_possible(rate) then
-  decide(reply, 0, rate)
+local reply, is_possible = { 1, now, 0, 0, rate, interval, changed, 0, 0 }, changed > 0
+for i = 9, #ARGV, 4 do
+  is_possible = is_possible or tonumber(ARGV[i]) <= rate
+end
+local value_key, log = book.value_key, book.log
+local stored, left, value = nil, nil, 0
+if is_possible then
+  stored, left = open_window(value_key, log, interval)
+  if changed > 0 then
+    -- Not earlier: a key of another type under the value's name is an error, and must leave the
+    -- limit as it is.
+    write_limit(KEYS[1], book.limit)
+  end
+  -- A lowered rate holds at once: value may fall below zero.
+  value = stored and math.min(stored + (rate - book.old_rate), rate) or rate
+end
+
+-- The decisions: for each refused caller, the place of its wait in the reply, and the permits that
+-- must be free for it.
+
+local needs, closed, in_line = {}, false, 0
+for i = 8, #ARGV, 4 do
+  local waits, permits, status = ARGV[i] == '1', tonumber(ARGV[i + 1]), REFUSED
+  if value >= permits and not (closed and waits) then
+    status, value = GRANTED, value - permits
+  elseif permits > rate then
+    status = ABOVE_RATE
+  else
+    in_line = waits and in_line + permits or in_line
+    needs[#reply + 2] = waits and in_line or permits
+    closed = closed or waits
+  end
+  reply[#reply + 1] = status
+  reply[#reply + 1] = 0
+end
+if not is_possible then
   return reply
 end
-
--- The decisions.
-
-local value_key, log = book.value_key, book.log
-local stored, left = open_window(value_key, log, interval)
-if changed > 0 then
-  -- Not earlier: a key of another type under the value's name is an error, and must leave the limit
-  -- as it is.
-  write_limit(KEYS[1], book.limit)
-end
--- A lowered rate holds at once: value may fall below zero.
-local before = stored and math.min(stored + (rate - book.old_rate), rate) or rate
-local value, refused = decide(reply, before, rate)
 
 -- The stored state. A call that takes nothing opens no window.
 
@@ -73,9 +92,9 @@ elseif value < rate then
 end
 left = keep_limit(value_key, left, book.keep_alive_time, interval, changed == 1)
 
-for _, caller in ipairs(refused) do
+for place, number in pairs(needs) do
   -- More than the rate is never free in one window.
-  reply[caller.place] = left + 1 + math.floor((caller.needs - 1) / rate) * (interval + 1)
+  reply[place] = left + 1 + math.floor((number - 1) / rate) * (interval + 1)
 end
 reply[3] = value
 reply[4] = value < rate and left + 1 or 0

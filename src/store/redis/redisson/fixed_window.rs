@@ -13,7 +13,6 @@ use crate::{
 pub(crate) static ACQUIRE: LazyScript = lua!(
     "fixed_window/acquire":
     "lib/state.lua",
-    "lib/callers.lua",
     "fixed_window/state.lua",
     "fixed_window/acquire.lua"
 );
