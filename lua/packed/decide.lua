@@ -72,8 +72,7 @@ if length == 34 then
 elseif length == 33 then
   now, row_count, kind, interval, rate, permits = unpack('<I6BBI6I7I4', arg, 9)
 else
-  now, row_count, kind, limits, interval = unpack('<I6BBBI6', arg, 9)
-  row_number = 0
+  row_number, now, row_count, kind = 0, unpack('<I6BB', arg, 9)
 end
 local time = call('TIME')
 local server = time[1] * 1000000 + time[2]
@@ -162,14 +161,12 @@ repeat
     elseif charge > 1 and not pages then
       key, number, flags, permits = unpack('<BBBI4', arg, at + 7 * charge - 4)
     end
-    local granted, left, next, one, two, told, third, freed, pending, is_usual, each = 0
+    local granted, left, next, one, two, told, third, freed, pending, is_usual, each, said = 0
     text, life, is_again = nil, nil, nil
     --- @include read.lua
     if number ~= row_number then
       if settles and kind == 1 then
         --- @include settle_usual.lua
-      elseif is_lone and kind == 1 then
-        --- @include usual_several.lua
       end
       if not is_usual then
         --- @include row.lua
@@ -181,8 +178,12 @@ repeat
     end
     if size_before and flags > 1 then
       failure = false
-    elseif kind == 1 and limits == 1 and not pending and not pages and not settles then
-      --- @include usual.lua
+    elseif kind == 1 and not pending and not pages and not settles then
+      if limits == 1 then
+        --- @include usual.lua
+      else
+        --- @include usual_several.lua
+      end
     end
     if not is_usual and (failure == nil or pages) then
       --- @include state.lua

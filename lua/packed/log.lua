@@ -24,20 +24,16 @@ if of_kind ~= 1 or log[1] <= now - log[2] and not (lent and rare.ahead(now - log
   local used = of_kind > 1 and min(rare.use(), rate, LATEST) or 0
   tail = used > 0 and string.rep('\0', 10) .. pack('<I6I6', used, now) or ''
   lent, from = nil, MOST
-  -- With room for four limits, as a table that grows costs more.
-  log = { used > 0 and now or 0, interval, 0, used, 0, 0, 0, LOG + 256 * limits, #tail, nil, nil,
-    nil, nil, nil, nil, nil, nil, nil, nil, nil, nil, nil, nil, nil }
-  for limit = 2, limits do
+  log = { used > 0 and now or 0 }
+  for limit = 1, limits do
     local w = 5 * limit - 3
     log[w], log[w + 1], log[w + 2], log[w + 3], log[w + 4] = ladder[2 * limit - 1], 0, used, 0, 0
-    log[w + 5], log[w + 6], log[w + 7] = 0, LOG + 256 * limits, #tail
   end
+  log[5 * limits + 2], log[5 * limits + 3], log[5 * limits + 4] = 0, LOG + 256 * limits, #tail
 elseif not fits then
   rare.add_windows()
 end
 local last, newest, taken, wait_here = #log, log[1], 0, 0
--- Limits mostly begin with the same record.
-local read_at, first_permits, first_time
 local stop = log[last]
 local time_of_grant = newest > now and newest or now
 granted = given or callers
@@ -49,23 +45,10 @@ repeat
   while log[w] ~= its_interval do
     w = w + 5
   end
-  local expired, used, start, oldest = now - its_interval, log[w + 2], log[w + 3], nil
-  if start < stop then
-    if start >= from and start ~= read_at and start < stop - #tail
-      and start - from + 22 <= #page then
-      first_permits, first_time = unpack('<I6I6', page, start - from + 11)
-      read_at = start
-    end
-    oldest = start == read_at and first_time
-    if not oldest or oldest <= expired or first_permits == 0 then
-      if not walk then
-        --- @include walk.lua
-      end
-      local gone
-      start, oldest, gone = walk(name, 22, tail, page, from, stop, start, expired, MOST)
-      used = gone < used and used - gone or 0
-    end
-  end
+  local expired = now - its_interval
+  local start, oldest, gone =
+    walk(name, 22, tail, page, from, stop, log[w + 3], expired, MOST)
+  local used = max(log[w + 2] - gone, 0)
   local room = its_rate - used
   if lent then
     local first, sum = rare.ahead(expired)
@@ -98,9 +81,6 @@ repeat
       if lent then
         time = rare.time_of_room(start, expired, permits - room)
       else
-        if not walk then
-          --- @include walk.lua
-        end
         offset, time = walk(name, 22, tail, page, from, stop, start, LATEST, permits - room)
       end
       its_wait = (time or taken > 0 and time_of_grant or newest) - expired

@@ -30,9 +30,6 @@ if is_long or log[last + 1] > 2 * most or log[last - 1] < server_ms + log[2] + l
     log[w + 3] = log[w + 3] - cut
   end
   if is_long and log[1] > now - log[2] then
-    if not walk then
-      --- @include walk.lua
-    end
     --- @include merge.lua
   end
   log[last - 1] = min(server_ms + 2 * log[2] + lead, LATEST)

@@ -1,12 +1,11 @@
 -- Prepares a charge that is not of the usual: makes what it needs, finds failures, and does what
 -- comes before the decision. A fragment of decide.lua.
 
-ladder = ladder or { interval, rate }
 local is_moved = false
 -- To settle, a log may need a record more, or lose a window.
 local is_rare = is_late or lent or needs_rare or not fits and of_kind ~= 0
   or settles and of_kind == 1
-if not walk and (is_rare or bans or settles or is_sent_again) then
+if not walk and (kind == 1 or is_rare or bans or settles or is_sent_again) then
   --- @include walk.lua
 end
 if not of_kind or size_before and is_rare then

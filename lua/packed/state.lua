@@ -6,18 +6,27 @@
 of_kind = nil
 lent = nil
 is_late = nil
+if kind == 1 and not ladder then
+  -- The limits of the row, one behind the other.
+  ladder = limits == 1 and { interval, rate }
+    or { unpack(sub('<I6I7I6I7I6I7I6I7', 1, 4 * limits + 1), arg, row + 2) }
+end
 if pending then
   -- An earlier request has changed it.
   if not logs[key] and byte(pending, -2) == 17 then
     -- See usual.lua. If it is written whole, that is done again at the end.
-    log = { unpack('<I6I6I7I7I4I6I6I4', pending, #pending - 45) }
+    local windows = byte(pending, -3)
+    local behind, last = 30 * windows + 10, 5 * windows + 4
+    log = { unpack('<I6' .. string.rep('I6I7I7I4I6', windows) .. 'I6I4', pending,
+      #pending - behind - 5) }
     local start = log[5]
-    log[7], log[9] = lives[key] and 0 or log[7], offsets[key] + #pending - 40
+    log[last - 2] = lives[key] and 0 or log[last - 2]
+    log[last] = offsets[key] + #pending - behind
     -- All that come behind it look at the first that live.
     heads = heads or {}
     heads[key] = start < offsets[key]
       and { call('GETRANGE', name, format('%d', start), format('%d', start + 219)), start }
-    pending = sub(pending, 1, -41)
+    pending = sub(pending, 1, -behind - 1)
     logs[key], texts[key], offsets[key] = log, pending, 0
   end
   if logs[key] then

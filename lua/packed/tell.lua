@@ -19,7 +19,12 @@ else
   if callers > 1 then
     reply[size + 1], size = granted, size + 1
   end
-  if granted > 0 and not each then
+  if said then
+    for place = 1, #said do
+      reply[size + place] = said[place]
+    end
+    size = size + #said
+  elseif granted > 0 and not each then
     size = size + 1
     reply[size] = one
     if two then
@@ -37,7 +42,7 @@ else
       end
     end
   end
-  if granted < callers then
+  if granted < callers and not said then
     reply[size + 1], reply[size + 2], reply[size + 3] = told, left, third
     size = size + (third and 3 or left and 2 or 1)
     for limit = 1, each and limits or 0 do

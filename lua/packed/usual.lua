@@ -3,34 +3,20 @@
 -- record expires. It leaves any other charge as it is. A fragment of decide.lua.
 
 --- @include one_window.lua
-local expired, part, time_of_grant, oldest, held, from = now - interval, page, now, nil, nil, nil
+local expired, time_of_grant, behind, oldest, held = now - interval, now, 40, nil, nil
 is_usual = bytes == 0 or is_usual and its_interval == interval
 if bytes == 0 or newest <= expired then
   -- Nothing lives.
   used, start, stop, ends = 0, 0, 0, 0
 elseif is_usual then
-  local reach = stop
-  from = stop - bytes + 40
-  if start < from then
-    part, from = call('GETRANGE', name, format('%d', start), format('%d', start + 109)), start
-    reach = min(stop, start + 110)
-  end
-  while start < reach do
-    held, oldest = unpack('<I6I6', part, start - from + 11)
-    if oldest > expired and held > 0 then
-      break
-    end
-    used, start, oldest = used - held, start + 22, nil
-  end
-  -- All may have been given back.
-  is_usual = oldest or start == stop
+  --- @include first.lua
 end
 if is_usual then
   local taken, room, records = callers * permits, rate - (used > 0 and used or 0), nil
-  local behind = stop + 22 * callers
+  local final = stop + 22 * callers
   -- What has expired is cut at the end of a call: a later request may have been sent before.
   local cuts = texts and start > 0 and takes and ends < server_ms + interval
-  if taken > 0 and taken <= room and behind - start <= 44000 and behind <= 88000 and not cuts then
+  if taken > 0 and taken <= room and final - start <= 44000 and final <= 88000 and not cuts then
     log = nil
     granted = callers
     left = takes and room - taken or room

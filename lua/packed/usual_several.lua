@@ -1,59 +1,97 @@
--- Decides the usual lone charge of a log by several limits at once, by the rules of log.lua, which
--- describes the bytes: each limit has room, nothing is ahead, and the log need not be written
--- whole, or nothing in it lives. It leaves any other charge as it is. A fragment of decide.lua.
+-- Decides the usual charge of a log by several limits at once, by the rules of log.lua, which
+-- describes the bytes: nothing is ahead, few records expire, and each limit has room for all, or
+-- one for none until its first record expires; and what takes need not write the log whole, or
+-- nothing in it lives. It leaves any other charge as it is. A fragment of decide.lua.
 
-local bytes, behind, form, ends, newest, stop = #page, 30 * limits + 10, LOG + 256 * limits, 0, 0, 0
+local bytes, behind, ends, newest, stop, form = #page, 30 * limits + 10, 0, 0, 0, nil
 is_usual = bytes == 0
 if bytes > behind + 21 then
-  local its_form
-  ends, its_form = unpack('<I6I4', page, bytes - 9)
+  ends, form = unpack('<I6I4', page, bytes - 9)
   newest = unpack('<I6', page, bytes - behind - 5)
   stop = (bytes < 260 and bytes or call('STRLEN', name)) - behind
-  is_usual = its_form == form and newest <= now and stop % 22 == 0
+  is_usual = form == LOG + 256 * limits and newest <= now and stop % 22 == 0
 end
-local lives, from = newest > now - interval, stop + behind - bytes
-local its_row, w = 13 * limits + 5, bytes - 39
-is_usual = is_usual and permits > 0
-  and not (lives and (ends < server_ms + interval or stop > 88000))
-local limit, said, windows, read_at, held, time = limits, { nil, nil, nil, nil }, '', nil, nil, nil
+local lives, windows, taken, refuses, begin, held = newest > now - interval, '', callers * permits
+is_usual = is_usual and taken > 0
+local less, limit, w, its_row, wait_here =
+  takes and taken or 0, is_usual and limits or 0, bytes - 39, row + 13 * limits - 11, 0
 -- The shortest first, which refuses most.
-while is_usual and limit > 0 do
-  local its_interval, its_rate = unpack('<I6I7', arg, its_row)
-  local expired, used, oldest = now - its_interval, 0, nil
-  local start, of_interval = 0, its_interval
-  if stop > 0 then
-    of_interval, used, start = unpack('<I6xxxxxxxI7I4', page, w)
-    is_usual = of_interval == its_interval and start % 22 == 0 and start <= stop
+said = { nil, nil, nil, nil }
+while limit > 0 do
+  local its_interval, its_rate = interval, rate
+  if limit > 1 then
+    its_interval, its_rate = unpack('<I6I7', arg, its_row)
   end
+  local expired, of_interval, used, start, its_wait, oldest, _ =
+    now - its_interval, its_interval, 0, 0, 0
+  if stop > 0 then
+    of_interval, _, used, start = unpack('<I6I7I7I4', page, w)
+  end
+  is_usual = of_interval == its_interval and start % 22 == 0 and start <= stop
+    and (its_rate + 1) * (its_interval + 1) <= MOST
   if not lives then
     used, start = 0, 0
-  elseif start < from then
+  elseif is_usual then
+    --- @include first.lua
+    used = used > 0 and used or 0
+  end
+  local room = its_rate - used
+  if room < permits then
+    is_usual = is_usual and oldest and permits <= its_rate and permits <= room + held
+    its_wait = is_usual and oldest - expired
+  elseif room < taken then
     is_usual = false
   end
-  while is_usual and lives and start < stop do
-    if start ~= read_at then
-      held, time = unpack('<I6I6', page, start - from + 11)
-      read_at = start
+  if not is_usual then
+    break
+  elseif its_wait > 0 and not refuses then
+    -- How each limit stands is said instead.
+    local granting = said
+    refuses, said = true, { nil, nil, nil, nil, nil, nil, nil, nil, nil, nil, nil }
+    for shorter = limit + 1, limits do
+      local unit = unpack('<I6', arg, row + 13 * shorter - 11) + 1
+      said[2 * shorter + 2], said[2 * shorter + 3] =
+        (granting[shorter] - granting[shorter] % unit) / unit + less, 0
     end
-    if time > expired and held > 0 then
-      oldest = time
-      break
-    end
-    used, start = used - held, start + 22
   end
-  local left = its_rate - permits - (used > 0 and used or 0)
-  is_usual = is_usual and left >= 0 and (its_rate + 1) * (its_interval + 1) <= MOST
-  if is_usual then
-    windows = pack('<I6I7I7I4I6', its_interval, its_rate, its_rate - left, start, now) .. windows
-    said[limit] = left * (its_interval + 1) + min((oldest or now) - expired, its_interval)
-    limit, its_row, w = limit - 1, its_row - 13, w - 30
+  if refuses then
+    wait_here = its_wait > wait_here and its_wait or wait_here
+    said[2 * limit + 2], said[2 * limit + 3] = room, its_wait
+  else
+    begin, windows = start,
+      pack('<I6I7I7I4I6c0', its_interval, its_rate, used + taken, start, now, windows)
+    local free = oldest and oldest - expired or its_interval
+    said[limit] = (room - less) * (its_interval + 1)
+      + (free < its_interval and free or its_interval)
   end
+  limit, w, its_row = limit - 1, w - 30, its_row - 13
 end
-if is_usual then
-  if not lives then
-    stop, ends = 0, min(server_ms + 2 * interval, LATEST)
-    life = ends - server_ms
+if is_usual and refuses then
+  left = said[4]
+  for limit = 2, limits do
+    left = min(left, said[2 * limit + 2])
   end
-  text = pack('<c8BBI6I6', of, 0, 1, permits, now) .. windows .. pack('<I6I4', ends, form)
-  log, offset, reply, size = nil, stop, said, limits
+  said[1], said[2], said[3] = -wait_here, left, newest + interval - now
+elseif is_usual and (not lives or ends >= server_ms + interval and stop <= 88000
+  and stop - begin <= 44000) then
+  granted = callers
+  if takes then
+    if not lives then
+      stop, ends = 0, min(server_ms + 2 * interval, LATEST)
+      life = ends - server_ms
+    end
+    log, offset, form = nil, stop, LOG + 256 * limits
+    if callers > 1 then
+      local time_of_grant = now
+      --- @include records.lua
+      text = text .. windows .. pack('<I6I4', ends, form)
+    else
+      text = pack('<c8BBI6I6c0I6I4', of, 0, 1, permits, now, windows, ends, form)
+    end
+  end
+else
+  is_usual, said = false, nil
+end
+if said and not texts then
+  reply, size = said, #said
 end

@@ -1,9 +1,9 @@
 -- Makes the functions that read the records of a log, or the strikes of a ban. Those that are not
--- written yet are its `tail`, which ends at the offset `stop`. A fragment of prepare.lua, log.lua
--- and log_write.lua.
+-- written yet are its `tail`, which ends at the offset `stop`. A fragment of prepare.lua.
 
--- Times never fall, so five records are passed at once by the time of the last.
-local FIVE = '<I6xxxxxxxxxxxxxxxxI6xxxxxxxxxxxxxxxxI6xxxxxxxxxxxxxxxxI6xxxxxxxxxxxxxxxxI6I6'
+-- Times never fall, so five records are passed at once by the time of the last. What lies between
+-- the permits of two is read as two numbers, which costs less than to pass over each byte.
+local FIVE = '<I6I8I8I6I8I8I6I8I8I6I8I8I6I6'
 
 -- Walks over what has so many bytes each, from an offset on, as long as the times are at most
 -- `latest`, or the permits were all given back, and the sum is less than `enough`. `page` is a part
@@ -28,7 +28,7 @@ function walk(name, size, tail, page, from, stop, offset, latest, enough)
     end
     sum, offset, at, left = sum + permits, offset + size, at + size, left - size
     while is_far and left >= 110 do
-      local a, b, c, d, e, time = unpack(FIVE, page, at)
+      local a, _, _, b, _, _, c, _, _, d, _, _, e, time = unpack(FIVE, page, at)
       is_far = time <= latest and sum + a + b + c + d + e < enough
       if is_far then
         sum, offset, at, left = sum + a + b + c + d + e, offset + 110, at + 110, left - 110

@@ -42,11 +42,12 @@ macro_rules! fragments {
         [$(($name, include_str!(concat!("../../../../lua/packed/", $name)))),+]
     };
 }
-const FRAGMENTS: [(&str, &str); 23] = fragments![
+const FRAGMENTS: [(&str, &str); 24] = fragments![
     "ban.lua",
     "charge.lua",
     "decide.lua",
     "find.lua",
+    "first.lua",
     "gcra.lua",
     "log.lua",
     "log_write.lua",
