@@ -40,6 +40,7 @@ pub(crate) struct Report {
 /// The effect that one limit would have had.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub(crate) struct Candidate {
+    #[serde(serialize_with = "as_text")]
     pub(crate) limit: Limit,
     /// The algorithm that counted
     #[serde(serialize_with = "as_text")]
