@@ -369,21 +369,13 @@ async fn in_both_formats(
     name: &str,
     change: impl AsyncFn(RateLimiter) -> Result<bool, Error>,
 ) -> Result<bool, Stop> {
-    let (mut changed, mut refused) = (None, None);
-    for limiter in [
-        RateLimiter::of_rule(store, name)?,
-        RateLimiter::new(store, name)?,
-    ] {
-        match change(limiter).await {
-            // A user of one format may not be allowed to reach the keys of the other.
-            Err(error) if error.kind() == ErrorKind::Rejected => refused = Some(error),
-            done => changed = Some(done? || changed == Some(true)),
-        }
-    }
-    match (changed, refused) {
-        (None, Some(error)) => Err(error.into()),
-        (changed, _) => Ok(changed == Some(true)),
-    }
+    let own = change(RateLimiter::of_rule(store, name)?).await;
+    let shared = change(RateLimiter::new(store, name)?).await;
+    Ok(match (own, shared) {
+        // A user of one format may not be allowed to reach the keys of the other.
+        (Err(error), done) | (done, Err(error)) if error.kind() == ErrorKind::Rejected => done?,
+        (own, shared) => own? | shared?,
+    })
 }
 
 /// Ends the ban of a caller. Returns whether there was one.

@@ -144,10 +144,9 @@ impl<T> Reading<'_, T> {
             }
             match LogFormat::find(line, self.rows) {
                 Ok(format) => {
-                    let missing = format.missing();
                     let before = self.format.as_ref().map_or(usize::MAX, LogFormat::missing);
                     let has_header = format.has_header();
-                    if has_header || missing < before {
+                    if has_header || format.missing() < before {
                         self.format = Some(format);
                     }
                     if has_header {
@@ -156,8 +155,7 @@ impl<T> Reading<'_, T> {
                     }
                 }
                 Err((kind, reason)) => {
-                    let reason = format!("line {number} of the log: {reason}");
-                    problem.get_or_insert((kind, reason));
+                    problem.get_or_insert((kind, format!("line {number} of the log: {reason}")));
                 }
             }
         }
