@@ -8,6 +8,7 @@
     reason = "helpers fail the test by panicking; clippy.toml reaches `#[test]` functions only"
 )]
 
+mod bans;
 mod check;
 mod columns;
 mod formats;
