@@ -55,6 +55,60 @@ pub(crate) trait Counter: Debug + Send {
     /// `answer`, and sets `wait` in `needs`, which ascend.
     fn end(&mut self, call: &CallContext, taken: i64, answer: &mut Answer, needs: &mut [Needs]);
 
+    /// Takes permits for one caller of this limiter alone, as most are: what
+    /// [`acquire`](super::call::acquire) does, without its loops. Whether the caller waits makes no
+    /// difference: there is none behind it.
+    ///
+    /// Compiled for each algorithm by itself, as nearly every request costs this.
+    fn acquire_one(
+        &mut self,
+        stored: &mut Option<StoredLimit>,
+        charge: &Charge,
+        exact: bool,
+        now: Now,
+    ) -> Result<Answer, ErrorKind> {
+        let (mut call, changed) = CallContext::new(*stored, charge, exact, now)?;
+        self.check(&mut call)?;
+        let mut answer = Answer::new(&call.limit, changed, now);
+        let permits = i64::from(charge.permits);
+        let most = self.most(&call);
+        let is_possible = permits <= most;
+        let is_held = charge.may_have_come() && self.holds(charge);
+        if !is_possible && !charge.shadow && !is_held && changed == Changed::Nothing {
+            answer.verdict = Verdict::AboveRate;
+            return Ok(answer);
+        }
+        if changed != Changed::Nothing {
+            *stored = Some(call.limit);
+        }
+        let wanted = if is_possible || is_held { permits } else { 0 };
+        answer.remaining = self.begin(&call, wanted);
+        let (mut taken, mut needs) = (0, None);
+        // Asked again: `begin` may have dropped its expired entry.
+        answer.verdict = if charge.may_have_come() && self.holds(charge) {
+            Verdict::Granted
+        } else if !is_possible {
+            Verdict::AboveRate
+        } else if answer.remaining >= permits {
+            self.take(charge, call.score_of(charge));
+            taken = permits;
+            answer.remaining -= permits;
+            Verdict::Granted
+        } else {
+            needs = Some(Needs::new(permits, most, 0));
+            Verdict::Refused
+        };
+        self.end(&call, taken, &mut answer, needs.as_mut_slice());
+        if let Some(needs) = needs {
+            answer.wait = needs.wait;
+        }
+        if answer.verdict != Verdict::Granted {
+            // The wait says when there is room.
+            answer.next = 0;
+        }
+        Ok(answer)
+    }
+
     /// Returns whether nothing is stored besides the limit, so that a call that takes nothing can
     /// leave the limiter as it was, with [`forget`](Self::forget).
     fn is_unused(&self) -> bool {
@@ -275,58 +329,14 @@ impl<A: Counter + ?Sized> LimiterState<A> {
         Ok(call)
     }
 
-    /// Takes permits for one caller of this limiter alone, as most are: what
-    /// [`acquire`](super::call::acquire) does, without its loops. Whether the caller waits makes no
-    /// difference: there is none behind it.
-    ///
-    /// Compiled for each algorithm by itself, as nearly every request costs this.
+    /// Takes permits for one caller of this limiter alone.
     pub(crate) fn acquire_one(
         &mut self,
         charge: &Charge,
         exact: bool,
         now: Now,
     ) -> Result<Answer, ErrorKind> {
-        let (mut call, changed) = CallContext::new(self.limit, charge, exact, now)?;
-        self.state.check(&mut call)?;
-        let mut answer = Answer::new(&call.limit, changed, now);
-        let permits = i64::from(charge.permits);
-        let most = self.state.most(&call);
-        let is_possible = permits <= most;
-        let is_held = charge.may_have_come() && self.state.holds(charge);
-        if !is_possible && !charge.shadow && !is_held && changed == Changed::Nothing {
-            answer.verdict = Verdict::AboveRate;
-            return Ok(answer);
-        }
-        if changed != Changed::Nothing {
-            self.limit = Some(call.limit);
-        }
-        let wanted = if is_possible || is_held { permits } else { 0 };
-        answer.remaining = self.state.begin(&call, wanted);
-        let (mut taken, mut needs) = (0, None);
-        // Asked again: `begin` may have dropped its expired entry.
-        answer.verdict = if charge.may_have_come() && self.state.holds(charge) {
-            Verdict::Granted
-        } else if !is_possible {
-            Verdict::AboveRate
-        } else if answer.remaining >= permits {
-            self.state.take(charge, call.score_of(charge));
-            taken = permits;
-            answer.remaining -= permits;
-            Verdict::Granted
-        } else {
-            needs = Some(Needs::new(permits, most, 0));
-            Verdict::Refused
-        };
-        self.state
-            .end(&call, taken, &mut answer, needs.as_mut_slice());
-        if let Some(needs) = needs {
-            answer.wait = needs.wait;
-        }
-        if answer.verdict != Verdict::Granted {
-            // The wait says when there is room.
-            answer.next = 0;
-        }
-        Ok(answer)
+        self.state.acquire_one(&mut self.limit, charge, exact, now)
     }
 
     /// Counts the free permits. `id` marks entries that a repair adds.
