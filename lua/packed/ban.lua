@@ -196,6 +196,7 @@ function judge(is_settled, is_granted)
   for _, it in ipairs(judged) do
     if asks == 4 then
       ban_for(it, it.age, 0)
+      it.ban.by_hand = true
     elseif not is_settled and it.ban.over <= now then
       judge_charge(it, asks == 0 or it.is_shadow and is_granted)
     end

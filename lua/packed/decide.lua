@@ -271,8 +271,8 @@ for key = 1, #KEYS do
     if log then
       --- @include log_write.lua
     end
-    -- Where no memory is left, a refusal stands and counts for no ban.
-    local is_ban = bans and bans[key]
+    -- Where no memory is left, a refusal stands and counts for no ban. A ban by hand fails.
+    local is_ban = bans and bans[key] and not bans[key].by_hand
     local write, done = is_ban and try or call, nil
     if not life then
       done = write('SETRANGE', name, offset == 27 and '27' or format('%d', offset), text)

@@ -305,6 +305,22 @@ async fn where_redis_is_full_a_refusal_stands_and_counts_for_nothing() {
     }
 }
 
+#[tokio::test]
+async fn where_redis_is_full_a_ban_by_hand_fails() {
+    let server = RedisServer::start();
+    let store = patient(server.url()).build().unwrap();
+    let own = RateLimiter::of_rule(&store, "own").unwrap();
+    for limiter in [own, RateLimiter::new(&store, "shared").unwrap()] {
+        server.configure("maxmemory", "1");
+        let error = limiter.ban_for(MINUTE).await.unwrap_err();
+        assert!(error.to_string().contains("memory"), "{error}");
+        server.configure("maxmemory", "0");
+        assert_eq!(limiter.banned_until().await.unwrap(), None);
+        limiter.ban_for(MINUTE).await.unwrap();
+        assert!(limiter.banned_until().await.unwrap().is_some());
+    }
+}
+
 /// Asks for 40 keys at once. Returns why each was refused, if it was.
 async fn ask_at_once(layer: &RateLimitLayer) -> Vec<Option<RefusalKind>> {
     let asking = (0..40).map(|key| {

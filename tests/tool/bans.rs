@@ -165,4 +165,18 @@ async fn a_user_that_reaches_one_format_bans_in_it() {
     said(run("unban orders --yes"), 0);
     assert_eq!(orders.banned_until().await.unwrap(), None);
     contains(&said(run("unban orders --yes"), 4), "is not banned");
+    said(run("ban orders --for 15m --yes"), 0);
+    said(run("delete orders --yes"), 0);
+    assert!(!store.look_at("orders").await.unwrap().exists());
+}
+
+/// Both formats have its ban then, and nothing else says that its limit is in the code.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_ban_gives_a_rules_limiter_no_limit_in_redis() {
+    let (server, store) = shared();
+    let name = unique("tool");
+    said(on(server, &format!("ban {name} --for 15m --yes")), 0);
+    let run = on(server, &format!("set-rate {name} --rate 5/1m --yes"));
+    contains(&said(run, 2), "in the code");
+    assert!(store.look_at(&name).await.unwrap().in_own_format());
 }

@@ -312,7 +312,12 @@ impl Change {
         self.confirm(&format!("delete {name:?}{}", ban.unwrap_or_default()))?;
         limiter.delete().await?;
         if ban.is_some() {
-            unban(&store, name).await?;
+            // That of its format went with it. This user may not be allowed to reach the other.
+            let other = in_format(&store, name, !seen.in_own_format())?;
+            match other.unban().await {
+                Err(error) if error.kind() == ErrorKind::Rejected => {}
+                ended => _ = ended?,
+            }
         }
         self.changed(json!({ "name": name, "deleted": true }))
     }
@@ -322,7 +327,7 @@ impl Change {
         let name = seen.name();
         self.confirm(&format!("ban {name:?} for {lasting:?}"))?;
         let ban = async |it: RateLimiter| it.ban_for(lasting).await.map(|()| true);
-        in_both_formats(&store, name, ban).await?;
+        in_both_formats(&store, &seen, ban).await?;
         let millis = u64::try_from(lasting.as_millis()).unwrap_or(u64::MAX);
         self.changed(json!({ "name": name, "banned_ms": millis }))
     }
@@ -331,7 +336,8 @@ impl Change {
         let (store, seen) = self.one.look().await?;
         let name = seen.name();
         self.confirm(&format!("unban {name:?}"))?;
-        if !unban(&store, name).await? {
+        let unban = async |it: RateLimiter| it.unban().await;
+        if !in_both_formats(&store, &seen, unban).await? {
             return Err(Stop(4, format!("{name:?} is not banned")));
         }
         self.changed(json!({ "name": name, "banned_ms": null }))
@@ -353,12 +359,16 @@ impl Change {
 
 /// Returns the limiter as its permits seem to be counted.
 fn as_counted(store: &RedisStore, seen: &Diagnosis) -> Result<RateLimiter, ConfigError> {
-    let limiter = if seen.in_own_format() {
-        RateLimiter::of_rule(store, seen.name())?
-    } else {
-        RateLimiter::new(store, seen.name())?
-    };
+    let limiter = in_format(store, seen.name(), seen.in_own_format())?;
     Ok(limiter.algorithm(seen.algorithm()))
+}
+
+fn in_format(store: &RedisStore, name: &str, is_own: bool) -> Result<RateLimiter, ConfigError> {
+    if is_own {
+        RateLimiter::of_rule(store, name)
+    } else {
+        RateLimiter::new(store, name)
+    }
 }
 
 /// Changes the ban of the caller of a limiter. Each format has bans of its own, and Redis does not
@@ -366,21 +376,24 @@ fn as_counted(store: &RedisStore, seen: &Diagnosis) -> Result<RateLimiter, Confi
 /// for any.
 async fn in_both_formats(
     store: &RedisStore,
-    name: &str,
+    seen: &Diagnosis,
     change: impl AsyncFn(RateLimiter) -> Result<bool, Error>,
 ) -> Result<bool, Stop> {
-    let own = change(RateLimiter::of_rule(store, name)?).await;
-    let shared = change(RateLimiter::new(store, name)?).await;
-    Ok(match (own, shared) {
-        // A user of one format may not be allowed to reach the keys of the other.
-        (Err(error), done) | (done, Err(error)) if error.kind() == ErrorKind::Rejected => done?,
-        (own, shared) => own? | shared?,
-    })
-}
-
-/// Ends the ban of a caller. Returns whether there was one.
-async fn unban(store: &RedisStore, name: &str) -> Result<bool, Stop> {
-    in_both_formats(store, name, async |limiter| limiter.unban().await).await
+    // A user of one format may not be allowed to reach the keys of the other.
+    let may_fail = |is_own| !seen.exists() || seen.in_own_format() != is_own;
+    let (mut changed, mut refused) = (None, None);
+    for is_own in [true, false] {
+        match change(in_format(store, seen.name(), is_own)?).await {
+            Err(error) if error.kind() == ErrorKind::Rejected && may_fail(is_own) => {
+                refused = Some(error);
+            }
+            done => changed = Some(done? | changed.unwrap_or(false)),
+        }
+    }
+    match (changed, refused) {
+        (None, Some(error)) => Err(error.into()),
+        (changed, _) => Ok(changed.unwrap_or(false)),
+    }
 }
 
 /// Returns the limit with the kind and the keep-alive time of the one that it replaces.

@@ -175,7 +175,7 @@ impl Look<'_> {
         }
         // What has no state may still have a ban, and what is counted in one format a ban of the
         // other, which this user may not be allowed to read.
-        let (mut until, mut is_known) = (0, is_redissons || report.in_own_format);
+        let (mut until, is_known) = (0, is_redissons || report.in_own_format);
         for is_in_own in [false, true] {
             let is_others = is_known && is_in_own == is_redissons;
             let mut get = redis::cmd("GET");
@@ -185,8 +185,8 @@ impl Look<'_> {
                 ban => ban?,
             };
             if let Some(ban) = ban.as_deref().and_then(packed::ban::State::read) {
-                report.in_own_format |= is_in_own && !is_known;
-                is_known = true;
+                // By two bans alone, a limit that is in code is not taken for one in Redis.
+                report.in_own_format |= is_in_own && !is_redissons;
                 until = ban.until.max(until);
                 report.strikes = ban.strikes.max(report.strikes);
             }
