@@ -137,8 +137,8 @@ impl RateLimiterBuilder {
         Ok(self.keyed(store)?.any)
     }
 
-    /// Checks the settings. Returns how its limit is counted in a store that keeps all limiters in
-    /// Redisson's format, if `prefers_redisson`, or in our own.
+    /// Checks the settings. Returns how its limit is counted in a store that keeps limiters in
+    /// Redisson's format where that has their algorithm, if `prefers_redisson`, or in our own.
     fn checked(&self, prefers_redisson: bool) -> Result<Counting, ConfigError> {
         let name = &self.name;
         self.limit

@@ -273,7 +273,7 @@ impl RateLimiter {
     /// between half and four fifths. Default: waiters ask at the millisecond.
     ///
     /// Use it for a limiter that Java waits for, too: Redisson's waiters come back at a tick of
-    /// their timer, and get few permits next to waiters that always come first. It applies to this
+    /// their timer, and get few permits against waiters that always come first. It applies to this
     /// limiter and its clones. A wait with a timeout still ends at its timeout.
     ///
     /// # Example

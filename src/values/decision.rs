@@ -126,7 +126,7 @@ pub struct Refusal {
     pub(crate) outer: Option<Grant>,
 }
 
-/// What has led to a refusal other than its limits.
+/// What, other than its limits, has led to a refusal.
 #[derive(Clone, Debug)]
 pub(crate) enum Cause {
     Nothing,

@@ -37,7 +37,7 @@ use super::{
 /// that no key regains a quota by being forgotten. If none is found, the newcomer is counted by an
 /// estimate, which it shares with others. (A store for 2 048 limiters or more is divided into up to
 /// 64 parts by the hash of the key, each with its share of the bound. So by default the first
-/// newcomers are estimated at some 94 000 limiters, and a part looks for idle limiters
+/// newcomers are estimated when there are some 94 000 limiters, and a part looks for idle limiters
 /// once for several newcomers.) A newcomer is granted no more than its limit in any interval.
 /// Permits granted to it count an eighth of the interval longer, and permits it gives back are
 /// ignored. While there are newcomers, the estimate takes memory for each of at most four

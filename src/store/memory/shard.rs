@@ -470,7 +470,7 @@ impl Shard {
         self.put(lent);
     }
 
-    /// Counts a limiter that was lent and is dropped no longer.
+    /// No longer counts a limiter that was lent and is dropped.
     pub(super) fn free_lent(&mut self) {
         self.lent -= 1;
         self.count.fetch_sub(1, Relaxed);

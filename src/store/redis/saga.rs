@@ -1,6 +1,6 @@
 //! Decides for one caller in several calls, where no single script reaches all limiters of its
 //! list: a Redis Cluster, or an address that stands for several shards, keeps them in different
-//! hash slots, or some of them count by fixed windows, or some alone are in our own format, or
+//! hash slots, or some of them count by fixed windows, or only some are in our own format, or
 //! there are too many for one. (Slots in this file are hash slots.)
 //!
 //! There is one call for each part of the list. Limiters whose keys callers cannot invent, such as

@@ -81,7 +81,7 @@ impl Ban {
         self
     }
 
-    /// Checks that callers can be banned by it, which none is whose limit also `leases`.
+    /// Checks that callers can be banned by it. Those of a limit that also `leases` cannot be.
     pub(crate) fn check(&self, rule: &str, leases: bool) -> Result<(), ConfigError> {
         if !(1..=MOST_STRIKES).contains(&self.after) {
             bail!(Rule: "rule {rule:?} bans after 1 to {MOST_STRIKES} refusals, not {}", self.after);

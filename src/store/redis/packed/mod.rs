@@ -139,7 +139,7 @@ pub(crate) struct Stamp {
     pub(crate) now: Option<Millis>,
 }
 
-/// Reads the number of so many bytes from one on.
+/// Reads the number that stands in `width` bytes from `at` on.
 fn number_at(bytes: &[u8], at: usize, width: usize) -> i64 {
     let mut number = [0; 8];
     let read = bytes.get(at..at + width).unwrap_or_default();
