@@ -250,7 +250,9 @@ impl RedisServer {
     /// Closes all connections but those that read along, and returns how many
     pub fn kill_clients(&self) -> usize {
         let clients = self.cli(&["CLIENT", "LIST"]);
-        let normal = clients.lines().filter(|line| line.contains(" flags=N "));
+        // By TCP, or by a Unix socket.
+        let is_normal = |line: &&str| line.contains(" flags=N ") || line.contains(" flags=U ");
+        let normal = clients.lines().filter(is_normal);
         let ids = normal.filter_map(|line| line.strip_prefix("id=")?.split(' ').next());
         ids.filter(|id| self.cli(&["CLIENT", "KILL", "ID", id]) == "1")
             .count()
