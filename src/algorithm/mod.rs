@@ -1,7 +1,7 @@
 //! The algorithms that count permits, as pure functions of a state and an instant.
 //!
-//! [`limiter::Counter`] is their interface, and [`AnyLimiter`] a limiter of any of them. The scripts
-//! in `lua/` do the same in Redis. `CONTRIBUTING.md` says what a new algorithm touches.
+//! [`limiter::Counter`] is their interface, and [`AnyLimiter`] a limiter of any of them. The
+//! scripts in `lua/` do the same in Redis. `CONTRIBUTING.md` says what a new algorithm touches.
 
 pub(crate) mod answer;
 pub(crate) mod ban;

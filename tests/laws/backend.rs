@@ -284,8 +284,8 @@ impl Backend for Far {
     }
 }
 
-/// Callers of one process who share a limit besides one of their own do not come between each other,
-/// and what they give back all at once comes back.
+/// Callers of one process who share a limit besides one of their own do not come between each
+/// other, and what they give back all at once comes back.
 #[tokio::test]
 async fn callers_who_share_one_of_their_limits_are_all_decided() {
     let far = Far::default();

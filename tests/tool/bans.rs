@@ -170,6 +170,22 @@ async fn a_user_that_reaches_one_format_bans_in_it() {
     assert!(!store.look_at("orders").await.unwrap().exists());
 }
 
+/// The other format's ban would be told as if the service saw it.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_ban_that_the_limiters_own_format_refuses_has_failed() {
+    let server = RedisServer::start();
+    let store = patient(server.url()).build().unwrap();
+    let orders = Limit::per_hour(10).named("orders").single(&store).unwrap();
+    take(&orders, 4).await;
+    let name = orders.name();
+    let keys = format!("~{name} ~{name}:* ~{name}~ %R~{name}~:*");
+    server.obeys(&format!("ACL SETUSER looker on >secret {keys} +@all"));
+    let url = format!("redis://looker:secret@{}/", server.address());
+    let line = format!("ban {name} --for 15m --yes --redis {url}");
+    said(tool().args(words(&line)).output().unwrap(), 3);
+    assert_eq!(orders.banned_until().await.unwrap(), None);
+}
+
 /// Both formats have its ban then, and nothing else says that its limit is in the code.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_ban_gives_a_rules_limiter_no_limit_in_redis() {

@@ -55,8 +55,8 @@ pub(crate) struct DiffArguments {
     log: Option<PathBuf>,
     /// The column of the callers
     ///
-    /// They are listed by it: what rules count by is in the files. `ip` groups addresses as rules by
-    /// `peer` do.
+    /// They are listed by it: what rules count by is in the files. `ip` groups addresses as rules
+    /// by `peer` do.
     #[arg(long, default_value = "ip", value_name = "COLUMN")]
     by: String,
     #[command(flatten)]

@@ -363,8 +363,8 @@ fn as_counted(store: &RedisStore, seen: &Diagnosis) -> Result<RateLimiter, Confi
     Ok(limiter.algorithm(seen.algorithm()))
 }
 
-fn in_format(store: &RedisStore, name: &str, is_own: bool) -> Result<RateLimiter, ConfigError> {
-    if is_own {
+fn in_format(store: &RedisStore, name: &str, own: bool) -> Result<RateLimiter, ConfigError> {
+    if own {
         RateLimiter::of_rule(store, name)
     } else {
         RateLimiter::new(store, name)
@@ -372,19 +372,19 @@ fn in_format(store: &RedisStore, name: &str, is_own: bool) -> Result<RateLimiter
 }
 
 /// Changes the ban of the caller of a limiter. Each format has bans of its own, and Redis does not
-/// show in which one a service counts a caller that has nothing in use. Returns whether it was so
-/// for any.
+/// show in which one a service counts a caller that has nothing in use. Returns whether any has
+/// changed.
 async fn in_both_formats(
     store: &RedisStore,
     seen: &Diagnosis,
     change: impl AsyncFn(RateLimiter) -> Result<bool, Error>,
 ) -> Result<bool, Stop> {
     // A user of one format may not be allowed to reach the keys of the other.
-    let may_fail = |is_own| !seen.exists() || seen.in_own_format() != is_own;
+    let may_fail = |own| !seen.exists() || seen.in_own_format() != own;
     let (mut changed, mut refused) = (None, None);
-    for is_own in [true, false] {
-        match change(in_format(store, seen.name(), is_own)?).await {
-            Err(error) if error.kind() == ErrorKind::Rejected && may_fail(is_own) => {
+    for own in [true, false] {
+        match change(in_format(store, seen.name(), own)?).await {
+            Err(error) if error.kind() == ErrorKind::Rejected && may_fail(own) => {
                 refused = Some(error);
             }
             done => changed = Some(done? | changed.unwrap_or(false)),

@@ -14,8 +14,8 @@ use crate::{
 
 impl Rule {
     /// Checks its settings for a store that keeps limiters in Redisson's format, where that has
-    /// their algorithm, if `store_prefers`, or in our own; `None` if the store is not known. Returns
-    /// what is known of its key; `None` without one.
+    /// their algorithm, if `store_prefers`, or in our own; `None` if the store is not known.
+    /// Returns what is known of its key; `None` without one.
     pub(super) fn check(
         &self,
         store_prefers: Option<bool>,

@@ -99,8 +99,8 @@ pub(crate) struct ReplayArguments {
     algorithm: Algorithm,
     /// The share of callers to touch [default: 0.1%]
     ///
-    /// As in `1%` or `0.01`. Looks for the smallest limit that touches fewer callers. With `--rules` for that of each
-    /// rule, in several readings, and only if it is given.
+    /// As in `1%` or `0.01`. Looks for the smallest limit that touches fewer callers. With
+    /// `--rules` for that of each rule, in several readings, and only if it is given.
     #[arg(long, value_parser = parsers::share, value_name = "SHARE")]
     share: Option<f64>,
     #[command(flatten)]
