@@ -60,8 +60,9 @@ rate_limiter_flexible() {
     made "$home" "$processes"/package{,-lock}.json && return
     rm -rf "$home"
     mkdir "$home"
+    # npm reads the lock file of the folder that it stands in. `--prefix` fails behind a link.
     cp "$processes"/package{,-lock}.json "$home" &&
-        npm ci --prefix "$home" --ignore-scripts --no-audit --no-fund --silent && touch "$home/complete"
+        (cd "$home" && npm ci --ignore-scripts --no-audit --no-fund) && touch "$home/complete"
 }
 
 # The tables say what is left out, and why. What these say is none of the tables.
