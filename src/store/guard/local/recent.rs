@@ -1,33 +1,34 @@
 //! Records the permits that the store granted in the last interval: a few counts for each key.
 
 use std::{
-    convert::Infallible,
     sync::{Arc, Mutex, OnceLock},
     time::Duration,
 };
 
 use crate::{
-    store::guard::{Cache, cache},
     sync::lock,
     values::{
         charge::{Charge, Standing, TakenFrom},
         clock::{Clock, millis_of},
         limit::Limit,
-        name::{Name, Text},
+        name::Name,
     },
 };
 
-/// The most keys that are recorded, some 300 bytes each: 20 MB. One that is evicted has all of its
+/// Each admitted request looks for its key here, so a key is found by one look into one set. The
+/// most that are recorded are 131,072 keys of 80 bytes: 11 MB. One that is evicted has all of its
 /// share.
-const MOST_KEYS: usize = 1 << 16;
+const SETS: usize = 1 << 14;
+const MOST_OF_SET: usize = 8;
 /// The parts of an interval. A grant leaves the interval one part too late at most, and two where
 /// permits are leased.
 const PARTS: usize = 8;
 
 /// The recent grants of the store.
 pub(crate) struct Recent {
-    /// Made for the first rule that may need it, or leases.
-    grants: OnceLock<Cache<Text, Arc<Mutex<LimiterGrants>>>>,
+    /// Made for the first rule that may need it, or leases. A limiter is known by the hash of its
+    /// name, by a secret of this process.
+    sets: OnceLock<Box<[Mutex<Vec<(u64, LimiterGrants)>>]>>,
     /// The clock of the limits.
     clock: Arc<dyn Clock>,
 }
@@ -47,23 +48,38 @@ struct LimiterGrants {
 
 impl Recent {
     pub(crate) fn new(clock: Arc<dyn Clock>) -> Self {
-        let grants = OnceLock::new();
-        Self { grants, clock }
+        let sets = OnceLock::new();
+        Self { sets, clock }
     }
 
     /// Records a grant of this many permits that counts from now, or a lease that ends after
     /// `left`, and the limit that it was made by. Of a lease all permits count, as in the store,
     /// until it gives back those that no grant has.
     pub(crate) fn record(&self, name: &Name, standing: &Standing, permits: u32, left: Duration) {
-        let grants = self.grants.get_or_init(|| cache(MOST_KEYS, MOST_KEYS));
         let at = self.now().saturating_add(millis_of(left));
         let interval = standing.interval.cast_signed().max(1);
-        // In one step: two callers that come first together must not replace each other's record.
-        let Ok(found) = grants.get_or_insert_with(name.text(), || {
-            let granted = LimiterGrants::new(standing.permits, interval, at);
-            Ok::<_, Infallible>(Arc::new(Mutex::new(granted)))
+        let sets = self
+            .sets
+            .get_or_init(|| (0..SETS).map(|_| Mutex::default()).collect());
+        let name = name.text().seeded_hash();
+        let mut set = lock(&sets[set_of(name)]);
+        let index = set.iter().position(|(it, _)| *it == name);
+        let index = index.unwrap_or_else(|| {
+            let new = (name, LimiterGrants::new(standing.permits, interval, at));
+            if set.len() < MOST_OF_SET {
+                set.push(new);
+                return set.len() - 1;
+            }
+            // What leaves its interval first is missed least.
+            let (first, _) = (0..)
+                .zip(set.iter())
+                .min_by_key(|(_, (_, it))| it.ends)
+                .unzip();
+            let first = first.unwrap_or(0);
+            set[first] = new;
+            first
         });
-        let mut granted = lock(&found);
+        let (_, granted) = &mut set[index];
         granted.permits = standing.permits;
         granted.move_to(interval, at);
         granted.add(permits);
@@ -72,25 +88,24 @@ impl Recent {
     /// Records how a grant was settled with the store. What a lease takes back is still in use
     /// there: it settles that itself.
     pub(crate) fn settle(&self, receipt: &Charge, keep: u32) {
-        let Some(found) = self.get(receipt.name()).filter(|_| receipt.was_answered()) else {
+        if !receipt.was_answered() {
             return;
-        };
-        let mut recent = lock(&found);
-        let interval = recent.interval;
-        recent.move_to(interval, self.now());
-        match keep.checked_sub(receipt.permits) {
-            Some(more) => recent.add(more),
-            None if matches!(receipt.taken_from, TakenFrom::Lease(_)) => {}
-            None => recent.remove(receipt.permits - keep),
         }
+        self.with(receipt.name(), |recent| {
+            recent.move_to(recent.interval, self.now());
+            match keep.checked_sub(receipt.permits) {
+                Some(more) => recent.add(more),
+                None if matches!(receipt.taken_from, TakenFrom::Lease(_)) => {}
+                None => recent.remove(receipt.permits - keep),
+            }
+        });
     }
 
     /// Returns the limit as the store reported it last.
     pub(crate) fn limit(&self, name: &Name) -> Option<Limit> {
-        let found = self.get(name)?;
-        let granted = lock(&found);
-        let interval = Duration::from_millis(granted.interval.unsigned_abs());
-        Limit::try_new(granted.permits, interval).ok()
+        let known = |granted: &mut LimiterGrants| (granted.permits, granted.interval);
+        let (permits, interval) = self.with(name, known)?;
+        Limit::try_new(permits, Duration::from_millis(interval.unsigned_abs())).ok()
     }
 
     /// Hands over the grants of the interval, the earliest first, each with the time it counts
@@ -101,16 +116,19 @@ impl Recent {
         interval: i64,
         to: impl FnOnce(Vec<(i64, u32)>) -> Result<(), E>,
     ) -> Result<(), E> {
-        let Some(found) = self.get(name) else {
-            return Ok(());
-        };
-        let mut granted = lock(&found);
-        let past = granted.take(interval.max(1), self.now());
-        to(past)
+        let handed = self.with(
+            name,
+            |granted| to(granted.take(interval.max(1), self.now())),
+        );
+        handed.unwrap_or(Ok(()))
     }
 
-    fn get(&self, name: &Name) -> Option<Arc<Mutex<LimiterGrants>>> {
-        self.grants.get()?.get(name.text())
+    /// Acts on what is recorded of a limiter, under the lock of its set.
+    fn with<T>(&self, name: &Name, act: impl FnOnce(&mut LimiterGrants) -> T) -> Option<T> {
+        let name = name.text().seeded_hash();
+        let mut set = lock(&self.sets.get()?[set_of(name)]);
+        let (_, granted) = set.iter_mut().find(|(it, _)| *it == name)?;
+        Some(act(granted))
     }
 
     fn now(&self) -> i64 {
@@ -183,6 +201,11 @@ impl LimiterGrants {
     }
 }
 
+/// Returns the index of a name's set. Its lowest bits are enough on every machine.
+fn set_of(name: u64) -> usize {
+    name as usize % SETS
+}
+
 fn part_at(now: i64, interval: i64) -> i64 {
     let part = i128::from(now) * PARTS as i128 / i128::from(interval);
     i64::try_from(part).unwrap_or(i64::MAX)
@@ -197,6 +220,7 @@ fn end_of(part: i64, interval: i64) -> i64 {
 #[cfg(test)]
 mod tests {
     use std::{
+        convert::Infallible,
         sync::{
             atomic::{AtomicBool, AtomicUsize, Ordering},
             mpsc,
@@ -212,8 +236,7 @@ mod tests {
     impl Recent {
         /// Returns how many permits are recorded.
         pub(crate) fn count(&self, name: &Name) -> u32 {
-            let found = self.get(name);
-            found.map_or(0, |found| lock(&found).parts.iter().sum())
+            self.with(name, |it| it.parts.iter().sum()).unwrap_or(0)
         }
     }
 
@@ -325,6 +348,24 @@ mod tests {
         for name in &names {
             assert_eq!(handed_over(&recent, name), THREADS as u32);
         }
+    }
+
+    /// No limiter has the grants of another, also where there is no room for all of them.
+    #[test]
+    fn of_more_keys_than_there_is_room_for_most_are_recorded() {
+        let names = (0..200_000).map(|name| Name::exact(&format!("user{name}")).unwrap());
+        let names: Vec<_> = names.collect();
+        let recent = recent();
+        for name in &names {
+            recent.record(name, &standing(), 3, Duration::ZERO);
+        }
+        let recorded: Vec<_> = names
+            .iter()
+            .map(|name| handed_over(&recent, name))
+            .collect();
+        assert!(recorded.iter().all(|permits| [0, 3].contains(permits)));
+        let kept = recorded.iter().filter(|permits| **permits == 3).count();
+        assert!((120_000..=SETS * MOST_OF_SET).contains(&kept), "{kept}");
     }
 
     /// The next decision must find it charged.
