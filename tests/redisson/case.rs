@@ -67,6 +67,8 @@ pub struct Case {
     pub versions: [usize; 2],
     /// How far each clock is off: two of Java, two of Rust
     pub skews: [i64; 4],
+    /// By how many slots Rust notes what it grants; none: each grant by itself
+    pub slots: Option<u32>,
     pub steps: Vec<Step>,
     /// Whether nothing that happens may disturb Java
     pub is_peer: bool,
@@ -78,10 +80,14 @@ impl fmt::Debug for Case {
             names,
             versions,
             skews,
+            slots,
             steps,
             ..
         } = self;
-        writeln!(f, "names {names:?}, versions {versions:?}, skews {skews:?}")?;
+        writeln!(
+            f,
+            "names {names:?}, versions {versions:?}, skews {skews:?}, slots {slots:?}"
+        )?;
         for (number, Step { actor, on, at, op }) in steps.iter().enumerate() {
             writeln!(f, "{number:>3}  {at:>6} ms  name {on}  {actor:?}  {op:?}")?;
         }
@@ -111,6 +117,8 @@ impl Case {
         } else {
             [0; 4].map(|_: i64| random.of(&[0, 5, -5, 50, -300, 1000, -7000]))
         };
+        let slots = random.of(&[Some(10), Some(100), Some(10_000)]);
+        let slots = slots.filter(|_| random.percent(15));
         let temper = Temper {
             per_client: random.percent(40),
             keep_alive: random.percent(40),
@@ -134,7 +142,10 @@ impl Case {
                 ])
             };
             let step = temper.step(random, number, at);
-            if supports(&step, generations, versions) {
+            // Nothing of slots is sent again.
+            let is_sent =
+                slots.is_none() || !matches!((step.actor, &step.op), (Actor::Rust(_), Op::Resend));
+            if is_sent && supports(&step, generations, versions) {
                 if let Op::Burst(count) = step.op {
                     at += count;
                 }
@@ -146,6 +157,7 @@ impl Case {
             names,
             versions,
             skews,
+            slots,
             steps,
             is_peer: false,
         }
@@ -164,6 +176,7 @@ impl Case {
             names: ("", ""),
             versions: [0; 2],
             skews: [0; 4],
+            slots: None,
             is_peer: false,
             steps: steps
                 .filter(|step| supports(step, generations, [0; 2]))
@@ -172,7 +185,7 @@ impl Case {
     }
 
     /// Java acquires beside Rust, which lowers rates, gives back, and whose scores run ahead as
-    /// those of leases do.
+    /// those of leases and of slots do.
     pub fn peer(seed: u64, generations: &[Generation]) -> Self {
         let mut case = Self::random(seed, generations);
         let mut random = Random(!seed);

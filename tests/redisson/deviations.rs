@@ -2,7 +2,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::model::{Outcome, State};
+use super::{
+    case::Op,
+    model::{Caller, Entry, Limit, Outcome, Pair, Reply, State},
+};
 
 /// What two ways of doing the same step can differ in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -94,8 +97,140 @@ deviations! {
         "a receipt charges what was used beyond it, also where fewer than no permits are left; Redisson cannot";
     DriftStays [Value]
         "with the same interval update_rate shifts value, and what Redisson's release has done to it stays until repair";
+    InSlots [Reply Wait Value Log Ttl]
+        "grants of one slot are one entry, which counts until an interval after the slot; Redisson notes each by itself";
     RenameWhole [Value Log Ttl]
         "rename takes value and log along; Redisson renames the hash alone and leaves them behind";
+}
+
+/// Entries that a call may remove beyond those it needs.
+const PAGE: usize = 100;
+
+/// A step of Rust.
+pub struct Asked<'a> {
+    /// What the keys of its name held
+    pub before: &'a State,
+    pub caller: &'a Caller,
+    pub op: &'a Op,
+    /// What it asks for, or what was asked for that is sent again or settled
+    pub permits: i64,
+    pub in_slots: bool,
+}
+
+impl Asked<'_> {
+    /// Returns the deviations that may be at work in it, by what it has found, and said.
+    pub fn deviations(&self, said: &Reply) -> BTreeSet<Deviation> {
+        use Deviation as D;
+        let limit = self.before.limit.as_ref();
+        let at_work = match (self.op, limit) {
+            (Op::Demand(0) | Op::Release(0), _) => vec![D::NoPermits],
+            (Op::TrySetRate(_), Some(_)) => vec![D::SetRateOnce],
+            (Op::TrySetRate(new), None) => {
+                let pair = self.pair(new);
+                let drops = pair.log.is_empty() && pair.value.is_some();
+                let drops = drops.then_some(D::SetRateDropsValue);
+                lives(new).iter().copied().chain(drops).collect()
+            }
+            (Op::Update(..), None) => vec![],
+            (Op::Set(new, keep) | Op::Update(new, keep), _) => self.updates(new, *keep),
+            (Op::Settle(keep), None) if *keep < self.permits => vec![D::GiveBack],
+            (_, None) => vec![],
+            (Op::Rename, Some(_)) => vec![D::RenameWhole],
+            (op, Some(limit)) => {
+                let pair = self.pair(limit);
+                let is_refused = *said == Reply::Denied;
+                let own: &[(D, bool)] = match op {
+                    Op::Demand(_) | Op::Resend => &[
+                        (D::InSlots, self.in_slots),
+                        (D::AboveRate, self.permits > limit.rate),
+                        (D::ExactWait, is_refused),
+                        (D::Resend, pair.holds(self.caller.member.as_ref())),
+                    ],
+                    Op::Available => &[
+                        (D::ReadKeepsAlive, true),
+                        (D::ReadWritesNothing, pair.value.is_none()),
+                        (D::ReadAtLeastZero, *said == Reply::Number(0)),
+                    ],
+                    Op::Release(_) => &[(D::ReleaseShrinks, true)],
+                    Op::Settle(keep) if *keep < self.permits => &[(D::GiveBack, true)],
+                    Op::Settle(_) => &[(D::ChargeMore, true)],
+                    // These do the same in both languages.
+                    _ => return BTreeSet::new(),
+                };
+                self.counts(limit, &pair, own)
+            }
+        };
+        at_work.into_iter().collect()
+    }
+
+    /// Returns value and log of the caller, by a limit.
+    fn pair(&self, limit: &Limit) -> Pair {
+        let own = if limit.per_client {
+            &*self.caller.client
+        } else {
+            ""
+        };
+        self.before.pairs.get(own).cloned().unwrap_or_default()
+    }
+
+    fn expired(&self, limit: &Limit, pair: &Pair) -> Vec<Entry> {
+        let up_to = self.caller.now - limit.interval;
+        let expired = pair.log.iter().filter(|entry| entry.score <= up_to);
+        expired.cloned().collect()
+    }
+
+    /// Returns those of a step that counts what is in use, and `own` of its verb.
+    fn counts(&self, limit: &Limit, pair: &Pair, own: &[(Deviation, bool)]) -> Vec<Deviation> {
+        use Deviation as D;
+        let expired = self.expired(limit, pair);
+        let is_over = !expired.is_empty() && expired.len() == pair.log.len();
+        let freed: i64 = expired.iter().map(|entry| entry.permits).sum();
+        let after = pair.value.map(|value| value + freed);
+        let is_missed = pair.value.is_some_and(|value| value < limit.rate);
+        let shared = [
+            (D::NilHeal, pair.log.is_empty() && is_missed),
+            (D::LostValue, pair.value.is_none() && !pair.log.is_empty()),
+            (D::Clamp, after.is_some_and(|after| after > limit.rate)),
+            (D::WholeLog, is_over),
+            (D::BoundedSweep, expired.len() > PAGE),
+            (D::ZeroEntries, expired.iter().any(|it| it.permits == 0)),
+            (D::TtlKept, pair.value_ttl.is_some()),
+            (D::KeepAliveRenewed, limit.keep_alive > Some(0)),
+        ];
+        let all = shared.iter().chain(own);
+        all.filter(|it| it.1).map(|it| it.0).collect()
+    }
+
+    /// Returns those of a limit that is written in the place of another.
+    fn updates(&self, new: &Limit, keep: bool) -> Vec<Deviation> {
+        use Deviation as D;
+        let (pair, old) = (self.pair(new), self.before.limit.as_ref());
+        let mut all = lives(new).to_vec();
+        let is_same_type = old.is_none_or(|old| old.per_client == new.per_client);
+        if keep && is_same_type {
+            let (used, expired) = (pair.sum(), self.expired(new, &pair));
+            let live = used - expired.iter().map(|entry| entry.permits).sum::<i64>();
+            let drifts = |old: &Limit| pair.value.is_some_and(|value| value + used != old.rate);
+            let own = [
+                (D::TtlKept, pair.value_ttl.is_some()),
+                (D::LoweredRate, used > new.rate),
+                (D::WholeLog, live == 0),
+                (D::SetRateSweepsLater, !expired.is_empty()),
+                (D::DriftStays, old.is_some_and(drifts)),
+            ];
+            all.extend(own.iter().filter(|it| it.1).map(|it| it.0));
+        }
+        all
+    }
+}
+
+/// Returns those of the times to live, where a limit is written.
+fn lives(new: &Limit) -> &'static [Deviation] {
+    if new.keep_alive > Some(0) {
+        &[Deviation::SetRateKeepsAlive, Deviation::KeepAliveRenewed]
+    } else {
+        &[Deviation::SetRatePersists]
+    }
 }
 
 /// In what the outcomes and states differ.
@@ -114,9 +249,7 @@ pub fn differences(
     let empty = Default::default();
     for (ours, java) in ours.1.iter().zip(java.1) {
         let (mut a, mut b) = (ours.limit.clone(), java.limit.clone());
-        let ttls = |limit: &mut Option<super::model::Limit>| {
-            limit.as_mut().and_then(|limit| limit.ttl.take())
-        };
+        let ttls = |limit: &mut Option<Limit>| limit.as_mut().and_then(|limit| limit.ttl.take());
         note(ttls(&mut a).is_some() != ttls(&mut b).is_some(), Facet::Ttl);
         note(a != b, Facet::Fields);
         for client in ours.pairs.keys().chain(java.pairs.keys()) {

@@ -21,18 +21,14 @@ mod java_side;
 mod model;
 mod oracle;
 mod orders;
-mod ours;
 mod pages;
 mod prepare;
 mod raw;
-mod receipts;
 mod rust_side;
 mod said;
 mod sequence;
-mod slots;
 mod snippets;
 mod tool;
-mod unknown;
 mod worker;
 
 use std::time::Instant;

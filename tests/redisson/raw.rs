@@ -138,7 +138,7 @@ fn entry(member: Vec<u8>, score: f64) -> Result<Entry, String> {
 /// Longest time that a step takes, for the comparison of times to live.
 const ELAPSED: i64 = 60_000;
 
-/// Compares what was foreseen with what is, and learns the random bytes of new entries.
+/// Compares what was foreseen with what is.
 pub fn compare(model: &mut State, mut real: State) -> Result<(), String> {
     // A time to live that runs since the step is the one that was set.
     let runs = |found: &mut Ttl, set: Ttl| {
@@ -154,8 +154,8 @@ pub fn compare(model: &mut State, mut real: State) -> Result<(), String> {
         let foreseen = model.pairs.entry(client.clone()).or_default();
         runs(&mut found.value_ttl, foreseen.value_ttl);
         runs(&mut found.log_ttl, foreseen.log_ttl);
-        learn(foreseen, found);
     }
+    learn(model, &real);
     if *model == real {
         Ok(())
     } else {
@@ -164,14 +164,17 @@ pub fn compare(model: &mut State, mut real: State) -> Result<(), String> {
 }
 
 /// Gives each new entry the bytes of one that was found with its score and permits.
-fn learn(foreseen: &mut Pair, found: &Pair) {
-    let known = |entry: &&Entry| !foreseen.log.contains(entry);
-    let mut left: Vec<_> = found.log.iter().filter(known).collect();
-    for new in foreseen.log.iter_mut().filter(|it| it.member.is_none()) {
-        let fits = |it: &&Entry| (it.score, it.permits) == (new.score, new.permits);
-        if let Some(place) = left.iter().position(fits) {
-            new.member.clone_from(&left.remove(place).member);
+pub fn learn(foreseen: &mut State, found: &State) {
+    for (client, found) in &found.pairs {
+        let foreseen = foreseen.pairs.entry(client.clone()).or_default();
+        let known = |entry: &&Entry| !foreseen.log.contains(entry);
+        let mut left: Vec<_> = found.log.iter().filter(known).collect();
+        for new in foreseen.log.iter_mut().filter(|it| it.member.is_none()) {
+            let fits = |it: &&Entry| (it.score, it.permits) == (new.score, new.permits);
+            if let Some(place) = left.iter().position(fits) {
+                new.member.clone_from(&left.remove(place).member);
+            }
         }
+        foreseen.sort();
     }
-    foreseen.sort();
 }

@@ -5,12 +5,12 @@ use std::{collections::HashMap, time::Duration};
 use redis::{RedisError, Value};
 use tokio::runtime::Runtime;
 use tower_ratelimit::{
-    Decision, Error, ErrorKind, ExpireWhen, Grant, Limit, LimitState, RateLimiter, RedisStore,
-    RefusalKind, TimeToLive, testing::ManualClock,
+    Decision, Error, ErrorKind, ExpireWhen, Grant, Limit, RateLimiter, RedisStore, RefusalKind,
+    TimeToLive, testing::ManualClock,
 };
 
 use super::{
-    case::Op,
+    case::{Case, Op, Step},
     model::{self, Condition, Outcome, Reply},
 };
 use kit::scene::{patient, runtime};
@@ -40,26 +40,29 @@ impl RustSide {
         }
     }
 
-    pub fn perform(&mut self, names: &[String; 2], on: usize, now: i64, op: &Op) -> Outcome {
+    pub fn perform(&mut self, case: &Case, names: &[String; 2], step: &Step, now: i64) -> Outcome {
         self.clock.set(Duration::from_millis(now as u64));
+        let (on, op) = (step.on, &step.op);
         let limiter = self
             .limiters
             .entry(names[on].clone())
             .or_insert_with(|| RateLimiter::new(&self.store, &names[on]).unwrap())
             .clone();
-        let outcome = self
-            .runtime
-            .block_on(perform(&limiter, &names[1 - on], op, &mut self.grant));
+        let limiter = match case.slots {
+            Some(slots) => limiter.slots(slots).unwrap(),
+            None => limiter,
+        };
+        let outcome = self.runtime.block_on(async {
+            let outcome = perform(&limiter, &names[1 - on], op, &mut self.grant).await;
+            if matches!(op, Op::Settle(_)) {
+                // What is settled is sent in the background.
+                self.store.close().await;
+            }
+            outcome
+        });
         // Names are used by one case.
         self.limiters.retain(|name, _| names.contains(name));
         outcome.unwrap_or_else(|error| failed(&error))
-    }
-
-    /// Lets what goes on in the background go on.
-    pub fn go_on(&self) {
-        self.runtime.block_on(async {
-            tokio::time::sleep(Duration::from_millis(1)).await;
-        });
     }
 }
 
@@ -156,26 +159,14 @@ fn wanted(limit: &model::Limit) -> Limit {
 }
 
 fn decided(decision: &Decision) -> Outcome {
-    let millis = |time: Duration| Some(time.as_millis() as i64);
-    let state = decision.limits().next();
-    let outcome = Outcome {
-        reply: Reply::Granted,
-        wait: None,
-        remaining: state
-            .as_ref()
-            .and_then(LimitState::remaining)
-            .map(|left| left as i64),
-        reset: state.and_then(|state| millis(state.reset_after())),
-    };
     match decision {
-        Decision::Allow(_) => outcome,
+        Decision::Allow(_) => Reply::Granted.into(),
         Decision::Deny(refusal) if refusal.kind() == RefusalKind::AboveRate => {
             Reply::NeverGranted.into()
         }
         Decision::Deny(refusal) => Outcome {
             reply: Reply::Denied,
-            wait: refusal.retry_after().and_then(millis),
-            ..outcome
+            wait: refusal.retry_after().map(|wait| wait.as_millis() as i64),
         },
     }
 }
@@ -202,18 +193,13 @@ pub fn raw_outcome(reply: &Result<Value, RedisError>) -> Outcome {
     let Some(numbers) = numbers else {
         return Reply::Other(format!("{reply:?}")).into();
     };
-    let outcome = |reply, wait, left: i64, reset: i64| Outcome {
-        reply,
-        wait,
-        remaining: Some(left.max(0)),
-        reset: Some(reset.max(0)),
-    };
     match *numbers {
         [-1] => Reply::NotInitialized.into(),
-        [1, _, left, reset, _, _, _, _, _, 1, _] => outcome(Reply::Granted, None, left, reset),
-        [1, _, left, reset, _, _, _, _, _, 0, wait] => {
-            outcome(Reply::Denied, Some(wait.max(0)), left, reset)
-        }
+        [1, .., 1, _] => Reply::Granted.into(),
+        [1, .., 0, wait] => Outcome {
+            reply: Reply::Denied,
+            wait: Some(wait.max(0)),
+        },
         [1, .., 2, _] => Reply::NeverGranted.into(),
         _ => Reply::Other(format!("{numbers:?}")).into(),
     }

@@ -1,23 +1,21 @@
 //! Drives Java and Rust through a case in turn and holds answers and keys against the model after
-//! each step.
+//! each step: Java's are as foreseen, and Rust's differ from Redisson's where it deviates alone.
 
 use std::{
-    collections::HashMap,
+    collections::{BTreeSet, HashMap},
     mem,
-    time::{Duration, Instant},
 };
 
 use redis::{Connection, Value};
 
 use super::{
     case::{Actor, Case, Op, Step},
-    deviations::{self, Tally},
-    foresee::{foresee_java, foresee_ours},
+    deviations::{self, Asked, Deviation, Tally},
+    foresee::foresee,
     java_side,
     model::{Caller, Generation, Outcome, Reply, State},
     oracle::{JavaClock, Oracle},
-    ours::Marks,
-    raw, receipts,
+    raw,
     rust_side::RustSide,
 };
 use kit::{
@@ -169,8 +167,8 @@ struct Play<'a> {
     clients: [String; 4],
     world: [State; 2],
     sent: [Option<Sent>; 4],
-    /// The last of those that was granted
-    granted: [Option<Sent>; 4],
+    /// The name that each took of last, and how many permits
+    granted: [Option<(usize, i64)>; 4],
     last_reply: Option<Reply>,
 }
 
@@ -201,17 +199,13 @@ impl Play<'_> {
             },
             _ => None,
         };
-        let settled = match &step.op {
-            Op::Settle(keep) => match self.granted[number].clone() {
-                Some(granted) if granted.permits != *keep => Some(granted),
-                _ => return Ok(()),
-            },
-            _ => None,
-        };
-        let earlier = resent.as_ref().or(settled.as_ref());
-        let (on, permits) = match (earlier, &step.op) {
+        let (on, permits) = match (&resent, &step.op) {
             (Some(sent), _) => (sent.on, sent.permits),
             (None, Op::Demand(permits)) => (step.on, *permits),
+            (None, Op::Settle(keep)) => match self.granted[number] {
+                Some((on, permits)) if permits != *keep => (on, permits),
+                _ => return Ok(()),
+            },
             _ => (step.on, 0),
         };
         let caller = Caller {
@@ -221,46 +215,17 @@ impl Play<'_> {
                 .map_or(BEGINNING + step.at + self.case.skews[number], |sent| {
                     sent.now
                 }),
-            member: earlier.map(|sent| sent.member.clone()),
+            member: resent.as_ref().map(|sent| sent.member.clone()),
         };
 
-        // What is foreseen, before it happens.
-        let foreseen = match step.actor {
-            Actor::Java(instance) => {
-                let generation = self.stage.generations[self.case.versions[instance]];
-                foresee_java(&mut self.world, on, generation, &caller, &step.op, permits)
-            }
-            _ => {
-                let mut java = self.world.clone();
-                let as_java = foresee_java(
-                    &mut java,
-                    on,
-                    Generation::KeepsAlive,
-                    &caller,
-                    &step.op,
-                    permits,
-                );
-                let mut marks = Marks::new();
-                let ours =
-                    foresee_ours(&mut self.world, on, &caller, &step.op, permits, &mut marks);
-                let differences = deviations::differences((&ours, &self.world), (&as_java, &java));
-                let unexplained = deviations::unexplained(&differences, &marks);
-                if !unexplained.is_empty() {
-                    return Err(format!(
-                        "the model of ours differs from Redisson's in {unexplained:?}, which no deviation explains \
-                         (at work: {marks:?})\n  ours: {ours:?} {:?}\n  Redisson's: {as_java:?} {java:?}",
-                        self.world
-                    ));
-                }
-                self.stage.tally.count(&differences, &marks);
-                ours
-            }
+        // What Redisson would do, before it happens.
+        let generation = match step.actor {
+            Actor::Java(instance) => self.stage.generations[self.case.versions[instance]],
+            _ => Generation::KeepsAlive,
         };
+        let before = self.world[on].clone();
+        let foreseen = foresee(&mut self.world, on, generation, &caller, &step.op, permits);
 
-        if settled.is_some() {
-            // A resent acquire carries the same member.
-            self.stage.monitor_until_now();
-        }
         let real = match (&resent, step.actor) {
             (Some(sent), actor) => self.resend(sent, matches!(actor, Actor::Java(_))),
             (None, Actor::Java(instance)) => {
@@ -268,41 +233,74 @@ impl Play<'_> {
                 java_side::perform(oracle, instance, &self.names, on, caller.now, &step.op)
             }
             (None, _) => {
-                let names = self.names.clone();
-                self.stage
-                    .rust(&caller.client)
-                    .perform(&names, on, caller.now, &step.op)
+                let (step, rust) = (
+                    &Step { on, ..step.clone() },
+                    self.stage.rust(&caller.client),
+                );
+                rust.perform(self.case, &self.names, step, caller.now)
             }
         };
         self.last_reply = Some(real.reply.clone());
-        if let (Some(granted), Op::Settle(keep)) = (&settled, &step.op) {
-            let member = if *keep > granted.permits {
-                receipts::member_of_more(&granted.member, keep - granted.permits)
-            } else {
-                granted.member.clone()
+        if matches!(step.actor, Actor::Rust(_)) {
+            let asked = Asked {
+                before: &before,
+                caller: &caller,
+                op: &step.op,
+                permits,
+                in_slots: self.case.slots.is_some(),
             };
-            self.wait_until_settled(&caller.client, &member)?;
-        }
-        if !real.agrees_with(&foreseen) {
+            self.explain((&real, &foreseen), &asked.deviations(&real.reply))?;
+        } else if !real.agrees_with(&foreseen) {
             return Err(format!("answer: foreseen {foreseen:?}, got {real:?}"));
         }
-        if matches!(step.op, Op::Demand(_)) && foreseen.reply != Reply::NoPermits {
-            self.sent[number] = self
-                .last_sent(on, caller.now, permits)
-                .or(self.sent[number].take());
-            if foreseen.reply == Reply::Granted {
-                self.granted[number] = self.sent[number].clone();
+        if matches!(step.op, Op::Demand(_)) && real.reply != Reply::NoPermits {
+            if real.reply == Reply::Granted {
+                self.granted[number] = Some((on, permits));
+            }
+            let is_known = self.case.slots.is_none() || number < 2;
+            if let Some(sent) = is_known.then(|| self.last_sent(on, caller.now, permits)) {
+                self.sent[number] = sent.or(self.sent[number].take());
             }
         }
         Ok(())
     }
 
-    fn compare(&mut self) -> Result<(), String> {
+    /// Goes on from what Rust has left. It may differ from what Redisson would have said and left
+    /// only in what these deviations may change.
+    fn explain(
+        &mut self,
+        (real, foreseen): (&Outcome, &Outcome),
+        at_work: &BTreeSet<Deviation>,
+    ) -> Result<(), String> {
+        let found = self.read()?;
+        let mut as_java = mem::replace(&mut self.world, found);
+        for (foreseen, found) in as_java.iter_mut().zip(&self.world) {
+            raw::learn(foreseen, found);
+        }
+        let differences = deviations::differences((real, &self.world), (foreseen, &as_java));
+        let unexplained = deviations::unexplained(&differences, at_work);
+        if !unexplained.is_empty() {
+            return Err(format!(
+                "Rust differs from Redisson in {unexplained:?}, which no deviation explains \
+                 (at work: {at_work:?})\n  Rust: {real:?} {:?}\n  Redisson: {foreseen:?} {as_java:?}",
+                self.world
+            ));
+        }
+        self.stage.tally.count(&differences, at_work);
+        Ok(())
+    }
+
+    /// What the keys of both names hold.
+    fn read(&mut self) -> Result<[State; 2], String> {
         let mut clients = vec![String::new()];
         clients.extend(self.clients.iter().take(3).cloned());
-        let mut keys = 0;
-        for (name, model) in self.names.iter().zip(&mut self.world) {
-            let real = raw::state(&mut self.stage.connection, name, &clients)?;
+        let mut read = |name: &String| raw::state(&mut self.stage.connection, name, &clients);
+        Ok([read(&self.names[0])?, read(&self.names[1])?])
+    }
+
+    fn compare(&mut self) -> Result<(), String> {
+        let (found, mut keys) = (self.read()?, 0);
+        for (model, real) in self.world.iter_mut().zip(found) {
             raw::compare(model, real)?;
             keys += model.keys();
         }
@@ -389,23 +387,6 @@ impl Play<'_> {
             permits,
             member,
         })
-    }
-
-    /// Receipts are carried out in the background.
-    fn wait_until_settled(&mut self, client: &str, member: &Vec<u8>) -> Result<(), String> {
-        let deadline = Instant::now() + Duration::from_secs(120);
-        while Instant::now() < deadline {
-            let seen = self.stage.monitor_until_now();
-            let call = seen
-                .iter()
-                .position(|one| one.is_script() && one.arguments().contains(member));
-            // A server that does not know the script yet does nothing for the first call.
-            if call.is_some_and(|call| seen[call..].iter().any(|one| one.by_script)) {
-                return Ok(());
-            }
-            self.stage.rust(client).go_on();
-        }
-        Err("a receipt was not settled".to_owned())
     }
 
     fn resend(&mut self, sent: &Sent, java: bool) -> Outcome {

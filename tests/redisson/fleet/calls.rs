@@ -1,4 +1,4 @@
-//! The calls of a fleet as the server executed them, and what they came to.
+//! What a fleet was granted, as the server executed it, and what it came to.
 
 use std::{
     fmt,
@@ -6,23 +6,23 @@ use std::{
     thread,
 };
 
-use crate::ours::Ask;
-use kit::{
-    monitor::{Feed, Seen},
-    permits_of, windows,
-};
+use kit::{companion, monitor::Feed, permits_of, windows};
 
-/// One call as the server executed it.
+/// What was seen of a run.
+#[derive(Debug, Default)]
+pub(super) struct Watched {
+    calls: usize,
+    grants: Vec<Grant>,
+}
+
 #[derive(Debug)]
-pub(super) struct Call {
+struct Grant {
     /// Microseconds since the epoch, by the server
-    pub(super) arrived: i64,
-    pub(super) java: bool,
-    /// What the caller stamped it with
-    pub(super) now: i64,
-    pub(super) asks: Vec<Ask>,
-    /// Score and member of what was granted
-    pub(super) granted: Vec<(i64, Vec<u8>)>,
+    arrived: i64,
+    /// What its caller stamped it with, in ms
+    stamp: i64,
+    permits: i64,
+    java: bool,
 }
 
 /// What a run came to.
@@ -53,117 +53,63 @@ impl fmt::Display for Figures {
 }
 
 impl Figures {
-    pub(super) fn of(calls: &[Call], interval: i64) -> Self {
+    pub(super) fn of(seen: &Watched, interval: i64) -> Self {
         let mut figures = Self {
-            calls: calls.len(),
-            fullest: fullest(calls, interval * 1000),
+            calls: seen.calls,
+            fullest: seen.fullest(interval * 1000),
             ..Self::default()
         };
-        for call in calls {
-            let side = usize::from(!call.java);
-            for (score, member) in &call.granted {
-                figures.granted[side].0 += 1;
-                figures.granted[side].1 += i64::from(permits_of(member));
-                figures.lag[side] = figures.lag[side].max(call.arrived - score * 1000);
-            }
+        for grant in &seen.grants {
+            let side = usize::from(!grant.java);
+            figures.granted[side].0 += 1;
+            figures.granted[side].1 += grant.permits;
+            figures.lag[side] = figures.lag[side].max(grant.arrived - grant.stamp * 1000);
         }
         figures
     }
 }
 
-/// The most permits that arrived within so many microseconds.
-pub(super) fn fullest(calls: &[Call], length: i64) -> i64 {
-    let granted = |call: &Call| {
-        call.granted
-            .iter()
-            .map(|(_, it)| i64::from(permits_of(it)))
-            .sum::<i64>()
-    };
-    let arrivals = calls.iter().map(|call| (call.arrived, granted(call)));
-    windows(arrivals, length).into_iter().max().unwrap_or(0)
+impl Watched {
+    /// The most permits that arrived within so many microseconds.
+    pub(super) fn fullest(&self, length: i64) -> i64 {
+        let arrivals = self.grants.iter().map(|it| (it.arrived, it.permits));
+        windows(arrivals, length).into_iter().max().unwrap_or(0)
+    }
 }
 
-/// Gathers the calls on a name until a mark of that name.
-pub(super) fn watch(mut feed: Feed, name: &str) -> Receiver<Vec<Call>> {
+/// Gathers what is granted of a name until a mark of that name.
+pub(super) fn watch(mut feed: Feed, name: &str) -> Receiver<Watched> {
     let (sender, receiver) = channel();
-    let name = name.to_owned();
+    let (name, log) = (name.to_owned(), companion(name, "permits"));
     thread::spawn(move || {
-        let mut calls: Vec<Call> = Vec::new();
-        // A call that has begun, and whether its script has run: a server that does not know it yet
-        // does nothing.
-        let mut current: Option<(Call, bool)> = None;
+        let (mut watched, mut arrived) = (Watched::default(), 0);
         loop {
             let seen = feed.next_seen();
-            if seen.by_script {
-                if let Some((call, ran)) = &mut current {
-                    *ran = true;
-                    if seen.words[0].eq_ignore_ascii_case("ZADD") {
-                        grant(call, &seen);
-                    }
-                }
-                continue;
-            }
-            calls.extend(current.take().filter(|(_, ran)| *ran).map(|(call, _)| call));
             if seen.words == ["ECHO", &name] {
                 // Fails only if the test has failed.
-                let _ = sender.send(calls);
+                let _ = sender.send(watched);
                 return;
             }
-            if seen.is_script() && seen.words[3] == name {
-                current = Some((call(&seen), false));
+            if !seen.by_script {
+                watched.calls += usize::from(seen.is_script());
+                arrived = seen.micros;
+            } else if seen.words[0].eq_ignore_ascii_case("ZADD") && seen.words[1] == log {
+                // Java: key, score, member; ours has NX before the scores, and XX where it repairs.
+                let is_ours = ["NX", "XX"].contains(&&*seen.words[2]);
+                let arguments = seen.arguments();
+                for entry in arguments[2 + usize::from(is_ours)..].chunks(2) {
+                    let stamp = std::str::from_utf8(&entry[0]).unwrap();
+                    watched.grants.push(Grant {
+                        arrived,
+                        stamp: stamp.parse().unwrap(),
+                        permits: permits_of(&entry[1]).into(),
+                        java: !is_ours,
+                    });
+                }
             }
         }
     });
     receiver
-}
-
-pub(super) fn number(bytes: &[u8]) -> Option<i64> {
-    std::str::from_utf8(bytes).ok()?.parse().ok()
-}
-
-/// EVALSHA, hash, the number of keys, the keys, and then: Java permits, time, random bytes; ours
-/// the limit in a text, all members in one, time, exact; or time, exact, source, four fields of a
-/// limit, and for each caller waits, permits, member, shadow.
-pub(super) fn call(seen: &Seen) -> Call {
-    let arguments = seen.arguments();
-    let rest = &arguments[3 + number(&arguments[2]).unwrap() as usize..];
-    let is_text = number(&rest[0]).is_none();
-    let java = rest.len() == 3 && !is_text;
-    let (now, asks) = if java {
-        let permits = number(&rest[0]).unwrap();
-        let member = [&[16], &rest[2][..], &(permits as u32).to_le_bytes()].concat();
-        (&rest[1], vec![(permits, Some(member))])
-    } else if let [_, members, now, ..] = rest
-        && is_text
-    {
-        let members = members.chunks(21);
-        let asks = members.map(|it| (permits_of(it).into(), Some(it.to_vec())));
-        (now, asks.collect())
-    } else {
-        let callers = rest[7..].chunks(4);
-        let asks = callers.map(|caller| (number(&caller[1]).unwrap(), Some(caller[2].clone())));
-        (&rest[0], asks.collect())
-    };
-    Call {
-        arrived: seen.micros,
-        java,
-        now: number(now).expect("stamped by its caller"),
-        asks,
-        granted: Vec::new(),
-    }
-}
-
-pub(super) fn grant(call: &mut Call, seen: &Seen) {
-    // Java: key, score, member; ours has NX before the scores, and XX where it repairs.
-    let arguments = seen.arguments();
-    let flag = usize::from(number(&arguments[2]).is_none());
-    for entry in arguments[2 + flag..].chunks(2) {
-        let (score, member) = (&entry[0], &entry[1]);
-        let mut asks = call.asks.iter();
-        if asks.any(|(_, asked)| asked.as_ref() == Some(member)) {
-            call.granted.push((number(score).unwrap(), member.clone()));
-        }
-    }
 }
 
 #[test]
