@@ -10,7 +10,7 @@ use std::{
     cell::Cell, future::poll_fn, io::Read, io::Write, net::TcpStream, thread, thread::JoinHandle,
 };
 
-use super::{breaker::state, local::by_redis};
+use super::breaker::state;
 
 const BURST: usize = 20_000;
 const DEADLINE: Duration = Duration::from_millis(200);
@@ -31,6 +31,11 @@ fn burst(
     users: impl Iterator<Item = usize>,
 ) -> JoinSet<(usize, StatusCode, Source)> {
     users.map(|user| ask(service.clone(), user)).collect()
+}
+
+async fn by_redis(service: &Http, user: usize) {
+    let decided = async || ask(service.clone(), user).await.2 == Source::Store;
+    until("Redis decides", decided).await;
 }
 
 async fn warm(store: &RedisStore, service: &Http) {

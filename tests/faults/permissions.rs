@@ -228,16 +228,6 @@ async fn a_list_that_was_written_in_part_is_not_granted_when_it_is_asked_again()
     assert_eq!(asked.join_all().await, [true; 64]);
 }
 
-#[tokio::test]
-async fn a_wrong_password_is_rejected() {
-    let server = RedisServer::start();
-    allow(&server, &enough());
-    let wrong = format!("redis://limiter:wrong@127.0.0.1:{}/", server.port());
-    let store = patient(wrong).build().unwrap();
-    let error = store.ping().await.unwrap_err();
-    assert_eq!(error.kind(), ErrorKind::Rejected, "{}", say(error));
-}
-
 /// By a short command, and by one of more than ten arguments, which Redis does not read to its end.
 #[tokio::test]
 async fn a_missing_password_is_rejected() {

@@ -79,20 +79,6 @@ async fn a_header_that_a_server_does_not_know_is_named() {
     }
 }
 
-#[tokio::test]
-async fn what_is_lacked_is_loaded() {
-    for way in Way::ALL {
-        let server = RedisServer::start();
-        let store = patient(server.url()).build().unwrap();
-        let limiter = way.limited(&store, LIMIT).await;
-        for _ in 0..3 {
-            server.cli(&["SCRIPT", "FLUSH"]);
-            take(&limiter, 1).await;
-        }
-        assert_eq!(server.calls_of("eval"), 0, "{way:?}");
-    }
-}
-
 /// On a server that drops scripts, and on one that does not.
 #[tokio::test]
 async fn what_was_loaded_is_never_dropped() {

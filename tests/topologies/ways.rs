@@ -105,6 +105,8 @@ async fn a_wrong_password_is_rejected_everywhere_and_a_user_who_may_not_ask_for_
         );
         RedisStore::builder(url)
     };
+    let tcp = format!("redis://limiter:wrong@127.0.0.1:{}/", server.port());
+    rejected(RedisStore::builder(tcp)).await;
     patient(socket("secret")).ping().await.unwrap();
     rejected(socket("wrong")).await;
 

@@ -101,7 +101,7 @@ impl World {
 }
 
 /// Returns so many permits of a limit of so many.
-fn permits_of(name: &str, permits: u32, limit: u64) -> Charge {
+fn charge_of(name: &str, permits: u32, limit: u64) -> Charge {
     charge(name, permits, code(limit))
 }
 
@@ -172,7 +172,7 @@ proptest! {
                     Step::Ask(n) => n,
                     Step::Fail(_) => continue,
                 };
-                let decision = world.ask([permits_of("ann", n, 40)]);
+                let decision = world.ask([charge_of("ann", n, 40)]);
                 let now = world.now();
                 if !fails {
                     prop_assert_eq!(decision.source(), Source::Store);
@@ -217,7 +217,7 @@ proptest! {
                     Step::Fail(fails) => { world.fail(fails); continue; }
                     Step::Ask(n) => n,
                 };
-                let decision = world.ask([permits_of("ann", n, 40)]);
+                let decision = world.ask([charge_of("ann", n, 40)]);
                 let is_here = decision.source() == Source::Local;
                 if !decision.is_allowed() || !is_here && !is_full {
                     continue;
@@ -237,7 +237,7 @@ proptest! {
 fn all_ways_to_count_are_counted_by() {
     for algorithm in ALGORITHMS {
         let world = World::new(FailurePolicy::Local(0.25));
-        let charge = |name, permits| permits_of(name, permits, 20).counted_by(algorithm);
+        let charge = |name, permits| charge_of(name, permits, 20).counted_by(algorithm);
         assert!(world.takes([charge("ann", 3)]));
         assert!(world.takes([charge("flood", 9)]));
         world.fail(true);
@@ -259,7 +259,7 @@ fn all_ways_to_count_are_counted_by() {
 fn an_outage_after_another_is_as_exact() {
     for algorithm in ALGORITHMS {
         let world = World::new(FailurePolicy::Local(0.25));
-        let takes = || world.takes([permits_of("ann", 5, 20).counted_by(algorithm)]);
+        let takes = || world.takes([charge_of("ann", 5, 20).counted_by(algorithm)]);
         for outage in 0..3 {
             assert!(takes());
             world.advance(500);
@@ -276,28 +276,23 @@ fn an_outage_after_another_is_as_exact() {
 #[test]
 fn a_list_is_granted_here_whole_or_not_at_all() {
     let world = World::failing();
-    let both = |permits| {
-        [
-            permits_of("ann", permits, 4),
-            permits_of("all", permits, 20),
-        ]
-    };
+    let both = |permits| [charge_of("ann", permits, 4), charge_of("all", permits, 20)];
     assert!(world.takes(both(2)));
     let refused = refused(world.ask(both(1)));
     assert_eq!(refused.kind, RefusalKind::OverLimit);
     let refuse = refused.limits().map(|limit| limit.is_refused());
     assert!(refuse.eq([true, false]));
     // The other one has lost nothing.
-    assert_eq!(world.takes_all(&permits_of("all", 1, 20)), 8);
+    assert_eq!(world.takes_all(&charge_of("all", 1, 20)), 8);
 }
 
 /// Shadow rules take nothing, and refuse nothing.
 #[test]
 fn what_is_tried_out_is_not_counted_here() {
     let world = World::failing();
-    let trial = |permits| shadow(permits_of("trial", permits, 4));
-    assert!(world.takes([trial(3), permits_of("ann", 2, 4)]));
-    assert!(!world.takes([trial(1), permits_of("ann", 1, 4)]));
+    let trial = |permits| shadow(charge_of("trial", permits, 4));
+    assert!(world.takes([trial(3), charge_of("ann", 2, 4)]));
+    assert!(!world.takes([trial(1), charge_of("ann", 1, 4)]));
 }
 
 /// The limit is the rule's, so any answer for any of its keys has it.
@@ -365,14 +360,14 @@ fn a_limit_of_each_process_is_not_shared() {
 #[test]
 fn what_was_taken_here_is_given_back_here() {
     let world = World::failing();
-    let taken = world.ask([permits_of("ann", 2, 4)]);
-    assert!(!world.takes([permits_of("ann", 1, 4)]));
+    let taken = world.ask([charge_of("ann", 2, 4)]);
+    assert!(!world.takes([charge_of("ann", 1, 4)]));
     // Also when the store is back.
     world.fail(false);
     world.settle(&taken, 1);
     assert_eq!(world.guard.inner.settled(), [""; 0]);
     world.fail(true);
-    assert_eq!(world.takes_all(&permits_of("ann", 1, 4)), 1);
+    assert_eq!(world.takes_all(&charge_of("ann", 1, 4)), 1);
 }
 
 /// Only a part may be given back, and more may have been used than was taken. A login that
@@ -381,10 +376,10 @@ fn what_was_taken_here_is_given_back_here() {
 fn what_was_kept_of_a_grant_is_counted_here() {
     for (taken, keep, left) in [(6, 2, 6), (6, 6, 2), (1, 5, 3), (3, 0, 8)] {
         let world = World::new(FailurePolicy::Local(0.5));
-        let granted = world.ask([permits_of("ann", taken, 16)]);
+        let granted = world.ask([charge_of("ann", taken, 16)]);
         world.settle(&granted, keep);
         // What was not granted was not recorded either.
-        world.guard.settle(permits_of("ann", 1, 16).to_send(), 0);
+        world.guard.settle(charge_of("ann", 1, 16).to_send(), 0);
         let settled = [
             format!("ann: {keep} of {taken}, granted"),
             "ann: 0 of 1".into(),
@@ -392,7 +387,7 @@ fn what_was_kept_of_a_grant_is_counted_here() {
         assert_eq!(world.guard.inner.settled(), settled);
         world.fail(true);
         assert_eq!(
-            world.takes_all(&permits_of("ann", 1, 16)),
+            world.takes_all(&charge_of("ann", 1, 16)),
             left,
             "{keep} of {taken}"
         );
@@ -402,9 +397,9 @@ fn what_was_kept_of_a_grant_is_counted_here() {
 #[test]
 fn nothing_is_remembered_of_those_who_do_not_want_it() {
     let world = World::new(FailurePolicy::Deny);
-    assert!(world.takes([permits_of("ann", 1, 8)]));
+    assert!(world.takes([charge_of("ann", 1, 8)]));
     world.fail(true);
-    let refused = refused(world.ask([permits_of("ann", 1, 8)]));
+    let refused = refused(world.ask([charge_of("ann", 1, 8)]));
     assert_eq!(refused.source, Source::FailurePolicy);
     assert_eq!(refused.kind, RefusalKind::Unavailable);
     assert_eq!(
@@ -412,7 +407,7 @@ fn nothing_is_remembered_of_those_who_do_not_want_it() {
             .guard
             .locals
             .recent
-            .count(permits_of("ann", 1, 8).name()),
+            .count(charge_of("ann", 1, 8).name()),
         0
     );
 }
@@ -421,7 +416,7 @@ fn nothing_is_remembered_of_those_who_do_not_want_it() {
 #[test]
 fn a_grant_out_of_a_lease_is_not_recorded_once_more() {
     let world = World::new(FailurePolicy::Local(0.5));
-    let charge = permits_of("ann", 2, 16);
+    let charge = charge_of("ann", 2, 16);
     let ask = by(world.policy, [charge.clone()]);
     let Decision::Allow(granted) = world.ask([charge]) else {
         panic!("refused");
@@ -452,12 +447,12 @@ impl TakenAhead for Leased {
 #[test]
 fn only_what_was_granted_and_enforced_is_remembered() {
     let world = World::new(FailurePolicy::Local(0.5));
-    assert!(world.takes([shadow(permits_of("ann", 2, 4)), permits_of("other", 1, 4)]));
+    assert!(world.takes([shadow(charge_of("ann", 2, 4)), charge_of("other", 1, 4)]));
     // Together with one that has no room.
-    assert!(!world.takes([permits_of("bob", 2, 4), permits_of("other", 4, 4)]));
+    assert!(!world.takes([charge_of("bob", 2, 4), charge_of("other", 4, 4)]));
     world.fail(true);
     for (name, left) in [("ann", 2), ("bob", 2), ("other", 1)] {
-        assert_eq!(world.takes_all(&permits_of(name, 1, 4)), left, "{name}");
+        assert_eq!(world.takes_all(&charge_of(name, 1, 4)), left, "{name}");
     }
 }
 

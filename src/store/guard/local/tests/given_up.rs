@@ -24,7 +24,7 @@ fn local() -> Option<FailurePolicy> {
 fn passing(name: &str, permits: u32, limit: u64) -> Charge {
     Charge {
         allow_on_failure: true,
-        ..permits_of(name, permits, limit)
+        ..charge_of(name, permits, limit)
     }
 }
 
@@ -33,7 +33,7 @@ fn who_is_admitted_here_keeps_the_charge_and_settles_both() {
     let world = silent(local());
     let asked = Charge {
         id: PermitId([9; 16]),
-        ..permits_of("ann", 2, 4)
+        ..charge_of("ann", 2, 4)
     };
     let taken = world.ask([asked.clone()]);
     assert_eq!(taken.source(), Source::Local);
@@ -42,11 +42,11 @@ fn who_is_admitted_here_keeps_the_charge_and_settles_both() {
     assert_eq!((sent.id, sent.limit()), (asked.id, asked.limit()));
     assert_eq!(world.guard.inner.settled(), [""; 0]);
     // Two of two are in use here.
-    assert!(!world.takes([permits_of("ann", 1, 4)]));
+    assert!(!world.takes([charge_of("ann", 1, 4)]));
     assert_eq!(world.guard.inner.settled(), ["ann: 0 of 1"]);
     world.settle(&taken, 1);
     assert_eq!(world.guard.inner.settled(), ["ann: 1 of 2"]);
-    assert_eq!(world.takes_all(&permits_of("ann", 1, 4)), 1);
+    assert_eq!(world.takes_all(&charge_of("ann", 1, 4)), 1);
 }
 
 #[test]
@@ -59,7 +59,7 @@ fn who_is_refused_or_not_counted_here_gets_the_charge_back() {
         local(),
     ] {
         let world = silent(policy);
-        drop(world.try_ask([permits_of("ann", 2, 2)]));
+        drop(world.try_ask([charge_of("ann", 2, 2)]));
         assert_eq!(world.guard.inner.settled(), ["ann: 0 of 2"], "{policy:?}");
     }
 }
@@ -71,7 +71,7 @@ fn what_was_not_sent_is_neither_given_back_nor_settled() {
     let ask = |policy| {
         ready(world.guard.acquire(&Demand {
             unsent: OnceLock::from(()),
-            ..by(policy, [permits_of("ann", 2, 4)])
+            ..by(policy, [charge_of("ann", 2, 4)])
         }))
     };
     for policy in [FailurePolicy::Deny, FailurePolicy::Allow] {
@@ -92,9 +92,9 @@ fn what_was_not_sent_is_neither_given_back_nor_settled() {
 fn of_a_list_only_what_is_counted_here_is_kept() {
     let world = silent(local());
     let list = [
-        permits_of("ann", 1, 4),
+        charge_of("ann", 1, 4),
         passing("open", 1, 4),
-        shadow(permits_of("trial", 1, 4)),
+        shadow(charge_of("trial", 1, 4)),
     ];
     let taken = world.ask(list);
     let settled = world.guard.inner.settled();
@@ -107,21 +107,21 @@ fn of_a_list_only_what_is_counted_here_is_kept() {
 fn a_rule_that_lets_pass_neither_refuses_nor_loosens_the_others() {
     let world = World::failing();
     // It would have room for one.
-    let both = |permits| [passing("open", permits, 2), permits_of("ann", permits, 8)];
+    let both = |permits| [passing("open", permits, 2), charge_of("ann", permits, 8)];
     assert!(world.takes(both(3)));
     assert!(world.takes(both(1)));
     let refused = refused(world.ask(both(1)));
     assert_eq!(refused.source, Source::Local);
     assert!(refused.limits().map(|limit| limit.permits()).eq([4]));
     // Nothing of it was counted.
-    assert_eq!(world.takes_all(&permits_of("open", 1, 2)), 1);
+    assert_eq!(world.takes_all(&charge_of("open", 1, 2)), 1);
 }
 
 #[test]
 fn a_limit_that_is_not_known_yet_is_warned_of_once() {
     let world = World::failing();
     // That it fails is logged, too.
-    assert!(world.takes([permits_of("ann", 1, 8)]));
+    assert!(world.takes([charge_of("ann", 1, 8)]));
     let unknown = charge("unknown", 1, LimitSource::Store);
     for lines in [1, 0] {
         let logged = levels(|| drop(world.ask([unknown.clone()])));
