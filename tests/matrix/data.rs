@@ -7,9 +7,10 @@ use super::{
 use kit::scene::*;
 
 /// Each loss admits one more rate, so at most one loss is in an interval: the bound assumes that.
-async fn lost_at_once(row: &'static str, command: &str) {
-    let mut scene = Scene::begin_with(row, &[], PATIENT).await;
-    for _ in 0..5 {
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn row_08_all_data_is_flushed() {
+    let mut scene = Scene::begin_with("row 8", &[], PATIENT).await;
+    for command in ["FLUSHALL", "FLUSHDB"].into_iter().cycle().take(6) {
         scene.server.obeys(command);
         scene.load.decided(3).await;
         // Longer than an interval, of the server's real time.
@@ -18,16 +19,6 @@ async fn lost_at_once(row: &'static str, command: &str) {
     scene.healed().await;
     let from_zero = Expected { over: 1.0, ..FREE };
     scene.judge(from_zero).await;
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn row_08_all_data_is_flushed() {
-    lost_at_once("row 8, FLUSHALL", "FLUSHALL").await;
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn row_08_the_database_is_flushed() {
-    lost_at_once("row 8, FLUSHDB", "FLUSHDB").await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -204,6 +204,7 @@ async fn row_21_a_server_that_takes_no_more_connections() {
     scene.proxy.reset();
     scene.load.met_policy(30).await;
     assert_eq!(control.cli(&["CONFIG", "SET", "maxclients", "1000"]), "OK");
+    drop(control);
     scene.healed().await;
     scene.judge_cut(EXACT, 2).await;
 }

@@ -30,8 +30,8 @@ use std::fmt::Debug;
 /// The delay that two busy cores may add to a budget. A real hang is longer.
 pub const GRACE: Duration = Duration::from_secs(1);
 
-/// The delay after its budget with which half of the requests may meet the policy, beside that of
-/// the machine: a timer's and a task's turn.
+/// The delay after its budget with which half of the requests may meet the policy, besides that
+/// of the machine: a timer's and a task's turn.
 const LATE: Duration = Duration::from_millis(200);
 
 /// The attempts to connect that a handle may make in one second: the pauses between them double

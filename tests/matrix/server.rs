@@ -63,6 +63,7 @@ async fn row_19_a_script_of_another_client_that_does_not_end() {
     scene.server.obeys("SCRIPT KILL");
     let killed = other.reply();
     assert!(killed.contains("killed"), "{killed}");
+    drop(other);
     scene.healed().await;
     scene.judge(EXACT).await;
 }
@@ -91,5 +92,6 @@ async fn row_20_a_server_that_sleeps() {
         assert_eq!(control.reply(), "OK");
         scene.healed().await;
     }
+    drop(control);
     scene.judge(EXACT).await;
 }

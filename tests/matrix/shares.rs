@@ -215,64 +215,67 @@ mod tests {
         vec![(sent, end, outcome); count]
     }
 
-    #[test]
-    fn a_share_in_each_interval_is_as_it_should_be() {
-        let first = times(SHARE, 1000, 1001, GRANTED);
-        let between = times(3, 1100, 1101, REFUSED);
-        let next = times(SHARE, 1530, 1531, GRANTED);
-        let all = [first, between, next].concat();
-        assert_eq!(shares(all).check(), 2 * SHARE as u64);
+    /// All of it, which is used up in a ms.
+    fn share(sent: u64) -> Vec<Timed> {
+        times(SHARE, sent, sent + 1, GRANTED)
     }
 
     #[test]
-    fn one_more_than_the_share_is_found() {
-        let first = times(SHARE, 1000, 1001, GRANTED);
-        let next = times(1, 1500, 1529, GRANTED);
-        // With what the store granted before.
-        let before = times(4, 1000, 1001, BY_STORE);
-        let after = times(SHARE - 3, 1400, 1401, GRANTED);
-        // In an outage after another.
-        let between = times(SHARE, 1500, 1501, BY_STORE);
-        let second = times(1, 1600, 1601, GRANTED);
+    fn what_a_share_allows_is_no_fault() {
         for answers in [
-            vec![first.clone(), next],
-            vec![before, after],
-            vec![first, between, second],
+            // A share in each interval.
+            vec![share(1000), times(3, 1100, 1101, REFUSED), share(1530)],
+            // Asked for in 530 ms: it may have been granted at the end of it.
+            vec![
+                times(SHARE, 1000, 1250, GRANTED),
+                times(SHARE, 1250, 1531, GRANTED),
+            ],
+            // The store granted longer ago, or meanwhile.
+            vec![
+                times(SHARE, 1000, 1001, BY_STORE),
+                share(1530),
+                times(SHARE, 1600, 1601, BY_STORE),
+                share(2061),
+            ],
         ] {
-            finds("O3: 11 permits", || shares(answers.concat()).check());
+            assert_eq!(shares(answers.concat()).check(), 2 * SHARE as u64);
         }
     }
 
-    /// Asked for in 530 ms: it may have been granted at the end of it.
     #[test]
-    fn what_may_be_of_the_next_interval_is_no_fault() {
-        let first = times(SHARE, 1000, 1250, GRANTED);
-        let next = times(SHARE, 1250, 1531, GRANTED);
-        shares([first, next].concat()).check();
-    }
-
-    #[test]
-    fn what_the_store_granted_longer_ago_or_meanwhile_is_no_fault() {
-        let before = times(SHARE, 1000, 1001, BY_STORE);
-        let outage = times(SHARE, 1530, 1531, GRANTED);
-        let meanwhile = times(SHARE, 1600, 1601, BY_STORE);
-        let goes_on = times(SHARE, 2061, 2062, GRANTED);
-        shares([before, outage, meanwhile, goes_on].concat()).check();
-    }
-
-    #[test]
-    fn a_refusal_before_the_share_was_used_is_found() {
-        let granted = times(SHARE - 1, 1000, 1001, GRANTED);
-        let refused = times(1, 1100, 1101, REFUSED);
-        let mut shares = shares([granted, refused].concat());
-        finds("O3: refused after 9 permits", || shares.check());
+    fn what_a_share_does_not_allow_is_found() {
+        let granted = |count, sent| times(count, sent, sent + 1, GRANTED);
+        let more = "O3: 11 permits";
+        for (words, answers) in [
+            (more, vec![share(1000), times(1, 1500, 1529, GRANTED)]),
+            // With what the store granted before.
+            (
+                more,
+                vec![times(4, 1000, 1001, BY_STORE), granted(SHARE - 3, 1400)],
+            ),
+            // In an outage after another.
+            (
+                more,
+                vec![
+                    share(1000),
+                    times(SHARE, 1500, 1501, BY_STORE),
+                    granted(1, 1600),
+                ],
+            ),
+            (
+                "O3: refused after 9 permits",
+                vec![granted(SHARE - 1, 1000), times(1, 1100, 1101, REFUSED)],
+            ),
+        ] {
+            finds(words, || shares(answers.concat()).check());
+        }
     }
 
     #[test]
     fn processes_and_users_have_their_own() {
         let mut all = Shares::default();
         for (handle, user) in [(0, 1), (1, 1), (0, 2)] {
-            for answer in times(SHARE, 1000, 1001, GRANTED) {
+            for answer in share(1000) {
                 see(&mut all, handle, user, answer);
             }
         }

@@ -1,7 +1,7 @@
 //! The stage of a row: servers, handles under load, and the oracles at its end.
 
 use kit::{monitor::Watch, proxy::Proxy, random::Random, scene::*};
-use std::{ops::Deref, ops::DerefMut};
+use std::{collections::BTreeMap, ops::Deref, ops::DerefMut};
 
 use tokio::{runtime::Handle, runtime::RuntimeFlavor};
 
@@ -13,7 +13,7 @@ use super::{
     load::Load,
     oracles::{self, Tally},
     random::seed,
-    record::Record,
+    record::{Record, UNRECORDED},
 };
 
 /// The number of handles, which stand for as many processes.
@@ -31,6 +31,8 @@ pub struct Stage {
     watches: Vec<Watch>,
     /// Past whatever stands in the way
     pub direct: RedisStore,
+    /// How many connections each server had before the load, by its port
+    connected: BTreeMap<u16, usize>,
     /// That of the load's limiters
     prefix: String,
     /// Of the load's seed
@@ -118,6 +120,8 @@ impl Stage {
         budget: Duration,
     ) -> Self {
         let (record, prefix, seed) = (Record::begin(), unique("matrix"), seed());
+        let connected = |server: &&RedisServer| (server.port(), server.connected());
+        let connected = aside(|| servers.iter().map(connected).collect());
         let watches = servers.iter().map(|server| record.watch(server)).collect();
         let handles = (0..HANDLES).map(|handle| guarded(open(handle), budget));
         let load = Load::start(handles.collect(), &prefix, budget, seed, record.book());
@@ -127,11 +131,25 @@ impl Stage {
             record,
             watches,
             direct: patient(direct.prefix(&prefix)),
+            connected,
             prefix,
             random: Random(seed),
             budget,
             healed: false,
         }
+    }
+
+    /// Begins the record of a server again, which has come back.
+    pub fn came_back(&mut self, server: &RedisServer, with_data: bool) {
+        for watch in self.watches.drain(..) {
+            watch.catch_up();
+        }
+        if with_data {
+            self.record.find_again(server, &self.load.limiters);
+        } else {
+            self.record.data_lost();
+        }
+        self.watch(server);
     }
 
     /// Reads along what another server does, too.
@@ -190,6 +208,7 @@ impl Stage {
             aside(|| watch.catch_up());
         }
         let ledger = self.record.ledger();
+        assert!(!ledger.logs().any(|log| log.contains(UNRECORDED)));
         ledger.check_books(expected.twice);
         if expected.exact {
             oracles::never_over(&ledger, &ended.limiters);
@@ -221,6 +240,12 @@ impl Stage {
             losses_are_noticed(&self.direct, &ended.limiters).await;
         }
         all_is_free(&self.direct, &ended.limiters, late, servers).await;
+        drop(self.direct);
+        for server in servers {
+            let before = self.connected.get(&server.port()).copied().unwrap_or(0);
+            let closed = async || aside(|| server.connected()) <= before;
+            until("connections without an owner are closed", closed).await;
+        }
         let measured = tally.measured();
         println!(
             "{row}: {} answers, {} by policy; p99 {:?}, longest {:?} of {:?}, the machine late by {:?}; {granted} permits granted, \
@@ -257,7 +282,7 @@ impl Scene {
         Self::begin_on(row, server, budget, RedisStore::builder).await
     }
 
-    /// With handles that are opened in a way of the row's own.
+    /// With handles that are opened in a way of the row's own, by the address of the proxy.
     pub async fn begin_on(
         row: &'static str,
         server: RedisServer,
@@ -285,16 +310,7 @@ impl Scene {
         aside(|| {
             let refusing = self.proxy.refuse(true);
             self.server.restart();
-            for watch in self.stage.watches.drain(..) {
-                watch.catch_up();
-            }
-            let Stage { record, load, .. } = &self.stage;
-            if with_data {
-                record.find_again(&self.server, &load.limiters);
-            } else {
-                record.data_lost();
-            }
-            self.stage.watch(&self.server);
+            self.stage.came_back(&self.server, with_data);
             self.proxy.refuse(refusing);
         });
     }
@@ -331,10 +347,7 @@ async fn judge_on(
     let row = stage.row;
     let most = oracles::few_connections(&proxy.came(), HANDLES, cut);
     println!("{row}: at most {most} connections in a second");
-    let answers = stage.judge(expected, &[server]).await;
-    let closed = async || proxy.open_connections() == 0;
-    until("connections without an owner are closed", closed).await;
-    answers
+    stage.judge(expected, &[server]).await
 }
 
 impl Deref for Scene {

@@ -5,11 +5,14 @@ use kit::{
     scene::*,
     topologies::Topology,
 };
+use std::fs;
+use tokio::net::UnixListener;
 use tower_ratelimit::redis;
 
 use super::{
     guards::{BUDGET, PATIENT},
-    stage::{EXACT, Expected, FREE, FROM_ZERO, Scene, Stage, aside},
+    oracles::few_connections,
+    stage::{EXACT, Expected, FREE, FROM_ZERO, Stage, aside},
 };
 
 /// Plays a fault that closes connections of a way, several times.
@@ -88,15 +91,38 @@ async fn row_21_connections_that_are_closed_while_certificates_are_renewed() {
     closed("row 21, renewed", &[&server], open, renew, FREE).await;
 }
 
+/// Where nothing listens, then where who listens hangs up, and so sees who comes.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn row_01_a_server_behind_a_socket_that_is_killed() {
-    let server = aside(|| RedisServer::start_with(&["--unixsocket", "socket"]));
-    let url = format!("redis+unix://{}", server.dir().join("socket").display());
-    let open = |_| RedisStore::builder(&url);
-    let mut scene = Scene::begin_on("row 1, socket", server, BUDGET, open).await;
-    aside(|| scene.server.kill());
-    scene.load.met_policy(20).await;
-    scene.restart(false);
-    scene.healed().await;
-    scene.judge(FROM_ZERO).await;
+    let mut server = aside(|| RedisServer::start_with(&["--unixsocket", "socket"]));
+    let path = server.dir().join("socket");
+    let url = format!("redis+unix://{}", path.display());
+    let (open, direct) = (|| RedisStore::builder(&url), server.url());
+    let direct = RedisStore::builder(direct);
+    let stage = Stage::begin("row 1, socket", &[&server], |_| open(), direct, BUDGET);
+    let mut stage = stage.steady().await;
+    aside(|| server.kill());
+    stage.load.met_policy(20).await;
+    let came = Arc::<Mutex<Vec<Instant>>>::default();
+    fs::remove_file(&path).unwrap();
+    let listener = UnixListener::bind(&path).unwrap();
+    let hangs_up = tokio::spawn({
+        let came = Arc::clone(&came);
+        async move {
+            while listener.accept().await.is_ok() {
+                came.lock().unwrap().push(Instant::now());
+            }
+        }
+    });
+    stage.load.met_policy(50).await;
+    hangs_up.abort();
+    assert!(hangs_up.await.unwrap_err().is_cancelled());
+    let most = few_connections(&came.lock().unwrap(), stage.load.handles.len(), 0);
+    assert!(most > 0, "nobody came");
+    aside(|| {
+        server.restart();
+        stage.came_back(&server, false);
+    });
+    stage.healed().await;
+    stage.judge(FROM_ZERO, &[&server]).await;
 }

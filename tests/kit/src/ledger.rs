@@ -71,7 +71,7 @@ impl Ledger {
                     }
                 }
             }
-            (false, ["FLUSHALL" | "FLUSHDB" | "flushall" | "flushdb", ..]) => self.data_lost(),
+            (false, ["FLUSHALL" | "FLUSHDB", ..]) => self.data_lost(),
             _ => {}
         }
     }

@@ -249,13 +249,25 @@ impl RedisServer {
 
     /// Closes all connections but those that read along, and returns how many
     pub fn kill_clients(&self) -> usize {
+        let clients = self.clients().into_iter();
+        let killed = clients.filter(|id| self.cli(&["CLIENT", "KILL", "ID", id]) == "1");
+        killed.count()
+    }
+
+    /// How many connections are open, but for those that read along
+    pub fn connected(&self) -> usize {
+        // Without the one that asks.
+        self.clients().len() - 1
+    }
+
+    /// The ids of clients that do not read along
+    fn clients(&self) -> Vec<String> {
         let clients = self.cli(&["CLIENT", "LIST"]);
         // By TCP, or by a Unix socket.
         let is_normal = |line: &&str| line.contains(" flags=N ") || line.contains(" flags=U ");
         let normal = clients.lines().filter(is_normal);
         let ids = normal.filter_map(|line| line.strip_prefix("id=")?.split(' ').next());
-        ids.filter(|id| self.cli(&["CLIENT", "KILL", "ID", id]) == "1")
-            .count()
+        ids.map(str::to_owned).collect()
     }
 
     /// How many scripts were called, by their hash or with their text
