@@ -292,46 +292,6 @@ fn a_key_that_is_no_log_changes_nothing() {
     assert_eq!(first.raw(), before);
 }
 
-/// A caller that one limiter refuses leaves the others' room to those behind it, and its answer
-/// shows them after that.
-#[test]
-fn room_that_a_later_caller_takes_is_none() {
-    let mut stage = Stage::new(RateType::Overall, Clock::Given(START));
-    for pair in &mut stage.pairs[..2] {
-        assert!(pair.try_set_rate(pair.limit(2, 1000)));
-    }
-    let how = How::STORED;
-    stage.pairs[0].acquire(1, how).unwrap();
-    stage.pairs.iter_mut().for_each(|pair| pair.advance(400));
-    let which = vec![0, 1];
-    let caller = |takes: [u32; 2]| NewCaller {
-        waits: false,
-        takes: [(takes[0], false), (takes[1], false), (1, false)],
-    };
-    let callers = [[2, 1], [1, 2]].map(|takes| {
-        let caller = caller(takes);
-        (caller.waits, stage.takes(&which, &caller))
-    });
-    let list = SentList {
-        which,
-        whose: [Whose::STORED; LIMITERS],
-        exact: false,
-        by_code: false,
-        callers: callers.into(),
-    };
-    let answers = stage.send(&list).unwrap();
-    let answered: Vec<_> = answers
-        .iter()
-        .map(|answer| (answer.verdict, answer.wait))
-        .collect();
-    let (granted, refused) = (Verdict::Granted, Verdict::Refused);
-    // The first limiter is asked for both of its permits; the later one is taken now.
-    assert_eq!(
-        answered,
-        [(refused, 1000), (refused, 1000), (granted, 0), (granted, 0)]
-    );
-}
-
 proptest! {
     #![proptest_config(config(800))]
 

@@ -64,39 +64,14 @@ fn the_usual_reply_is_one_number_or_two() {
     assert_eq!((answer.wait, answer.reset), (590, 900));
 }
 
-// What one number cannot tell.
 #[test]
-fn an_unusual_reply_is_long() {
-    let long = |reply: &Value| matches!(reply, Value::BulkString(text) if text.starts_with(b"1 "));
-    // Refused, though some is left.
-    let mut pair = taken(3);
-    let (sent, hasty) = (pair.unsent(4), how(&pair, false));
-    let (reply, answer) = replied(&mut pair, sent, hasty);
-    assert!(long(&reply), "{reply:?}");
-    assert_eq!((answer.verdict, answer.remaining), (Verdict::Refused, 2));
-    // Granted before, in debt now.
-    let sent = pair.sent[0];
-    pair.set_value(-2);
-    let (reply, answer) = replied(&mut pair, sent, hasty);
-    assert!(long(&reply), "{reply:?}");
-    assert_eq!((answer.verdict, answer.remaining), (Verdict::Granted, -2));
-    // Whose limit is not the caller's.
-    let mut pair = taken(1);
-    let stored = How {
-        limit: LimitSource::Store,
-        ..hasty
-    };
-    let sent = pair.unsent(1);
-    let (reply, answer) = replied(&mut pair, sent, stored);
-    assert!(long(&reply), "{reply:?}");
-    assert_eq!((answer.rate, answer.remaining), (5, 3));
-    // A wait of less than a millisecond is no grant.
+fn a_wait_of_less_than_a_millisecond_is_no_grant() {
     let mut pair = taken(0);
     let (value, log) = (pair.value_key(), pair.log_key());
     let member = String::from_utf8(member(PermitId([b'a'; 16]), 5).to_vec()).unwrap();
     pair.command(&["ZADD", &log, &format!("{}.5", START - 1000), &member]);
     pair.command(&["SET", &value, "0"]);
-    let sent = pair.unsent(1);
+    let (sent, hasty) = (pair.unsent(1), how(&pair, false));
     let (_, answer) = replied(&mut pair, sent, hasty);
     assert_eq!((answer.verdict, answer.wait), (Verdict::Refused, 0));
 }

@@ -183,10 +183,8 @@ impl Row {
                     _ => LimitSource::Code(pair.limit(self.rate, 1000).for_request_key()),
                 };
                 let (sent, taken) = self.granted[number(1) as usize];
-                let credited = match taken {
-                    Some(taken) => settle(pair, (sent, taken), permits(3), limit),
-                    None => pair.settle(sent, permits(3), limit),
-                };
+                let taken = taken.expect("a row of slots");
+                let credited = settle(pair, (sent, taken), permits(3), limit);
                 let expected = words[5].parse().map_err(|_| ErrorKind::NotInitialized);
                 assert_eq!(credited, expected);
             }

@@ -66,23 +66,6 @@ pub(crate) fn log(pair: &Pair) -> Vec<(i64, u32)> {
 }
 
 #[test]
-fn callers_of_one_call_are_one_entry() {
-    let mut pair = with_limit(10);
-    pair.advance(3);
-    let run = [(1, false), (9, true), (3, false), (4, true)];
-    let run = run.map(|(permits, waits)| (pair.unsent(permits), waits));
-    let answers = pair.send_run(&run, How::STORED).unwrap();
-    // There is no room behind them before the slot has expired.
-    let waits: Vec<_> = answers.iter().map(|answer| answer.wait).collect();
-    assert_eq!(waits, [0, 0, 1007, 1007]);
-    let granted = answers
-        .iter()
-        .map(|answer| answer.verdict == Verdict::Granted);
-    assert_eq!(granted.collect::<Vec<_>>(), [true, true, false, false]);
-    assert_eq!(log(&pair), [(10, 10)]);
-}
-
-#[test]
 fn a_limiter_that_is_never_exhausted_keeps_as_many_entries_as_slots() {
     let mut pair = with_limit(1_000_000);
     for step in 0i64..500 {
