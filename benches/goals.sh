@@ -5,6 +5,9 @@
 # With --write, as the last argument, the table of a whole run or the counts go between their markers in benches/README.md.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
+program=arguments.rs
+[[ ${1:-} != --instructions ]] || program=instructions/main.rs
+. benches/shared/help.sh "benches/goals/src/$program" "$@"
 target=${CARGO_TARGET_DIR:-target}
 mkdir -p "$target"
 target=$(CDPATH='' cd -- "$target" && pwd)

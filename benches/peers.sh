@@ -6,6 +6,7 @@
 # is missing (a JDK, Maven, Node, Redisson's jars) leaves that peer out, and says so. A whole run takes some 25 minutes.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
+. benches/shared/help.sh benches/peers/src/main.rs "$@"
 target=${CARGO_TARGET_DIR:-target}
 mkdir -p "$target"
 target=$(CDPATH='' cd -- "$target" && pwd)

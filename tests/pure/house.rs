@@ -233,6 +233,22 @@ fn every_script_says_what_it_takes_and_gives() {
     }
 }
 
+/// Nothing can be built there.
+#[test]
+fn scripts_of_benches_say_what_they_take_without_a_build() {
+    for script in ["fleet", "goals", "goals --instructions", "peers"] {
+        let (script, options) = script.split_once(' ').unwrap_or((script, ""));
+        let mut help = Command::new(format!("benches/{script}.sh"));
+        help.args(options.split_whitespace()).arg("--help");
+        let help = help.env("CARGO_TARGET_DIR", "/dev/null/none").output();
+        let text = String::from_utf8(help.unwrap().stdout).unwrap();
+        assert!(
+            text.contains("--write") || text.contains("--quick"),
+            "{text}"
+        );
+    }
+}
+
 /// Each verb of `RateLimiter` is in the parity table, and nothing else is. Verbs that Redisson
 /// lacks have a row that begins with `none`.
 #[test]
