@@ -2,7 +2,7 @@
 
 use std::{
     cmp::Reverse,
-    collections::{BTreeMap, BTreeSet, HashMap, HashSet, hash_map::RandomState},
+    collections::{BTreeMap, BTreeSet, HashMap, hash_map::RandomState},
     path::{Path, PathBuf},
 };
 
@@ -258,12 +258,11 @@ fn text_of(value: &Value) -> String {
 /// a request counts.
 fn add_positions(files: &mut [Compared; 2]) {
     let [old, new] = files.each_ref().map(|file| file.entries.clone());
-    let both: HashSet<_> = old.iter().filter(|it| new.contains(*it)).collect();
-    for (file, entries) in files.iter_mut().zip([&old, &new]) {
-        let entries = entries.iter().filter(|it| both.contains(*it));
-        for (position, entry) in entries.enumerate() {
+    for (file, other) in files.iter_mut().zip([new, old]) {
+        let both = file.entries.iter().filter(|it| other.contains(it));
+        for (entry, position) in both.zip(1..) {
             let field = [entry.clone(), "position".to_owned()];
-            file.items.insert(field, (position + 1).to_string());
+            file.items.insert(field, position.to_string());
         }
     }
 }

@@ -11,7 +11,7 @@ use std::{
 };
 
 use flate2::bufread::MultiGzDecoder;
-use http::{HeaderName, HeaderValue, Method, Request, StatusCode, Uri, header::HOST};
+use http::{HeaderName, HeaderValue, Request, StatusCode, header::HOST};
 use indicatif::{ProgressBar, ProgressFinish};
 use tower_ratelimit::{Limit, key::PeerAddr};
 
@@ -79,9 +79,9 @@ const USUAL: [(&str, &str, &str); 5] = [
     ("status", "status", ": each response counts as 200"),
 ];
 
-/// What is kept of a line until all earlier ones are read: the request, unless HTTP has none like
-/// it, its caller, and whether it says an address.
-type Kept = (Option<Request<()>>, Option<Box<str>>, bool);
+/// What is kept of a line until all earlier ones are read: the request, its caller, and whether it
+/// says an address.
+type Kept = (Request<()>, Option<Box<str>>, bool);
 
 impl LogOptions {
     /// Returns rows that are read so.
@@ -124,13 +124,11 @@ impl LogOptions {
             });
             let others = others.iter().map(Option::as_deref);
             let request = request(usual, fields.clone().map(|(it, _)| it).zip(others));
-            Some((request, caller, present(usual[0]).is_some()))
+            // HTTP may have none like it.
+            invalid += u64::from(request.is_none());
+            Some((request?, caller, present(usual[0]).is_some()))
         };
         let decide = |_, time: i64, (request, caller, has_address): Kept| {
-            let Some(request) = request else {
-                invalid += 1;
-                return;
-            };
             with_host += u64::from(request.uri().host().is_some());
             without_address += u64::from(!has_address);
             let time = Duration::from_micros(u64::try_from(time).unwrap_or(0));
@@ -138,7 +136,6 @@ impl LogOptions {
         };
         let read = rows.each(file, u64::MAX, keep, decide);
         let mut rows = read.map_err(in_file(log))?;
-        rows.requests -= invalid;
         rows.invalid += invalid;
         let fields = fields.map(|(name, _)| name.to_owned()).collect();
         Ok(LogRead {
@@ -179,33 +176,27 @@ pub(crate) fn request<'a>(
     [ip, method, path, host, status]: [Option<&str>; 5],
     others: impl Iterator<Item = (&'a str, Option<&'a str>)>,
 ) -> Option<Request<()>> {
-    let mut request = Request::new(());
-    *request.method_mut() = Method::from_bytes(method.unwrap_or("GET").as_bytes()).ok()?;
-    *request.uri_mut() = path.unwrap_or("/").parse::<Uri>().ok()?;
+    let request = Request::builder().method(method.unwrap_or("GET"));
+    let mut request = request.uri(path.unwrap_or("/"));
     if let Some(host) = present(host) {
-        request.headers_mut().insert(HOST, host.parse().ok()?);
+        request = request.header(HOST, host);
     }
     let mut found = CodeKeys::default();
-    for (name, value) in others {
-        let Some(value) = present(value) else {
-            continue;
-        };
+    for (name, value) in others.filter_map(|(name, value)| Some((name, present(value)?))) {
         // A name may be a header's, a key's of the code, or both: rules distinguish them.
         let header = HeaderName::try_from(name).ok();
         if let Some((name, value)) = header.zip(HeaderValue::try_from(value).ok()) {
-            request.headers_mut().append(name, value);
+            request = request.header(name, value);
         }
         found.0.push((name.to_owned(), value.to_owned()));
     }
-    let extensions = request.extensions_mut();
-    extensions.insert(found);
     if let Some(ip) = ip.and_then(ip_of) {
         // No rule counts by the port.
-        extensions.insert(PeerAddr(SocketAddr::new(ip, 0)));
+        request = request.extension(PeerAddr(SocketAddr::new(ip, 0)));
     }
     let status = status.and_then(|status| status.parse::<StatusCode>().ok());
-    extensions.insert(status.unwrap_or(StatusCode::OK));
-    Some(request)
+    let request = request.extension(status.unwrap_or(StatusCode::OK));
+    request.extension(found).body(()).ok()
 }
 
 impl LogRead {
@@ -232,22 +223,23 @@ impl LogRead {
         }
         let missing: Vec<_> = needs.iter().filter_map(|need| self.missing(need)).collect();
         missing.iter().for_each(say);
-        let (lines, requests) = (self.rows.lines, self.rows.requests);
-        for (left_out, why) in [
-            (self.rows.late, "too late"),
-            (self.rows.invalid, "no valid requests"),
-        ] {
-            if left_out > 0 {
-                let lines = counted(lines, "line");
-                say(format!("{left_out} of {lines} left out: {why}"));
-            }
-        }
         let has_all = missing.is_empty();
         let counts = has_all && needs.contains(&Need::Column("ip"));
         let without = if counts { self.without_address } else { 0 };
-        if without > 0 {
-            let of = counted(requests, "request");
-            say(format!("{without} of {of} have no address to count by"));
+        let (lines, requests) = (self.rows.lines, self.rows.requests);
+        for (count, of, thing, what) in [
+            (self.rows.late, lines, "line", "left out: too late"),
+            (
+                self.rows.invalid,
+                lines,
+                "line",
+                "left out: no valid requests",
+            ),
+            (without, requests, "request", "have no address to count by"),
+        ] {
+            if count > 0 {
+                say(format!("{count} of {} {what}", counted(of, thing)));
+            }
         }
         report_left_out(&self.rows) && has_all && without as f64 <= LOST * requests as f64
     }

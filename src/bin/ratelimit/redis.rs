@@ -80,12 +80,13 @@ fn with_password(address: &str, password: Option<&str>) -> Result<String, Stop> 
     let Some(password) = password else {
         return Ok(address.to_owned());
     };
+    let url = Url::parse(address).ok().and_then(|mut url| {
+        url.set_password(Some(password)).ok()?;
+        Some(url.into())
+    });
     // The address itself is not shown: it may hold another password.
-    let refused =
-        || Stop::usage("no password can be put into this address of Redis: write one that has it");
-    let mut url = Url::parse(address).map_err(|_| refused())?;
-    url.set_password(Some(password)).map_err(|()| refused())?;
-    Ok(url.into())
+    let refused = "no password can be put into this address of Redis: write one that has it";
+    url.ok_or_else(|| Stop::usage(refused))
 }
 
 /// Which limiter: by its name in Redis, or by rule and key.

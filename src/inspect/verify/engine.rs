@@ -2,43 +2,28 @@
 
 use crate::inspect::finding::{Finding, finding};
 
-/// A row of that page.
-struct Engine {
-    row: &'static str,
-    /// The field of INFO that only this engine has, or has with these words.
-    mark: &'static str,
-    words: &'static str,
-    /// The newest major version on which the tests run; 0 if they run on none.
-    tested: u64,
-}
-
-const fn engine(row: &'static str, mark: &'static str, words: &'static str, tested: u64) -> Engine {
-    Engine {
-        row,
-        mark,
-        words,
-        tested,
-    }
-}
+/// A row of that page; the field of INFO that only this engine has, or has with these words; and
+/// the newest major version on which the tests run, 0 if they run on none.
+type Engine = (&'static str, &'static str, &'static str, u64);
 
 /// All but Valkey and Redis have a `redis_version`, too, for old clients. So these come last.
 const ENGINES: &[Engine] = &[
-    engine("Dragonfly", "dragonfly_version", "", 0),
-    engine("Kvrocks", "kvrocks_version", "", 0),
-    engine("Garnet", "garnet_version", "", 0),
-    engine("Upstash", "upstash_version", "", 0),
-    engine("Redis Enterprise", "rlec_version", "", 0),
-    engine("KeyDB", "mvcc_depth", "", 0),
-    engine("MemoryDB", "os", "Amazon MemoryDB", 0),
-    engine("ElastiCache", "os", "Amazon ElastiCache", 0),
-    engine("Valkey", "valkey_version", "", 9),
-    engine("Redis", "redis_version", "", 8),
+    ("Dragonfly", "dragonfly_version", "", 0),
+    ("Kvrocks", "kvrocks_version", "", 0),
+    ("Garnet", "garnet_version", "", 0),
+    ("Upstash", "upstash_version", "", 0),
+    ("Redis Enterprise", "rlec_version", "", 0),
+    ("KeyDB", "mvcc_depth", "", 0),
+    ("MemoryDB", "os", "Amazon MemoryDB", 0),
+    ("ElastiCache", "os", "Amazon ElastiCache", 0),
+    ("Valkey", "valkey_version", "", 9),
+    ("Redis", "redis_version", "", 8),
 ];
 
 /// What a server says that it is.
 #[derive(Default)]
 pub(super) struct Known<'a> {
-    engine: Option<&'static Engine>,
+    engine: Option<Engine>,
     /// A product and its version. A service runs one of another name.
     pub(super) version: Option<(&'a str, &'a str)>,
 }
@@ -47,9 +32,10 @@ impl<'a> Known<'a> {
     /// Reads the reply of INFO.
     pub(super) fn read(info: &'a str) -> Self {
         let field = |name: &str| field(info, name);
-        let has_mark = |it: &&Engine| field(it.mark).is_some_and(|value| value.contains(it.words));
-        let engine = ENGINES.iter().find(has_mark);
-        if engine.is_none_or(|it| it.row == "Redis")
+        let has_mark =
+            |(_, mark, words, _): &&Engine| field(mark).is_some_and(|value| value.contains(words));
+        let engine = ENGINES.iter().find(has_mark).copied();
+        if engine.is_none_or(|(row, ..)| row == "Redis")
             && let Some(fork) = fork(info)
         {
             let version = Some(fork);
@@ -58,24 +44,24 @@ impl<'a> Known<'a> {
                 ..Self::default()
             };
         }
-        let version = engine.and_then(|it| match it.mark {
+        let version = engine.and_then(|(row, mark, ..)| match mark {
             "os" => field("valkey_version")
                 .map(|version| ("Valkey", version))
                 .or_else(|| Some(("Redis", field("redis_version")?))),
-            mark if mark.ends_with("_version") => Some((it.row, field(mark)?)),
-            _ => Some((it.row, field("redis_version")?)),
+            mark if mark.ends_with("_version") => Some((row, field(mark)?)),
+            _ => Some((row, field("redis_version")?)),
         });
         Self { engine, version }
     }
 
     /// Returns the row of the page; `None` if it has none for this server.
     pub(super) fn row(&self) -> Option<&'static str> {
-        self.engine.map(|it| it.row)
+        self.engine.map(|(row, ..)| row)
     }
 
     /// Returns what is to be said of an engine on which the tests do not run.
     pub(super) fn untested(&self) -> Option<Finding> {
-        let Some(&Engine { row, tested, .. }) = self.engine else {
+        let Some((row, .., tested)) = self.engine else {
             return Some(
                 finding!(Note "unknown_engine": "it is no engine that this version knows, \
                 so whether limits work there is untested: see what else is found here, and try"),
@@ -235,13 +221,13 @@ mod tests {
         let listed: Vec<_> = rows.iter().map(|row| row[0]).collect();
         let listed_once: BTreeSet<_> = listed.iter().copied().collect();
         assert_eq!(listed_once.len(), listed.len(), "a row stands there twice");
-        let named = BTreeSet::from_iter(ENGINES.iter().map(|it| it.row));
+        let named = BTreeSet::from_iter(ENGINES.iter().map(|(row, ..)| *row));
         assert_eq!(listed_once, named);
         let said = BTreeSet::from_iter(SAID.iter().filter_map(|(_, row, _)| *row));
         assert_eq!(said, named, "each is read above");
         for row in rows {
-            let engine = ENGINES.iter().find(|it| it.row == row[0]).unwrap();
-            assert_eq!(row[1].starts_with("no"), engine.tested == 0, "{row:?}");
+            let (.., tested) = ENGINES.iter().find(|(it, ..)| *it == row[0]).unwrap();
+            assert_eq!(row[1].starts_with("no"), *tested == 0, "{row:?}");
         }
         for service in table("Services that look like another row") {
             assert!(named.contains(service[1]), "{service:?}");

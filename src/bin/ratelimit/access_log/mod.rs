@@ -18,15 +18,9 @@ pub(crate) use self::{
     time::{SECOND, micros},
 };
 
-/// The columns that are read of every log, each with whether a log may lack it: the time, the
-/// duration where one is subtracted, and what shows whether a line is a request.
-pub(crate) const OWN: [(&str, bool); 5] = [
-    ("time", false),
-    ("", true),
-    ("method", true),
-    ("path", true),
-    ("status", true),
-];
+/// The columns that are read of every log: the time, which no log may lack, the duration where one
+/// is subtracted, and what shows whether a line is a request.
+pub(crate) const OWN: [&str; 5] = ["time", "", "method", "path", "status"];
 
 /// How an access log is read, in the order of time: which columns, and where they are.
 ///
@@ -105,7 +99,7 @@ impl Rows {
     /// Reads these columns, which a log must have.
     pub(crate) fn of<'n>(columns: impl IntoIterator<Item = &'n str>) -> Self {
         let none = Self {
-            columns: OWN.map(|(name, it)| (name.to_owned(), it)).to_vec(),
+            columns: OWN.map(|name| (name.to_owned(), name != "time")).to_vec(),
             places: Vec::new(),
             skip: 0,
             unit: None,
@@ -149,9 +143,6 @@ impl Rows {
 impl RowsRead {
     /// Returns the share of lines that were left out, as they were unreadable or late.
     pub(crate) fn lost(&self) -> f64 {
-        match self.lines {
-            0 => 0.0,
-            lines => (self.unreadable + self.late) as f64 / lines as f64,
-        }
+        (self.unreadable + self.late) as f64 / self.lines.max(1) as f64
     }
 }

@@ -106,38 +106,30 @@ fn plain(text: &str) -> Option<Cow<'_, str>> {
     }
 }
 
+/// The units in which the times of a log may differ: a minute, a second, and decimal parts of one.
+const STEPS: [i64; 8] = [60_000_000, SECOND, 100_000, 10_000, 1000, 100, 10, 1];
+
 /// The unit in which the times of a log differ, for the part that has been read.
 #[derive(Default)]
 pub(super) struct Resolution {
-    /// Divides all times
-    divisor: i64,
+    /// The index of the first step that divides all times
+    step: usize,
     times: u32,
 }
 
 impl Resolution {
     pub(super) fn add(&mut self, time: i64) {
         self.times = self.times.saturating_add(1);
-        if self.divisor != 0 && time % self.divisor == 0 {
-            return;
+        while time % STEPS[self.step] != 0 {
+            self.step += 1;
         }
-        let (mut divisor, mut rest) = (self.divisor, time);
-        while rest != 0 {
-            (divisor, rest) = (rest, divisor.rem_euclid(rest));
-        }
-        self.divisor = divisor.abs();
     }
 
-    /// Returns the resolution: a minute, a second or a decimal part of one. Few times may be whole
-    /// minutes by chance.
+    /// Returns the resolution. Few times may be whole minutes by chance.
     pub(super) fn get(&self) -> Duration {
         const FEW: u32 = 20;
-        let mut steps = [SECOND, 100_000, 10_000, 1000, 100, 10].into_iter();
-        let micros = if self.times > FEW && self.divisor % (60 * SECOND) == 0 {
-            60 * SECOND
-        } else {
-            steps.find(|step| self.divisor % step == 0).unwrap_or(1)
-        };
-        Duration::from_micros(micros.unsigned_abs())
+        let least = usize::from(self.times <= FEW);
+        Duration::from_micros(STEPS[self.step.max(least)].unsigned_abs())
     }
 }
 

@@ -102,7 +102,7 @@ fn smallest(
                     Ok(stage) => stages.push((index, permits, stage)),
                     Err(error) => {
                         // As fewer than a request costs are.
-                        limit.search.refused(permits);
+                        limit.search.found(permits, None);
                         if permits == top {
                             say(format!("no smallest limit of {:?}: {error}", limit.name));
                         }
@@ -121,9 +121,8 @@ fn smallest(
         for (index, permits, stage) in stages {
             let (limit, effect) = (&mut limits[index], stage.end());
             let row = effect.rules.iter().find(|row| row.name == limit.name);
-            limit
-                .search
-                .found(permits, row.map_or(0, RuleEffect::touched));
+            let touched = row.map_or(0, RuleEffect::touched);
+            limit.search.found(permits, Some(touched));
         }
     }
 }

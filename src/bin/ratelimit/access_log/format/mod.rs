@@ -19,11 +19,8 @@ use super::{
     words::{Words, skip},
 };
 
-/// The columns of the combined format, and of the same with a virtual host before it; others have
-/// numbers alone.
-const COMBINED: &[&str] = &[
-    "ip", "ident", "user", "time", "request", "status", "bytes", "referer", "agent",
-];
+/// The columns of the combined format with a virtual host before it, which it also has without;
+/// others have numbers alone.
 const VHOST_COMBINED: &[&str] = &[
     "host", "ip", "ident", "user", "time", "request", "status", "bytes", "referer", "agent",
 ];
@@ -172,7 +169,7 @@ fn layout(words: &[&str], text: &str) -> Option<&'static [&'static str]> {
     };
     let is_address = |index: usize| words.get(index).is_some_and(|it| ip_of(it).is_some());
     if has_time(3) {
-        return Some(COMBINED);
+        return VHOST_COMBINED.get(1..);
     }
     // A prefix of one word may be a time.
     let is_host = |word: &&str| Kind::Host.holds(word) && time::read(word).is_none();

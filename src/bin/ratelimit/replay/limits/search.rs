@@ -42,20 +42,15 @@ impl Search {
         all.filter(|it| !self.is_known(*it)).collect()
     }
 
-    /// Takes how many callers a run has touched.
-    pub(crate) fn found(&mut self, permits: u64, touched: u64) {
-        self.runs.insert(permits, Some(touched));
-        if touched <= self.few {
+    /// Takes how many callers a run has touched; `None` if there can be no limit of so many permits,
+    /// nor of fewer.
+    pub(crate) fn found(&mut self, permits: u64, touched: Option<u64>) {
+        self.runs.insert(permits, touched);
+        if touched.is_some_and(|touched| touched <= self.few) {
             self.permits = self.permits.min(permits);
         } else {
             self.below = self.below.max(permits);
         }
-    }
-
-    /// Takes that there can be no limit of so many permits, nor of fewer.
-    pub(crate) fn refused(&mut self, permits: u64) {
-        self.runs.insert(permits, None);
-        self.below = self.below.max(permits);
     }
 
     /// Returns whether no permits are left between both ends.

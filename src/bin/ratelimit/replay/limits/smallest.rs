@@ -98,7 +98,7 @@ impl Smallest {
         };
         let Some((_, limit)) = smallest.limit(permits) else {
             // Nothing is sure to be refused.
-            smallest.search.found(1, 0);
+            smallest.search.found(1, Some(0));
             return smallest;
         };
         smallest.peaks = pass.peaks_of(&limit).to_vec();
@@ -134,7 +134,7 @@ impl Smallest {
         for (permits, limit) in self.tried().collect::<Vec<_>>() {
             // One that was not run has its turn in the next reading.
             if let Some(index) = pass.index(&limit) {
-                self.search.found(permits, pass.runs[index].touched);
+                self.search.found(permits, Some(pass.runs[index].touched));
             }
         }
     }
