@@ -1,7 +1,7 @@
 -- Tries whether a user may run the commands of the other scripts, on an unused limiter and without
 -- a lasting change.
 --
--- KEYS  1-5, see lib/state.lua: of a name made for this call
+-- KEYS  those of a limiter in one format, of a name made for this call
 -- ARGV  1  1 to try the commands, or empty     2..  texts of scripts
 -- Reply 1  for each command its name and its refusal, empty if it was not refused
 --       2  for each text the error of its compilation, empty if there is none

@@ -88,6 +88,15 @@ fn millis(time: Duration) -> i64 {
     i64::try_from(time.as_millis()).unwrap_or(i64::MAX)
 }
 
+/// Returns a format in words.
+fn format_of(own: bool) -> &'static str {
+    if own {
+        "our own format"
+    } else {
+        "Redisson's format"
+    }
+}
+
 fn exact(name: &str) -> Result<Name, Error> {
     Name::exact(name).map_err(|error| Error::new(ErrorKind::Name).caused_by(error))
 }

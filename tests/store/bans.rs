@@ -201,6 +201,19 @@ async fn a_ban_is_of_one_format() {
     assert_eq!(here.ask(1).await, BANNED);
 }
 
+/// In Redisson's format no call for a ban names a key of ours.
+#[tokio::test]
+async fn a_user_of_redissons_keys_alone_is_banned() {
+    let server = RedisServer::start();
+    server.obeys("ACL SETUSER java on >secret ~java:{ann}:api ~java:{ann}:api:* +@all");
+    let url = format!("redis://java:secret@{}/", server.address());
+    let here = Instance::new(patient(url).prefix("java").redisson(), rule(10, 2));
+    for (cost, refused) in [(10, None), (1, OVER), (2, BANNED)] {
+        assert_eq!(here.ask(cost).await, refused, "{cost}");
+    }
+    assert!(here.limiter().unban().await.unwrap());
+}
+
 /// While one asks again, the others are refused from memory.
 #[tokio::test]
 async fn one_caller_asks_whether_a_ban_still_holds() {

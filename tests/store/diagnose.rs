@@ -147,10 +147,10 @@ async fn a_limiter_in_order_has_nothing_wrong() {
         "name": spoilt.name, "limit": "10/1h", "algorithm": "sliding-log", "left": 6, "used": 4,
         "granted_in_last_second": 4, "next_free_ms": data["next_free_ms"], "expires_ms": null,
         "stored": { "rate": "10", "interval": "3600000", "type": "0", "keepAliveTime": "0" },
-        "value": "6", "pttl": [-1, -1, -2, -1, -2], "in_own_format": false, "settled": true,
-        "entries": 2, "entries_by_size": { "21": 2 }, "expired_entries": 0, "foreign_entries": 0,
+        "value": "6", "pttl": [-1, -1, -2, -1, -2], "in_own_format": false, "unseen": null,
+        "settled": true, "entries": 2, "entries_by_size": { "21": 2 }, "expired_entries": 0, "foreign_entries": 0,
         "live_permits": 4, "drift": 0, "entries_ahead": 0, "furthest_ahead_ms": 0,
-        "banned_ms": 0, "strikes": 0, "other_clients": [], "scanned_all": true, "redisson": null,
+        "banned_ms": null, "strikes": 0, "other_clients": [], "scanned_all": true, "redisson": null,
         "findings": [],
     });
     assert_eq!(data, expected);
@@ -408,9 +408,26 @@ async fn a_user_that_may_not_scan_gets_the_rest() {
     assert_eq!(diagnosis.findings(), []);
     assert_eq!(json!(diagnosis)["redisson"], json!([]));
 
-    // Whoever shares limits with Java alone may not read bans of our own format.
+    // Whoever shares limits with Java alone may not read what is in our own format.
+    assert_eq!(diagnosis.unseen(), None);
     server.obeys("ACL SETUSER looker resetkeys ~orders ~{orders}:*");
-    assert!(store.look_at("orders").await.unwrap().exists());
+    let diagnosis = store.diagnose("orders").await.unwrap();
+    assert!(diagnosis.has_state());
+    assert_eq!(diagnosis.unseen(), Some("our own format"));
+    check(
+        &diagnosis,
+        &[("not_permitted", "what Redis has of it in our own")],
+    );
+    server.obeys("ACL SETUSER looker resetkeys ~{orders}~*");
+    let diagnosis = store.diagnose("orders").await.unwrap();
+    assert!(!diagnosis.exists());
+    assert_eq!(diagnosis.unseen(), Some("Redisson's format"));
+    check(
+        &diagnosis,
+        &[("not_permitted", "what Redis has of it in Redisson's")],
+    );
+    server.obeys("ACL SETUSER looker resetkeys ~others");
+    fails(store.diagnose("orders").await, ErrorKind::Rejected);
 }
 
 /// Of either format, with a state of the other beside it or with none.
@@ -433,6 +450,7 @@ async fn a_ban_is_found_whatever_else_there_is() {
         limiter.ban_for(HOUR).await.unwrap();
         let (diagnosis, data) = spoilt.diagnose().await;
         assert!(diagnosis.exists());
+        assert_eq!(diagnosis.has_state(), has_state);
         let left = diagnosis.banned_for().unwrap();
         assert!(left > HOUR / 2 && left <= HOUR, "{left:?}");
         assert!(data["banned_ms"].as_u64() > Some(1_800_000), "{data}");

@@ -143,33 +143,6 @@ async fn a_caller_without_permits_in_use_is_banned_in_either_format() {
     }
 }
 
-/// As the user of a service that shares limits with Java alone.
-#[tokio::test(flavor = "multi_thread")]
-async fn a_user_that_reaches_one_format_bans_in_it() {
-    let server = RedisServer::start();
-    // A ban reads the second, too.
-    let keys = ["~orders", "~{orders}~", "~{orders}:*", "+@all"];
-    let user = ["ACL", "SETUSER", "java", "on", ">secret"];
-    assert_eq!(server.cli(&[&user[..], &keys].concat()), "OK");
-    let store = patient(server.url()).build().unwrap();
-    let orders = RateLimiter::new(&store, "orders").unwrap();
-    orders.set_rate(Limit::per_hour(10)).await.unwrap();
-    let url = format!("redis://java:secret@{}/", server.address());
-    let run = |line: &str| {
-        let line = format!("{line} --redis {url}");
-        tool().args(words(&line)).output().unwrap()
-    };
-    said(run("ban orders --for 15m --yes"), 0);
-    assert!(orders.banned_until().await.unwrap().is_some());
-    assert!(object(run("get orders --json"))["banned_ms"].as_u64() > Some(800_000));
-    said(run("unban orders --yes"), 0);
-    assert_eq!(orders.banned_until().await.unwrap(), None);
-    contains(&said(run("unban orders --yes"), 4), "is not banned");
-    said(run("ban orders --for 15m --yes"), 0);
-    said(run("delete orders --yes"), 0);
-    assert!(!store.look_at("orders").await.unwrap().exists());
-}
-
 /// The other format's ban would be told as if the service saw it.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_ban_that_the_limiters_own_format_refuses_has_failed() {

@@ -16,6 +16,7 @@ mod limiters;
 mod order;
 mod replay;
 mod rules;
+mod users;
 
 use std::{
     fs,

@@ -135,7 +135,7 @@ pub(crate) enum LimiterCommand {
     /// Example: `ratelimit repair orders`.
     ///
     /// Exits with 0 if they were counted or the answer is no, with 3 if Redis cannot be asked, and
-    /// with 4 if there is no such limiter.
+    /// with 4 if there is no such limiter, or only a ban.
     Repair(Change),
     /// Check that a server can keep limits.
     ///
@@ -182,8 +182,8 @@ impl LimiterCommand {
     pub(crate) async fn run(self) -> Result<bool, Stop> {
         match self {
             Self::Get(one) => {
-                let (_, seen) = one.found().await?;
-                one.format.print_members(SHOWN, shown(&seen))?;
+                let found = one.found(Diagnosis::exists).await?;
+                one.format.print_members(SHOWN, shown(&found.seen))?;
             }
             Self::Watch { one, every, count } => one.watch(every, count).await?,
             Self::SetRate {
@@ -196,7 +196,7 @@ impl LimiterCommand {
             Self::Unban(change) => change.unban().await?,
             Self::Repair(change) => change.repair().await?,
             Self::Diagnose(one) => {
-                let (store, seen) = one.found().await?;
+                let Found { store, seen } = one.found(Diagnosis::exists).await?;
                 let seen = store.diagnose(seen.name()).await?;
                 let (findings, mut object) = (seen.findings(), shown(&seen));
                 object["findings"] = json!(findings);
@@ -214,19 +214,19 @@ impl LimiterCommand {
 }
 
 impl One {
-    /// Returns the store, and what Redis has of the limiter: anything, and be it a ban.
-    async fn found(&self) -> Result<(RedisStore, Diagnosis), Stop> {
-        let (store, seen) = self.look().await?;
-        if seen.exists() {
-            Ok((store, seen))
+    /// Returns what Redis has of the limiter, which must be there.
+    async fn found(&self, is_there: fn(&Diagnosis) -> bool) -> Result<Found, Stop> {
+        let found = self.look().await?;
+        if is_there(&found.seen) {
+            Ok(found)
         } else {
-            Err(Stop(4, format!("there is no limiter {:?}", seen.name())))
+            Err(found.lacks(format!("there is no limiter {:?}", found.seen.name())))
         }
     }
 
-    /// Returns the store, and what Redis has under the name of the limiter. Says whether the caller
-    /// is banned, so that no verb passes over it.
-    async fn look(&self) -> Result<(RedisStore, Diagnosis), Stop> {
+    /// Returns what Redis has under the name of the limiter. Says what no verb may pass over: that
+    /// the caller is banned, and what this user may not see.
+    async fn look(&self) -> Result<Found, Stop> {
         let store = self.connection.open()?;
         let seen = store.look_at(&self.which.name(&store)?).await?;
         if let Some(left) = seen.banned_for() {
@@ -235,11 +235,16 @@ impl One {
                 "its caller is {lasts}: `ratelimit unban` ends that"
             ));
         }
-        Ok((store, seen))
+        if let Some(format) = seen.unseen() {
+            say(format!(
+                "what Redis has of it in {format} is unknown: this user may not read that"
+            ));
+        }
+        Ok(Found { store, seen })
     }
 
     async fn watch(&self, every: Duration, count: Option<u64>) -> Result<(), Stop> {
-        let (store, mut seen) = self.found().await?;
+        let Found { store, mut seen } = self.found(Diagnosis::exists).await?;
         let mut lines = 0;
         loop {
             let shown = shown(&seen);
@@ -255,6 +260,57 @@ impl One {
             tokio::time::sleep(every).await;
             seen = store.look_at(seen.name()).await?;
         }
+    }
+}
+
+/// What Redis has under the name of a limiter.
+struct Found {
+    store: RedisStore,
+    seen: Diagnosis,
+}
+
+impl Found {
+    /// Returns why a command ends that does not find what it needs.
+    fn lacks(&self, what: String) -> Stop {
+        let seen = self.seen.unseen().map(|_| ", as far as this user may see");
+        Stop(4, what + seen.unwrap_or_default())
+    }
+
+    fn in_format(&self, own: bool) -> Result<RateLimiter, ConfigError> {
+        let (store, name) = (&self.store, self.seen.name());
+        if own {
+            RateLimiter::of_rule(store, name)
+        } else {
+            RateLimiter::new(store, name)
+        }
+    }
+
+    /// Returns the limiter as its permits seem to be counted.
+    fn as_counted(&self) -> Result<RateLimiter, ConfigError> {
+        let limiter = self.in_format(self.seen.in_own_format())?;
+        Ok(limiter.algorithm(self.seen.algorithm()))
+    }
+
+    /// Changes the ban of the caller. Each format has bans of its own, and Redis does not show in
+    /// which one a service counts a caller that has nothing in use. Returns whether any has
+    /// changed.
+    async fn in_both_formats(
+        &self,
+        change: impl AsyncFn(RateLimiter) -> Result<bool, Error>,
+    ) -> Result<bool, Stop> {
+        let (mut changed, mut refused) = (false, false);
+        for (own, format) in [(true, "our own"), (false, "Redisson's")] {
+            let is_its_own = self.seen.exists() && self.seen.in_own_format() == own;
+            match change(self.in_format(own)?).await {
+                // A user of one format may not be allowed to reach the keys of the other.
+                Err(error) if error.kind() == ErrorKind::Rejected && !is_its_own && !refused => {
+                    say(format!("nothing was changed in {format} format: {error}"));
+                    refused = true;
+                }
+                done => changed |= done?,
+            }
+        }
+        Ok(changed)
     }
 }
 
@@ -288,8 +344,7 @@ impl Change {
     }
 
     async fn set_rate(&self, rate: Limit, reset: bool) -> Result<(), Stop> {
-        let (store, seen) = self.one.look().await?;
-        let limiter = as_counted(&store, &seen)?;
+        let limiter = self.one.look().await?.as_counted()?;
         let (name, before) = (limiter.name(), limiter.limit().await?);
         let limit = before.map_or(Ok(rate), |before| like(rate, &before))?;
         let was = before.map(|limit| limit.to_string());
@@ -306,47 +361,44 @@ impl Change {
     }
 
     async fn delete(&self) -> Result<(), Stop> {
-        let (store, seen) = self.one.found().await?;
-        let (limiter, name) = (as_counted(&store, &seen)?, seen.name());
-        let ban = seen.banned_for().map(|_| ", and end the ban of its caller");
+        let found = self.one.found(Diagnosis::exists).await?;
+        let (limiter, name) = (found.as_counted()?, found.seen.name());
+        let ban = found.seen.banned_for();
+        let ban = ban.map(|_| ", and end the ban of its caller");
         self.confirm(&format!("delete {name:?}{}", ban.unwrap_or_default()))?;
         limiter.delete().await?;
         if ban.is_some() {
-            // That of its format went with it. This user may not be allowed to reach the other.
-            let other = in_format(&store, name, !seen.in_own_format())?;
-            match other.unban().await {
-                Err(error) if error.kind() == ErrorKind::Rejected => {}
-                ended => _ = ended?,
-            }
+            // That of its format went with it.
+            found.in_both_formats(async |it| it.unban().await).await?;
         }
         self.changed(json!({ "name": name, "deleted": true }))
     }
 
     async fn ban(&self, lasting: Duration) -> Result<(), Stop> {
-        let (store, seen) = self.one.look().await?;
-        let name = seen.name();
+        let found = self.one.look().await?;
+        let name = found.seen.name();
         self.confirm(&format!("ban {name:?} for {lasting:?}"))?;
         let ban = async |it: RateLimiter| it.ban_for(lasting).await.map(|()| true);
-        in_both_formats(&store, &seen, ban).await?;
+        found.in_both_formats(ban).await?;
         let millis = u64::try_from(lasting.as_millis()).unwrap_or(u64::MAX);
         self.changed(json!({ "name": name, "banned_ms": millis }))
     }
 
     async fn unban(&self) -> Result<(), Stop> {
-        let (store, seen) = self.one.look().await?;
-        let name = seen.name();
+        let found = self.one.look().await?;
+        let name = found.seen.name();
         self.confirm(&format!("unban {name:?}"))?;
-        let unban = async |it: RateLimiter| it.unban().await;
-        if !in_both_formats(&store, &seen, unban).await? {
-            return Err(Stop(4, format!("{name:?} is not banned")));
+        if !found.in_both_formats(async |it| it.unban().await).await? {
+            return Err(found.lacks(format!("{name:?} is not banned")));
         }
         self.changed(json!({ "name": name, "banned_ms": null }))
     }
 
     async fn repair(&self) -> Result<(), Stop> {
-        let (store, seen) = self.one.found().await?;
-        let (limiter, name) = (as_counted(&store, &seen)?, seen.name());
-        let drift = match json!(seen)["drift"].as_i64() {
+        let found = self.one.found(Diagnosis::has_state).await?;
+        let limiter = found.as_counted()?;
+        let name = limiter.name();
+        let drift = match json!(found.seen)["drift"].as_i64() {
             Some(lost @ 0..) => format!("which has lost {}", counted(lost, "permit")),
             Some(twice) => format!("which counts {} twice", counted(-twice, "permit")),
             None => "whose drift is unknown".to_owned(),
@@ -354,45 +406,6 @@ impl Change {
         self.confirm(&format!("repair {name:?}, {drift}"))?;
         let lost = limiter.repair().await?;
         self.changed(json!({ "name": name, "lost": lost }))
-    }
-}
-
-/// Returns the limiter as its permits seem to be counted.
-fn as_counted(store: &RedisStore, seen: &Diagnosis) -> Result<RateLimiter, ConfigError> {
-    let limiter = in_format(store, seen.name(), seen.in_own_format())?;
-    Ok(limiter.algorithm(seen.algorithm()))
-}
-
-fn in_format(store: &RedisStore, name: &str, own: bool) -> Result<RateLimiter, ConfigError> {
-    if own {
-        RateLimiter::of_rule(store, name)
-    } else {
-        RateLimiter::new(store, name)
-    }
-}
-
-/// Changes the ban of the caller of a limiter. Each format has bans of its own, and Redis does not
-/// show in which one a service counts a caller that has nothing in use. Returns whether any has
-/// changed.
-async fn in_both_formats(
-    store: &RedisStore,
-    seen: &Diagnosis,
-    change: impl AsyncFn(RateLimiter) -> Result<bool, Error>,
-) -> Result<bool, Stop> {
-    // A user of one format may not be allowed to reach the keys of the other.
-    let may_fail = |own| !seen.exists() || seen.in_own_format() != own;
-    let (mut changed, mut refused) = (None, None);
-    for own in [true, false] {
-        match change(in_format(store, seen.name(), own)?).await {
-            Err(error) if error.kind() == ErrorKind::Rejected && may_fail(own) => {
-                refused = Some(error);
-            }
-            done => changed = Some(done? | changed.unwrap_or(false)),
-        }
-    }
-    match (changed, refused) {
-        (None, Some(error)) => Err(error.into()),
-        (changed, _) => Ok(changed.unwrap_or(false)),
     }
 }
 
@@ -405,11 +418,9 @@ fn like(mut limit: Limit, before: &Limit) -> Result<Limit, ConfigError> {
     time.map_or(Ok(limit), |time| limit.keep_alive(time))
 }
 
-/// Returns what is shown of a limiter.
+/// Returns what is shown of a limiter, and in JSON the format that this user may not read.
 fn shown(seen: &Diagnosis) -> Value {
     let mut all = json!(seen);
-    if seen.banned_for().is_none() {
-        all["banned_ms"].take();
-    }
-    SHOWN.split(' ').map(|it| (it, all[it].take())).collect()
+    let names = SHOWN.split(' ').chain(["unseen"]);
+    names.map(|it| (it, all[it].take())).collect()
 }

@@ -24,7 +24,9 @@ use crate::{
     store::{
         TimeToLive,
         redis::{
-            RedisStore, classify, keys, packed, redisson, reply,
+            RedisStore, classify, keys,
+            node::slot,
+            packed, redisson, reply,
             script::{Script, ScriptCall},
         },
     },
@@ -72,7 +74,8 @@ impl RedisStore {
     ///
     /// Besides the permissions of the store it needs `+zcard`, and `+scan +zcount +script|exists`
     /// for other clients and for Redisson's releases; without them it leaves that part out and
-    /// reports it.
+    /// reports it. So it does with what is in one of the two formats, if the user may read the
+    /// other.
     ///
     /// # Errors
     ///
@@ -149,41 +152,30 @@ impl Look<'_> {
         Ok(read)
     }
 
-    /// Reads the limiter, and the server's clock.
+    /// Reads the limiter, and the server's clock. Of one format this user may read nothing, or less
+    /// than all.
     async fn limiter(&self, name: &Name, own: &str) -> Result<(Diagnosis, i64), Error> {
         let keys = redisson::keys(name, own);
-        let first = self.page(&keys, 0).await?;
-        let (now, .., value, entries, log) = &first;
-        let mut report = Diagnosis::begin(keys, &first)?;
-        let mut logged = report.count(log, *now);
-        let mut read = PAGE;
-        // Also ends for a log that grows as fast as it is read.
-        while read < *entries {
-            let (.., later_value, later_entries, log) = self.page(&report.keys.0, read).await?;
-            report.settled &= later_value == *value && later_entries == *entries;
-            logged = logged.saturating_add(report.count(&log, *now));
-            read += PAGE;
-        }
-        report.compare(logged);
-        let is_redissons = report.time_to_live != [TimeToLive::Missing; 5];
+        let (mut report, now) = match permitted(self.redissons(&keys).await)? {
+            Some(read) => read,
+            None => (Diagnosis::unread(keys), self.clock(name).await?),
+        };
+        let is_redissons = report.has_state();
         if !is_redissons {
             for key in [packed::calendar::key(name), packed::key(name)] {
                 if !report.in_own_format {
-                    self.read_own(&mut report, key, *now).await?;
+                    let read = self.read_own(&mut report, key, now).await;
+                    report.permitted(true, read)?;
                 }
             }
         }
         // What has no state may still have a ban, and what is counted in one format a ban of the
-        // other, which this user may not be allowed to read.
-        let (mut until, is_known) = (0, is_redissons || report.in_own_format);
+        // other.
+        let mut until = 0;
         for is_in_own in [false, true] {
-            let is_others = is_known && is_in_own == is_redissons;
-            let mut get = redis::cmd("GET");
-            get.arg(keys::ban(name, is_in_own));
-            let ban: Option<Vec<u8>> = match self.reply(&get).await {
-                Err(error) if is_others && error.kind() == ErrorKind::Rejected => None,
-                ban => ban?,
-            };
+            let key = keys::ban(name, is_in_own);
+            let ban = self.reply(redis::cmd("GET").arg(key)).await;
+            let ban: Option<Vec<u8>> = report.permitted(is_in_own, ban)?;
             if let Some(ban) = ban.as_deref().and_then(packed::ban::State::read) {
                 // By two bans alone, a limit that is in code is not taken for one in Redis.
                 report.in_own_format |= is_in_own && !is_redissons;
@@ -191,7 +183,33 @@ impl Look<'_> {
                 report.strikes = ban.strikes.max(report.strikes);
             }
         }
-        report.banned_for = Duration::from_millis(at_least_zero(until.saturating_sub(*now)));
+        report.banned_for = Duration::from_millis(at_least_zero(until.saturating_sub(now)));
+        Ok((report, now))
+    }
+
+    /// Returns the clock of the server that has a limiter.
+    async fn clock(&self, name: &Name) -> Result<i64, Error> {
+        let to = Some(slot(keys::tag(name)));
+        let reply = self.ask(to, &redis::cmd("TIME")).await?;
+        let (seconds, micros): (i64, i64) = parsed(reply.map_err(classify::failure)?)?;
+        Ok(seconds.saturating_mul(1000).saturating_add(micros / 1000))
+    }
+
+    /// Reads what is in Redisson's format, but a ban, and the server's clock.
+    async fn redissons(&self, keys: &[String; 5]) -> Result<(Diagnosis, i64), Error> {
+        let first = self.page(keys, 0).await?;
+        let (now, .., value, entries, log) = &first;
+        let mut report = Diagnosis::begin(keys, &first)?;
+        let mut logged = report.count(log, *now);
+        let mut read = PAGE;
+        // Also ends for a log that grows as fast as it is read.
+        while read < *entries {
+            let (.., later_value, later_entries, log) = self.page(keys, read).await?;
+            report.settled &= later_value == *value && later_entries == *entries;
+            logged = logged.saturating_add(report.count(&log, *now));
+            read += PAGE;
+        }
+        report.compare(logged);
         Ok((report, *now))
     }
 
@@ -201,8 +219,8 @@ impl Look<'_> {
         let Some(bytes) = bytes else {
             return Ok(());
         };
-        report.in_own_format = true;
         report.time_to_live[1] = self.time_to_live(&key).await?;
+        report.in_own_format = true;
         report.keys.0[1] = key;
         if let Some(state) = packed::log::State::read(&bytes) {
             report.read_log(&state, now);
@@ -225,12 +243,7 @@ impl Look<'_> {
     async fn page(&self, keys: &[String; 5], first: u64) -> Result<LogPage, Error> {
         let mut command = DIAGNOSE.start(keys.len(), 2);
         command.arg(keys).arg((first, PAGE));
-        let call = ScriptCall {
-            script: &DIAGNOSE,
-            command,
-            once: false,
-            callers: 0,
-        };
+        let call = ScriptCall::new(&DIAGNOSE, command, 0, false);
         let reply = self.in_time(call.send(self.connection())).await?;
         parsed(reply.map_err(|failed| classify::failure(failed.error))?)
     }
@@ -320,8 +333,30 @@ type LogPage = (
 );
 
 impl Diagnosis {
+    /// Begins the report for a user who may not read what is in Redisson's format.
+    fn unread(keys: [String; 5]) -> Self {
+        Self {
+            keys: RedisKeys(keys),
+            unseen: Some(false),
+            settled: true,
+            ..Self::default()
+        }
+    }
+
+    /// Leaves out what this user may not read of one format, unless that is so of the other, too.
+    fn permitted<T: Default>(&mut self, own: bool, seen: Result<T, Error>) -> Result<T, Error> {
+        if self.unseen == Some(!own) {
+            return seen;
+        }
+        let seen = permitted(seen)?;
+        if seen.is_none() {
+            self.unseen = Some(own);
+        }
+        Ok(seen.unwrap_or_default())
+    }
+
     /// Begins the report with everything of a page but its entries.
-    fn begin(keys: [String; 5], page: &LogPage) -> Result<Self, Error> {
+    fn begin(keys: &[String; 5], page: &LogPage) -> Result<Self, Error> {
         let (_, fields, lives, value, entries, _) = page;
         let text = |bytes: &Vec<u8>| String::from_utf8_lossy(bytes).into_owned();
         let names = ["rate", "interval", "type", "keepAliveTime"].into_iter();
@@ -331,7 +366,7 @@ impl Diagnosis {
             *life = reply::time_to_live(&Value::Int(*left))?;
         }
         Ok(Self {
-            keys: RedisKeys(keys),
+            keys: RedisKeys(keys.clone()),
             per_client: fields[2].as_deref() == Some(b"1"),
             fields: stored
                 .filter_map(|(field, stored)| Some((field, text(stored.as_ref()?))))

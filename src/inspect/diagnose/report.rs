@@ -4,7 +4,10 @@ use std::{cmp::Reverse, collections::BTreeMap, fmt, time::Duration};
 
 use super::releases::{READS_OURS, words_of};
 use crate::{
-    inspect::finding::{Finding, Severity, add, write_findings},
+    inspect::{
+        finding::{Finding, Severity, add, write_findings},
+        format_of,
+    },
     macros::opaque,
     store::{TimeToLive, redis::redisson},
     values::limit::{Algorithm, Limit, StoredLimit},
@@ -28,13 +31,14 @@ use crate::{
 ///   are credited when they are needed. By the calendar it is the date on which the window began,
 ///   and the permits used, as in `20261101 37`;
 /// - `pttl`, of the keys of limit, value, this client's value, log and this client's log, as Redis
-///   replies it: -1 for one that stays, -2 for none; `in_own_format`;
+///   replies it: -1 for one that stays, -2 for none; `in_own_format`, and the format that is
+///   `unseen`, as the methods return them;
 /// - `entries` of the log, `entries_by_size` in bytes, and those that are `expired_entries` and
 ///   `foreign_entries`; `live_permits`, in use; `entries_ahead` of the server's clock by more than
 ///   a tenth of the interval, and `furthest_ahead_ms`; `settled`, whether nothing moved meanwhile;
 /// - `drift`, the permits that are lost or, below zero, counted twice, which
 ///   [`RateLimiter::repair`](crate::RateLimiter::repair) would return;
-/// - `banned_ms`, zero if it is not banned, and `strikes`, refused calls that may count towards a
+/// - `banned_ms`, null if it is not banned, and `strikes`, refused calls that may count towards a
 ///   ban;
 /// - `other_clients`, up to 1000, each with `id`, `live_entries` of the last interval, and the
 ///   `pttl` of its last key; `scanned_all`, whether all keys were searched for them;
@@ -59,6 +63,8 @@ pub struct Diagnosis {
     pub(super) value: Option<String>,
     /// Set if it is in our own format, as that of a rule
     pub(super) in_own_format: bool,
+    /// The format of which this user may not read all: true for our own
+    pub(super) unseen: Option<bool>,
     /// Set if nothing moved while it was read. Always set for a log of at most 1000 entries
     pub(super) settled: bool,
     /// Entries in the log: grants, including those that have expired and were not swept yet
@@ -187,7 +193,8 @@ impl Diagnosis {
         self.has_state() || self.banned_for().is_some()
     }
 
-    fn has_state(&self) -> bool {
+    /// Returns whether Redis has a limit or permits in use, and not the ban of its caller alone.
+    pub fn has_state(&self) -> bool {
         self.time_to_live != [TimeToLive::Missing; 5]
     }
 
@@ -200,6 +207,12 @@ impl Diagnosis {
     /// [`RateLimiter::of_rule`](crate::RateLimiter::of_rule) is for.
     pub fn in_own_format(&self) -> bool {
         self.in_own_format
+    }
+
+    /// Returns the format of which the server does not let this user read all: there it may have a
+    /// limiter or a ban, too. `None` if all was read.
+    pub fn unseen(&self) -> Option<&'static str> {
+        self.unseen.map(format_of)
     }
 
     /// Returns the algorithm that permits seem to be counted by, which Redis does not store.
@@ -219,6 +232,10 @@ impl Diagnosis {
     /// Returns the findings, the worst first. Empty if there are none.
     pub fn findings(&self) -> Vec<Finding> {
         let mut found = Vec::new();
+        if let Some(format) = self.unseen() {
+            add!(found, Note "not_permitted": "what Redis has of it in {format} is unknown: the \
+                user may not read all of its keys");
+        }
         // By the calendar the limit is in the code, and any number of permits may be used.
         if self.algorithm != Algorithm::Calendar {
             self.look_at_the_limit(&mut found);
@@ -238,7 +255,8 @@ impl Diagnosis {
 
     fn look_at_the_limit(&self, found: &mut Vec<Finding>) {
         // Of a rule Redis has no limit before permits are in use, and may have a ban.
-        if !self.has_state() && (self.in_own_format || self.exists()) {
+        let may_be_elsewhere = self.in_own_format || self.unseen.is_some();
+        if !self.has_state() && (may_be_elsewhere || self.exists()) {
             return;
         }
         let is_missing = |field: &&str| self.field(field).is_none();

@@ -14,13 +14,14 @@ use self::report::{VerifiedServer, command_refused, node_of_cluster, not_underst
 use super::{
     Look, exact,
     finding::{Finding, Severity, add, finding},
-    parsed,
+    format_of, parsed,
 };
 use crate::{
     store::random_id,
     store::redis::{
         RedisStore,
         classify::{self, Class, Meaning},
+        keys,
         node::{SLOTS, slot},
         packed, redisson, reply,
         script::Script,
@@ -103,19 +104,20 @@ impl RedisStore {
             return Ok(verification);
         }
         let masters = look.masters().await?;
-        let covered: usize = masters.iter().map(Master::slots).sum();
+        let covered = masters.values().flatten();
+        let covered: usize = covered.map(ExactSizeIterator::len).sum();
         let missing = usize::from(SLOTS).saturating_sub(covered);
         if missing > 0 {
             add!(verification.findings, Error "slots_without_master": "{missing} hash slots of the \
                 Cluster have no master: see `CLUSTER INFO`, and assign one");
         }
-        for master in &masters {
+        for (address, slots) in masters {
             let mut seen = VerifiedServer {
-                address: Some(master.address.clone()),
+                address: Some(address),
                 ..VerifiedServer::default()
             };
             // The other masters are still reported.
-            if let Err(error) = look.server(Some(master), &mut seen).await {
+            if let Err(error) = look.server(Some(&*slots), &mut seen).await {
                 add!(seen.findings, Error "unasked": "it could not be queried, {error}: see \
                     whether it runs");
             }
@@ -125,33 +127,20 @@ impl RedisStore {
     }
 }
 
-/// A master of a Cluster.
-struct Master {
-    address: String,
-    ranges: Vec<RangeInclusive<u16>>,
-}
+/// The hash slots of a master of a Cluster.
+type SlotRanges = [RangeInclusive<u16>];
 
-impl Master {
-    fn slots(&self) -> usize {
-        self.ranges.iter().map(ExactSizeIterator::len).sum()
-    }
-
-    fn has(&self, slot: u16) -> bool {
-        self.ranges.iter().any(|range| range.contains(&slot))
-    }
-
-    fn first_slot(&self) -> Option<u16> {
-        self.ranges.first().map(|range| *range.start())
-    }
+fn first_slot(slots: &SlotRanges) -> Option<u16> {
+    slots.first().map(|range| *range.start())
 }
 
 impl Look<'_> {
     async fn server(
         &self,
-        master: Option<&Master>,
+        master: Option<&SlotRanges>,
         seen: &mut VerifiedServer,
     ) -> Result<(), Error> {
-        let to = master.and_then(Master::first_slot);
+        let to = master.and_then(first_slot);
         // First without a script, so that an unreachable server is reported as such.
         self.clocks(to, seen).await?;
         match self.attempt(to, &redis::cmd("INFO")).await? {
@@ -231,15 +220,10 @@ impl Look<'_> {
 
     async fn scripts(
         &self,
-        master: Option<&Master>,
+        master: Option<&SlotRanges>,
         seen: &mut VerifiedServer,
     ) -> Result<(), Error> {
-        let keys = redisson::keys(&self.name_on(master)?, self.0.server().client_id()?);
-        let to = master.and_then(Master::first_slot);
-        let call = |first: &str| {
-            let mut command = VERIFY.start(keys.len(), 2);
-            command.arg(&keys).arg(first).take()
-        };
+        let to = master.and_then(first_slot);
         // Like any other script: by its text, where it cannot be loaded.
         let load = self.attempt(to, &VERIFY.load()).await?;
         let how = match &load {
@@ -251,13 +235,22 @@ impl Look<'_> {
             Ok(_) => by_hash.clone(),
             Err(_) => VERIFY.whole(by_hash),
         };
-        let tries = call("1");
-        let tried = match self.attempt(to, &sent(&tries)).await? {
-            Ok(tried) => tried,
-            Err(refused) => {
-                seen.add(self.refused(how, &refused));
-                return Ok(());
+        let (name, mut reached, mut refusals) = (self.name_on(master)?, None, Vec::new());
+        for own in [true, false] {
+            let keys = self.keys(&name, own)?;
+            match self.attempt(to, &sent(&call(&keys, "1"))).await? {
+                Ok(tried) => reached = Some((own, keys, tried)),
+                Err(refused) => refusals.push((own, self.refused(how, &refused))),
             }
+        }
+        for (own, refusal) in refusals {
+            seen.add(match &reached {
+                Some(_) if refusal.code == "keys_forbidden" => self.forbidden(own),
+                _ => refusal,
+            });
+        }
+        let Some((own, keys, tried)) = reached else {
+            return Ok(());
         };
         let (tried, _): Verified = parsed(tried)?;
         for (command, said) in tried.iter().filter(|(_, said)| !said.is_empty()) {
@@ -267,34 +260,55 @@ impl Look<'_> {
             }
         }
         // The server has the script by now.
-        if let Err(refused) = self.attempt(to, &tries).await? {
+        if let Err(refused) = self.attempt(to, &call(&keys, "1")).await? {
             seen.add(self.refused("EVALSHA", &refused));
         }
         if master.is_none() {
-            self.shards(&keys, seen).await?;
+            self.shards(&keys, own, seen).await?;
         }
         for script in scripts() {
-            let compiles = sent(call("").arg(script.text()));
+            let compiles = sent(call(&keys, "").arg(script.text()));
             match self.attempt(to, &compiles).await? {
-                Ok(reply) => {
-                    let (_, compiled): Verified = parsed(reply)?;
-                    for fault in compiled.iter().filter(|fault| !fault.is_empty()) {
-                        let fault = fault.escape_debug();
-                        seen.add(finding!(Error "script_unreadable": "a script cannot be \
-                            compiled, {fault}: use Redis or Valkey, because this server has \
-                            another Lua"));
-                    }
-                }
+                Ok(reply) => seen.add_unreadable(&parsed::<Verified>(reply)?.1),
                 Err(refused) => seen.add(self.refused(how, &refused)),
             }
         }
         Ok(())
     }
 
+    /// Returns the keys of a limiter in one format. A user may reach those of one alone.
+    fn keys(&self, name: &Name, own: bool) -> Result<Vec<String>, Error> {
+        let mut keys = if own {
+            vec![packed::key(name), packed::calendar::key(name)]
+        } else {
+            redisson::keys(name, self.0.server().client_id()?).to_vec()
+        };
+        keys.push(keys::ban(name, own));
+        Ok(keys)
+    }
+
+    /// Returns the finding that a user may access the keys of the other format alone.
+    fn forbidden(&self, own: bool) -> Finding {
+        let (settings, format) = (&self.0.settings, format_of(own));
+        let severity = if settings.prefers_redisson == own {
+            Severity::Warning
+        } else {
+            Severity::Error
+        };
+        let prefix = settings.prefix.escape_debug();
+        finding!((severity) "keys_forbidden": "the user may not access the keys of {format} under \
+            {prefix}, so nothing counts in it: allow them with `ACL SETUSER .. ~{prefix}:*`")
+    }
+
     /// Tries a call for two limiters, these keys being one's: behind an address that stands for
     /// several shards, they may be on two.
-    async fn shards(&self, keys: &[String], seen: &mut VerifiedServer) -> Result<(), Error> {
-        let other = redisson::keys(&self.name_on(None)?, self.0.server().client_id()?);
+    async fn shards(
+        &self,
+        keys: &[String],
+        own: bool,
+        seen: &mut VerifiedServer,
+    ) -> Result<(), Error> {
+        let other = self.keys(&self.name_on(None)?, own)?;
         let mut both = VERIFY.start(keys.len() + other.len(), 1);
         both.arg(keys).arg(&other).arg("");
         if let Err(refused) = self.attempt(None, &both).await?
@@ -347,20 +361,22 @@ impl Look<'_> {
     }
 
     /// Returns an unused name under the prefix, of a limiter on that master.
-    fn name_on(&self, master: Option<&Master>) -> Result<Name, Error> {
+    fn name_on(&self, master: Option<&SlotRanges>) -> Result<Name, Error> {
         let mut id = String::new();
         push_hex(&mut id, &random_id()?.0);
         // A master has at least one of 16384 hash slots; this many random names find it.
         for number in 0..100 * u32::from(SLOTS) {
             let tag = format!("verify.{id}.{number}");
-            if master.is_none_or(|master| master.has(slot(&tag))) {
+            let has = |slots: &SlotRanges| slots.iter().any(|range| range.contains(&slot(&tag)));
+            if master.is_none_or(has) {
                 return exact(&format!("{}:{{{tag}}}:verify", self.0.settings.prefix));
             }
         }
         Err(ErrorKind::Unavailable.into())
     }
 
-    async fn masters(&self) -> Result<Vec<Master>, Error> {
+    /// Returns the masters of a Cluster by their addresses.
+    async fn masters(&self) -> Result<BTreeMap<String, Vec<RangeInclusive<u16>>>, Error> {
         let mut slots = redis::cmd("CLUSTER");
         slots.arg("SLOTS");
         let reply = self
@@ -368,7 +384,7 @@ impl Look<'_> {
             .await?
             .map_err(classify::failure)?;
         let ranges: Vec<Vec<Value>> = parsed(reply)?;
-        let mut masters: BTreeMap<String, Vec<_>> = BTreeMap::new();
+        let mut masters: BTreeMap<_, Vec<_>> = BTreeMap::new();
         for range in ranges {
             let [first, last, Value::Array(node), ..] = &*range else {
                 return Err(reply::unreadable());
@@ -381,10 +397,7 @@ impl Look<'_> {
             let range = number(first)?..=number(last)?;
             masters.entry(address).or_default().push(range);
         }
-        let masters = masters.into_iter();
-        Ok(masters
-            .map(|(address, ranges)| Master { address, ranges })
-            .collect())
+        Ok(masters)
     }
 
     /// Sends a command, whose refusal to this user is no error.
@@ -412,6 +425,12 @@ fn scripts() -> impl Iterator<Item = &'static Script> {
     redisson::all()
         .into_iter()
         .chain(packed::requests::scripts())
+}
+
+/// Returns the call that tries the commands on these keys, if it is to, and compiles texts.
+fn call(keys: &[String], tries: &str) -> Cmd {
+    let mut command = VERIFY.start(keys.len(), 2);
+    command.arg(keys).arg(tries).take()
 }
 
 /// A reply of `verify.lua`.

@@ -121,6 +121,17 @@ impl VerifiedServer {
         }
     }
 
+    /// Adds what the server cannot compile of a script.
+    pub(super) fn add_unreadable(&mut self, faults: &[String]) {
+        for fault in faults.iter().filter(|fault| !fault.is_empty()) {
+            let fault = fault.escape_debug();
+            self.add(
+                finding!(Error "script_unreadable": "a script cannot be compiled, {fault}: \
+                use Redis or Valkey, because this server has another Lua"),
+            );
+        }
+    }
+
     /// Reads the reply of INFO. `in_cluster` is set if the store is built for a Cluster.
     pub(super) fn read(&mut self, info: &str, in_cluster: bool) {
         let field = |name: &str| engine::field(info, name);

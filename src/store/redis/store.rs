@@ -97,7 +97,7 @@ pub struct RedisStore {
 pub(crate) struct RedisSettings {
     pub(crate) prefix: Arc<str>,
     /// Set if the limiters of rules are in Redisson's format, where that has their algorithm.
-    pub(super) prefers_redisson: bool,
+    pub(crate) prefers_redisson: bool,
     pub(crate) client_id: Option<Arc<str>>,
     pub(crate) clock: Option<Arc<dyn Clock>>,
     pub(crate) deadline: Duration,

@@ -9,7 +9,12 @@ use crate::{
         redis::{keys, script::ScriptCall},
     },
     values::{
-        List, charge::PermitId, clock::Millis, compiled_limit::Limiter, limit::Ban, name::Name,
+        List,
+        charge::PermitId,
+        clock::Millis,
+        compiled_limit::Limiter,
+        limit::{Algorithm, Ban},
+        name::Name,
     },
 };
 
@@ -59,6 +64,19 @@ impl Call {
     /// Adds a limiter, whose index is the number of those before it.
     pub(super) fn limiter(&mut self, name: &Name, row: Row) {
         self.keys.push((name.text().seeded_hash(), row.key(name)));
+        self.terms.push(Terms::Row(row));
+    }
+
+    /// Adds a limiter of which only the ban matters. For one in Redisson's format, a key of that
+    /// format that nothing has stands for its state: its user may not be allowed to reach ours.
+    pub(super) fn beside_ban(&mut self, Limiter { name, compiled }: &Limiter) {
+        let row = Row::any(Algorithm::Gcra);
+        let key = if compiled.counting.in_own_format() {
+            row.key(name)
+        } else {
+            keys::ban(name, false) + "~"
+        };
+        self.keys.push((name.text().seeded_hash(), key));
         self.terms.push(Terms::Row(row));
     }
 

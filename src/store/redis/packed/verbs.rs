@@ -111,7 +111,7 @@ pub(crate) fn report(caller: &Demand, strikes: &[(Carried, i64)], stamp: Stamp) 
         })
     };
     for (limiter, ..) in banning() {
-        call.limiter(&limiter.name, Row::any(Algorithm::Gcra));
+        call.beside_ban(limiter);
     }
     let limiters = banning().count();
     for (index, (limiter, ban, (carried, wait))) in banning().enumerate() {
@@ -145,8 +145,7 @@ pub(crate) fn read_report(reply: &Value, caller: &Demand) -> Result<List<BanStat
 /// A call that bans has its length where others have the age of refusals.
 fn of_ban(limiter: &Limiter, Stamp { now, .. }: Stamp, flags: u8, age: u64) -> ScriptCall {
     let mut call = Call::new(now);
-    // Any that says nothing about the limiter.
-    call.limiter(&limiter.name, Row::any(Algorithm::Gcra));
+    call.beside_ban(limiter);
     call.ban(limiter, Ban::after(1));
     call.request(1, 1, flags);
     call.charge(0, HAS_BAN, 1);
