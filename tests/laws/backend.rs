@@ -3,7 +3,7 @@
 
 use kit::{guards::Guards, scene::*};
 use tower_ratelimit::{
-    Ban, Error,
+    Error,
     backend::{Backend, BackendStore, Settings, Swap, failure, laws},
 };
 
@@ -309,11 +309,8 @@ async fn callers_who_share_one_of_their_limits_are_all_decided() {
         let before = far.0.swaps.load(Ordering::SeqCst);
         let global = global.of("all");
         assert_eq!(free(&global).await, 700);
-        for decision in &decisions {
-            let Decision::Allow(grant) = decision else {
-                panic!("there is room for all");
-            };
-            global.give_back(grant);
+        for decision in decisions {
+            global.give_back(&granted(decision));
         }
         until("all is back", async || free(&global).await == 1000).await;
         let swaps = far.0.swaps.load(Ordering::SeqCst) - before;
@@ -369,66 +366,55 @@ async fn what_is_written_of_a_call_that_fails_is_given_back() {
 /// Values that are no limiter's are refused and named, whatever the policy, and left as they are.
 #[tokio::test]
 async fn a_value_that_is_not_ours_is_refused_and_left_alone() {
-    let plain = Arc::new(Plain::default());
-    let shared = Contended {
-        plain: Arc::clone(&plain),
-        ..Contended::default()
-    };
+    let shared = Contended::default();
+    let plain = Arc::clone(&shared.plain);
     let store = backend(shared, ManualClock::new());
     let rule = Limit::per_minute(5).by(Constant("all")).named("r");
     let layer = RateLimitLayer::new(&store, rule.on_failure(FailurePolicy::Allow));
     assert_eq!(send(&layer, Request::new(())).await.status(), 200);
+    let write = async |key: &str, old: Option<&[u8]>, new: &[u8]| {
+        let swap = Swap {
+            key,
+            old,
+            new: Some(new),
+        };
+        assert!(plain.swap(swap).await.unwrap());
+    };
+    let is_foreign = async |identity: &str| {
+        let limiter = layer.limiter("r", [identity]).unwrap();
+        fails(limiter.available_permits().await, ErrorKind::ForeignState);
+    };
     let (key, other) = ("ratelimit:{all}:r", "ratelimit:{other}:r");
     let good = plain.get(key).await.unwrap().unwrap();
-    let mut bad = vec![
+    let changed = (0..good.len()).map(|place| {
+        let mut changed = good.clone();
+        changed[place] ^= 0x10;
+        changed
+    });
+    let others = [
         b"hello".to_vec(),
         Vec::new(),
         good[..good.len() - 1].to_vec(),
     ];
-    for place in 0..good.len() {
-        let mut changed = good.clone();
-        changed[place] ^= 0x10;
-        bad.push(changed);
-    }
     let mut old = good.clone();
-    for value in bad {
-        let swap = Swap {
-            key,
-            old: Some(&old),
-            new: Some(&value),
-        };
-        assert!(plain.swap(swap).await.unwrap());
-        assert_eq!(
-            send(&layer, Request::new(())).await.status(),
-            503,
-            "{value:?}"
-        );
-        let limiter = layer.limiter("r", ["all"]).unwrap();
-        let error = limiter.available_permits().await.unwrap_err();
-        assert_eq!(error.kind(), ErrorKind::ForeignState, "{value:?}");
+    for value in others.into_iter().chain(changed) {
+        write(key, Some(&old), &value).await;
+        let answer = send(&layer, Request::new(())).await;
+        assert_eq!(answer.status(), 503, "{value:?}");
+        is_foreign("all").await;
         assert_eq!(plain.get(key).await.unwrap().as_ref(), Some(&value));
         old = value;
     }
     // One that was moved to another name is none of that.
-    let moved = Swap {
-        key: other,
-        old: None,
-        new: Some(&good),
-    };
-    assert!(plain.swap(moved).await.unwrap());
-    let moved = layer.limiter("r", ["other"]).unwrap();
-    let error = moved.available_permits().await.unwrap_err();
-    assert_eq!(error.kind(), ErrorKind::ForeignState);
+    write(other, None, &good).await;
+    is_foreign("other").await;
 }
 
 /// The first six bytes say when a value may be removed: not while it counts.
 #[tokio::test]
 async fn a_value_says_when_it_may_be_removed() {
-    let (plain, clock) = (Arc::new(Plain::default()), ManualClock::new());
-    let shared = Contended {
-        plain: Arc::clone(&plain),
-        ..Contended::default()
-    };
+    let (shared, clock) = (Contended::default(), ManualClock::new());
+    let plain = Arc::clone(&shared.plain);
     let store = backend(shared, clock.clone());
     let ends = async |name: &str| {
         let value = plain.get(name).await.unwrap()?;
@@ -457,10 +443,7 @@ async fn a_value_says_when_it_may_be_removed() {
     // Given back whole, a log says nothing, and is gone.
     let limit = Limit::per_minute(1).named("k").keyed(&store).unwrap();
     let limiter = limit.of("given back");
-    let Decision::Allow(grant) = limiter.try_acquire().await.unwrap() else {
-        panic!("one a minute");
-    };
-    limiter.give_back(&grant);
+    limiter.give_back(&take(&limiter, 1).await);
     until("it is gone", async || ends(limiter.name()).await.is_none()).await;
     // A limit that was set stays.
     let orders = RateLimiter::new(&store, "orders").unwrap();
@@ -570,25 +553,6 @@ async fn it_counts_all_but_limits_per_client() {
         TimeToLive::Left(secs(5))
     );
     assert!(renamed.delete().await.unwrap() && !renamed.exists().await.unwrap());
-    let ban = Ban::after(2).lasting(secs(60));
-    let keyed = Limit::per_hour(1)
-        .named("k")
-        .ban(ban)
-        .keyed(&store)
-        .unwrap();
-    keyed.of(7).try_acquire().await.unwrap().assert_allowed();
-    let kinds = [
-        RefusalKind::OverLimit,
-        RefusalKind::Banned,
-        RefusalKind::Banned,
-    ];
-    for kind in kinds {
-        let Decision::Deny(refusal) = keyed.of(7).try_acquire().await.unwrap() else {
-            panic!("one an hour");
-        };
-        assert_eq!(refusal.kind(), kind);
-    }
-    assert!(keyed.of(7).unban().await.unwrap());
     let (plain, prefix) = (Gone::default(), "a b".to_owned());
     let settings = Settings {
         prefix,
@@ -598,32 +562,23 @@ async fn it_counts_all_but_limits_per_client() {
     assert_eq!(error.kind(), ConfigErrorKind::Name);
 }
 
-/// A lease changes no answer, callers wait in their order, and shadow rules refuse nothing.
+/// A lease changes no answer, and callers wait in their order.
 #[tokio::test]
-async fn leases_waits_and_shadows() {
+async fn leases_and_waits() {
     let clock = ManualClock::new();
     let store = backend(Plain::default(), clock.clone());
-    let key = || Constant("all");
-    let rules = [
-        Limit::per_minute(3).by(key()).named("r").lease(secs(1)),
-        Limit::per_minute(1).by(key()).named("tried").shadow(),
-    ];
-    let layer = layer_of(&store, rules);
+    let rule = Limit::per_minute(3).by(Constant("all")).lease(secs(1));
+    let layer = layer_of(&store, rule);
     for status in [200, 200, 200, 429] {
         assert_eq!(send(&layer, Request::new(())).await.status(), status);
     }
-    let tried = layer.limiter("tried", ["all"]).unwrap();
-    assert_eq!(free(&tried).await, 0);
-    let limiter = RateLimiter::new(&store, "orders").unwrap();
-    limiter.try_set_rate(Limit::per_second(1)).await.unwrap();
-    limiter.try_acquire().await.unwrap().assert_allowed();
-    let first = tokio::spawn({
-        let limiter = limiter.clone();
-        async move { limiter.acquire().await.is_ok() }
-    });
+    let limiter = limited(&store, Limit::per_second(1)).await;
+    take(&limiter, 1).await;
+    let mut first = pin!(limiter.acquire());
+    begin(first.as_mut()).await;
     until("it waits", async || clock.sleepers() > 0).await;
     clock.advance(SECOND);
-    assert!(first.await.unwrap());
+    first.await.unwrap();
     limiter
         .try_acquire()
         .await

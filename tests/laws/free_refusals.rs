@@ -142,6 +142,12 @@ fn of_trials_in_memory() {
 }
 
 #[test]
+fn of_trials_in_a_store_of_ones_own() {
+    let world = World::backend(MILLISECOND);
+    check(100, &trial(), |input| law_of_trials(&world, input));
+}
+
+#[test]
 fn of_trials_in_redis() {
     check_in_redis(60, &trial(), law_of_trials);
 }

@@ -156,58 +156,13 @@ fn list_of(store: &impl Store, limit: Limit, remaining: bool) -> RateLimitLayer 
     layer.otherwise(rules).build().unwrap()
 }
 
-/// Lets a server's clock jump, from the view of all keys that contain a mark: what they hold moves
-/// the other way.
-const MOVE: &str = "
-    local by = ARGV[2] + 0
-    for _, key in ipairs(redis.call('KEYS', '*' .. ARGV[1] .. '*')) do
-      local kind, left = redis.call('TYPE', key).ok, redis.call('PTTL', key)
-      if kind == 'zset' then
-        local log = redis.call('ZRANGE', key, 0, -1, 'WITHSCORES')
-        for at = 1, #log, 2 do redis.call('ZADD', key, log[at + 1] - by, log[at]) end
-      elseif kind == 'string' then
-        local held = redis.call('GET', key)
-        local ends, level, forgotten, room = string.match(held, '^(%d+) (%d+) (%d+) (%d+)$')
-        -- Moves a number of some bytes at a place.
-        local function move(at, bytes, by)
-          local form = '<I' .. bytes
-          local moved = math.max(struct.unpack(form, held, at) - by, 0)
-          held = string.sub(held, 1, at - 1) .. struct.pack(form, moved)
-            .. string.sub(held, at + bytes)
-        end
-        local form, magic = string.byte(held, -2, -1)
-        if form == 17 and magic == 183 then
-          local windows = string.byte(held, -3)
-          local stop = #held - 10 - 30 * windows
-          for at = 1, stop, 22 do move(at + 16, 6, by) end
-          for window = 1, windows do move(stop + 30 * window - 5, 6, by) end
-          move(#held - 9, 6, by)
-        elseif form == 18 and magic == 183 then
-          move(14, 7, 1000 * by)
-          move(28, 7, 1000 * by)
-        elseif form == 19 and magic == 183 then
-          move(1, 6, by)
-          move(7, 6, by)
-        elseif form == 20 and magic == 183 then
-          local stop = #held - 47
-          for at = 1, stop, 20 do move(at + 14, 6, by) end
-          for _, at in ipairs({ 18, 24, 30, 36 }) do move(stop + at, 6, by) end
-        elseif ends then
-          held = string.format('%.0f %s %.0f %.0f', ends - by, level, forgotten - by, room - by)
-        end
-        redis.call('SET', key, held, 'KEEPTTL')
-      end
-      if left > 0 and left <= by then
-        redis.call('DEL', key)
-      elseif left > 0 then
-        redis.call('PEXPIRE', key, left - by)
-      end
-    end
-";
+/// Lets a server's clock jump, from the view of some keys.
+const MOVE: &str = include_str!("move.lua");
 
 fn move_server(mark: &str) -> impl Fn(i64) {
     move |by| {
-        let moved = RedisServer::shared().cli(&["EVAL", MOVE, "0", mark, &by.to_string()]);
+        let (keys, by) = (format!("*{mark}*"), by.to_string());
+        let moved = RedisServer::shared().cli(&["EVAL", MOVE, "0", &by, &keys]);
         assert_eq!(moved, "(nil)");
     }
 }
@@ -295,35 +250,22 @@ const BANNED: Duration = secs(900);
 /// time for which its level is known; refusals that count do so for no longer than they should.
 async fn ban_law(layer: &RateLimitLayer, pass: &impl Fn(i64), jumps: Vec<Jump>) {
     let ask = async || refusal_of(decide(layer, Request::new(String::new())).await);
-    while ask()
-        .await
-        .is_none_or(|(kind, _)| kind != RefusalKind::Banned)
-    {}
+    let is_banned = async || matches!(ask().await, Some((RefusalKind::Banned, _)));
+    let ask_until_banned = async || while !is_banned().await {};
+    ask_until_banned().await;
     for jump in jumps {
         pass(jump);
         if let Some((RefusalKind::Banned, wait)) = ask().await {
             assert!(wait <= BANNED, "{wait:?} after {jump}");
             pass(i64::try_from(wait.as_millis()).unwrap() - 1000);
-            let again = ask().await;
-            assert!(matches!(again, Some((RefusalKind::Banned, _))), "{again:?}");
+            assert!(is_banned().await, "a second before the end, after {jump}");
             pass(1001);
         }
-        // At the end of it, it is over.
-        let after = ask().await;
-        assert!(
-            !matches!(after, Some((RefusalKind::Banned, _))),
-            "{after:?}"
-        );
-        while ask()
-            .await
-            .is_none_or(|(kind, _)| kind != RefusalKind::Banned)
-        {}
+        assert!(!is_banned().await, "at the end, after {jump}");
+        ask_until_banned().await;
         // By whatever it was doubled before.
         pass(2 * 900_000 + 1000);
-        while ask()
-            .await
-            .is_none_or(|(kind, _)| kind != RefusalKind::Banned)
-        {}
+        ask_until_banned().await;
     }
 }
 

@@ -14,7 +14,8 @@
     clippy::panic,
     clippy::print_stdout,
     clippy::unwrap_used,
-    reason = "helpers fail the test by panicking, and say with which guards; clippy.toml reaches `#[test]` functions only"
+    reason = "helpers fail the test by panicking, and say with which guards; clippy.toml reaches \
+              `#[test]` functions only"
 )]
 
 mod backend;

@@ -5,6 +5,7 @@ use std::io;
 
 use kit::scene::*;
 use proptest::prelude::*;
+use tower_ratelimit::{Ban, Keyed};
 
 use super::{
     kinds::{Lawful, WAYS},
@@ -135,40 +136,31 @@ async fn places_in_flight_are_in_no_file() {
     drop(held);
 }
 
+/// A rule with a ban, of a version of the service.
+fn keyed(store: &MemoryStore, per_hour: u64) -> Keyed {
+    let ban = Ban::after(1).lasting(secs(600));
+    let limit = Limit::per_hour(per_hour).named("k").ban(ban);
+    limit.keyed(store).unwrap()
+}
+
+fn monthly(store: &MemoryStore) -> RateLimiter {
+    let limit = Limit::monthly(3).named("monthly");
+    limit.keyed(store).unwrap().of("m")
+}
+
 /// Returns a store with limiters by rules and by hand, and a caller that is banned.
 async fn a_store(clock: &ManualClock) -> MemoryStore {
     let store = MemoryStore::builder().clock(clock.clone()).build();
-    let ban = tower_ratelimit::Ban::after(1).lasting(secs(600));
-    let keyed = Limit::per_hour(1)
-        .named("k")
-        .ban(ban)
-        .keyed(&store)
-        .unwrap();
-    keyed
-        .of("banned")
-        .try_acquire_many(1)
-        .await
-        .unwrap()
-        .assert_allowed();
-    assert!(!keyed.of("banned").try_acquire().await.unwrap().is_allowed());
+    let keyed = keyed(&store, 1);
+    take(&keyed.of("banned"), 1).await;
+    refused(keyed.of("banned").try_acquire().await.unwrap());
     keyed.of("by hand").ban_for(secs(60)).await.unwrap();
     for caller in 0..50 {
-        keyed
-            .of(caller)
-            .try_acquire()
-            .await
-            .unwrap()
-            .assert_allowed();
+        take(&keyed.of(caller), 1).await;
     }
     let orders = RateLimiter::new(&store, "orders").unwrap();
     orders.try_set_rate(Limit::per_day(10)).await.unwrap();
-    let monthly = Limit::monthly(3).named("monthly").keyed(&store).unwrap();
-    monthly
-        .of("m")
-        .try_acquire_many(3)
-        .await
-        .unwrap()
-        .assert_allowed();
+    take(&monthly(&store), 3).await;
     store
 }
 
@@ -177,44 +169,31 @@ async fn bans_and_limits_that_were_set_are_in_it_and_what_is_over_is_not() {
     let clock = ManualClock::new();
     let (mut file, store) = (Vec::new(), a_store(&clock).await);
     store.save(&mut file).unwrap();
-    let ban = tower_ratelimit::Ban::after(1).lasting(secs(600));
-    // By another version of the service, which has another limit.
     let load = |file: &[u8]| {
         let store = MemoryStore::builder().clock(clock.clone()).build();
         let loaded = store.load(file).unwrap();
-        let keyed = Limit::per_hour(2)
-            .named("k")
-            .ban(ban)
-            .keyed(&store)
-            .unwrap();
-        (store, loaded, keyed)
+        (store, loaded)
     };
-    let (after, loaded, keyed) = load(&file);
+    let (after, loaded) = load(&file);
     assert_eq!(loaded, 54);
+    // By another version of the service, which has another limit.
+    let other = keyed(&after, 2);
     for banned in ["banned", "by hand"] {
-        let Decision::Deny(refusal) = keyed.of(banned).try_acquire().await.unwrap() else {
-            panic!("{banned}");
-        };
-        assert_eq!(refusal.kind(), RefusalKind::Banned);
+        let refusal = refused(other.of(banned).try_acquire().await.unwrap());
+        assert_eq!(refusal.kind(), RefusalKind::Banned, "{banned}");
     }
-    keyed.of(7).try_acquire().await.unwrap().assert_allowed();
-    assert!(!keyed.of(7).try_acquire().await.unwrap().is_allowed());
+    take(&other.of(7), 1).await;
+    assert_eq!(free(&other.of(7)).await, 0);
     let orders = RateLimiter::new(&after, "orders").unwrap();
     assert_eq!(orders.limit().await.unwrap(), Some(Limit::per_day(10)));
-    let monthly = Limit::monthly(3).named("monthly").keyed(&after).unwrap();
-    assert!(!monthly.of("m").try_acquire().await.unwrap().is_allowed());
+    assert_eq!(free(&monthly(&after)).await, 0);
     // What the store has counted itself by now stays.
     let busy = MemoryStore::builder().clock(clock.clone()).build();
-    let again = Limit::per_hour(1).named("k").keyed(&busy).unwrap();
-    again
-        .of("new")
-        .try_acquire()
-        .await
-        .unwrap()
-        .assert_allowed();
-    again.of(3).try_acquire().await.unwrap().assert_allowed();
+    let again = keyed(&busy, 1);
+    take(&again.of("new"), 1).await;
+    take(&again.of(3), 1).await;
     assert_eq!(busy.load(&file[..]).unwrap(), 53);
-    assert!(!again.of(3).try_acquire().await.unwrap().is_allowed());
+    assert_eq!(free(&again.of(3)).await, 0);
     // Hours later, of all that the limits that were set and the month are left.
     clock.advance(secs(7200));
     assert_eq!(load(&file).1, 2);
@@ -222,10 +201,8 @@ async fn bans_and_limits_that_were_set_are_in_it_and_what_is_over_is_not() {
     store.save(&mut rest).unwrap();
     assert_eq!(load(&rest).1, 2);
     // A smaller store takes what it has room for.
-    let small = MemoryStore::builder()
-        .clock(clock.clone())
-        .max_limiters(1)
-        .build();
+    let small = MemoryStore::builder().max_limiters(1);
+    let small = small.clock(clock.clone()).build();
     assert_eq!(small.load(&file[..]).unwrap(), 1);
 }
 

@@ -1,5 +1,5 @@
-//! The laws for callers with slots, beside callers without, and beside scores ahead of their
-//! grants.
+//! The laws for callers with slots next to callers without, and next to scores that are ahead of
+//! their grants.
 
 use kit::{guards::Guards, scene::*};
 
