@@ -17,8 +17,7 @@ struct Limiters {
 
 impl Limiters {
     fn new(limit: Limit) -> Self {
-        let clock = ManualClock::new();
-        let store = MemoryStore::builder().clock(clock.clone()).build();
+        let (store, clock) = MemoryStore::builder().build_manual();
         let of = |name: &str| RateLimiter::new(&store, name).unwrap();
         let counted = vec![
             of("log"),

@@ -38,10 +38,9 @@ struct FewPlaces {
 
 impl FewPlaces {
     fn of(places: usize) -> Self {
-        let clock = ManualClock::new();
         // So that rules count in each way.
-        let store = MemoryStore::builder().redisson().clock(clock.clone());
-        let store = store.max_limiters(places).build();
+        let store = MemoryStore::builder().redisson();
+        let (store, clock) = store.max_limiters(places).build_manual();
         Self { store, clock }
     }
 

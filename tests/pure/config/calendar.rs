@@ -17,9 +17,8 @@ fn layer(store: &MemoryStore, text: &str) -> RateLimitLayer {
 
 #[tokio::test]
 async fn a_file_says_period_zone_and_first_day() {
-    let clock = ManualClock::new();
+    let (store, clock) = MemoryStore::builder().build_manual();
     clock.set(secs(1_792_926_000));
-    let store = MemoryStore::builder().clock(clock.clone()).build();
     let layer = layer(&store, QUOTA);
     let get = || request("GET", "/", &[]);
     for left in [2, 1, 0, 0] {

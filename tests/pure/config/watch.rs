@@ -7,7 +7,7 @@ use http::request::Parts;
 use tokio::{sync::mpsc, task::JoinHandle, time::timeout};
 use tower_ratelimit::{
     key::{Key, KeyTraits, NoKey},
-    observe::{Observer, StateChange},
+    observe::{Observer, Origin, StateChange},
 };
 
 /// Longer than anything here takes, on the busiest machine.
@@ -46,21 +46,22 @@ fn text(permits: u64) -> String {
 /// A layer of another rule that watches a file, and the reports that it received.
 struct Watched {
     store: MemoryStore,
-    /// The observed reloads that were refused.
-    refused: Arc<AtomicUsize>,
+    /// As an observer sees them
+    reloads: Reloads,
     layer: RateLimitLayer,
     reports: mpsc::UnboundedReceiver<Option<String>>,
     task: JoinHandle<()>,
 }
 
-/// Counts the reloads that were refused.
-#[derive(Debug)]
-struct Refused(Arc<AtomicUsize>);
+/// Whose each reload was, and whether it was applied.
+#[derive(Clone, Debug, Default)]
+struct Reloads(Arc<Mutex<Vec<(Origin, bool)>>>);
 
-impl Observer for Refused {
+impl Observer for Reloads {
     fn changed(&self, change: &StateChange<'_>) {
-        let is_refused = matches!(change, StateChange::Rules { refused, .. } if refused.is_some());
-        self.0.fetch_add(usize::from(is_refused), Ordering::Relaxed);
+        if let StateChange::Rules { refused, by, .. } = change {
+            self.0.lock().unwrap().push((*by, refused.is_none()));
+        }
     }
 }
 
@@ -72,10 +73,9 @@ impl Watched {
     fn of(file: RulesFile, path: &Path) -> Self {
         let before = Limit::per_hour(1).by(PeerIp).named("before");
         let store = MemoryStore::new();
-        let refused = Arc::new(AtomicUsize::new(0));
-        let observer = Refused(Arc::clone(&refused));
+        let reloads = Reloads::default();
         let layer = RateLimitLayer::builder(&store).otherwise(before);
-        let layer = layer.observe(Arc::new(observer)).build().unwrap();
+        let layer = layer.observe(Arc::new(reloads.clone())).build().unwrap();
         let (sender, reports) = mpsc::unbounded_channel();
         let watch = layer.watch(file, path).every(Duration::from_millis(1));
         let watch = watch.report(move |result| {
@@ -83,7 +83,7 @@ impl Watched {
         });
         Self {
             store,
-            refused,
+            reloads,
             layer,
             reports,
             task: tokio::spawn(watch.run()),
@@ -102,6 +102,18 @@ impl Watched {
         let report = self.next_report().await.expect("a mistake");
         assert!(report.contains(words), "{report}");
         report
+    }
+
+    /// For as long as another watch takes to see three changes.
+    async fn has_no_more_to_report(&self, folder: &Folder) {
+        let other = folder.join("other.toml");
+        fs::write(&other, text(1)).unwrap();
+        let mut beside = Self::new(&other);
+        for permits in 2..5 {
+            assert_eq!(beside.next_report().await, None);
+            fs::write(&other, text(permits)).unwrap();
+        }
+        assert!(self.reports.is_empty());
     }
 
     /// The limit in force.
@@ -144,15 +156,7 @@ async fn a_bad_file_keeps_the_rules_and_is_reported_once() {
     let said = "line 2, rules.all.rat: there is no field \"rat\": did you mean `rate`?";
     assert_eq!(watched.next_mistake(said).await, said);
     assert_eq!(watched.permits().await, 10);
-    // As long as another watch takes to see three changes, this one has nothing new to report.
-    let other = folder.join("other.toml");
-    fs::write(&other, text(1)).unwrap();
-    let mut beside = Watched::new(&other);
-    for permits in 2..5 {
-        assert_eq!(beside.next_report().await, None);
-        fs::write(&other, text(permits)).unwrap();
-    }
-    assert!(watched.reports.is_empty());
+    watched.has_no_more_to_report(&folder).await;
     fs::write(&path, "").unwrap();
     watched.next_mistake("there are no rules").await;
     fs::remove_file(&path).unwrap();
@@ -248,18 +252,12 @@ async fn a_file_is_tried_until_the_rules_of_another_layer_are_gone() {
     let other = other.build().unwrap();
     fs::write(folder.limits(), text(20)).unwrap();
     watched.next_mistake("a rule of another layer").await;
-    // As long as another watch takes to see three changes, nothing is said again.
-    let elsewhere = folder.join("other.toml");
-    fs::write(&elsewhere, text(1)).unwrap();
-    let mut beside = Watched::new(&elsewhere);
-    for permits in 2..5 {
-        assert_eq!(beside.next_report().await, None);
-        fs::write(&elsewhere, text(permits)).unwrap();
-    }
-    assert!(watched.reports.is_empty());
+    watched.has_no_more_to_report(&folder).await;
     assert_eq!(watched.permits().await, 10);
     drop(other);
     assert_eq!(watched.next_report().await, None);
     assert_eq!(watched.permits().await, 20);
-    assert_eq!(watched.refused.load(Ordering::Relaxed), 1);
+    let reloads = watched.reloads.0.lock().unwrap();
+    let by_file = [true, false, true].map(|is_applied| (Origin::File, is_applied));
+    assert_eq!(*reloads, by_file);
 }
