@@ -8,7 +8,6 @@ mod preflights;
 mod shared_port;
 mod sockets;
 mod spellings;
-mod waiting;
 mod who;
 mod with_axum;
 mod with_tonic;

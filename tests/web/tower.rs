@@ -29,10 +29,7 @@ use http_body::Body;
 use http_body_util::BodyExt;
 use proptest::prelude::*;
 use tokio::sync::Semaphore;
-use tower::{
-    BoxError, Service, ServiceBuilder, buffer::Buffer, limit::ConcurrencyLimit,
-    load_shed::LoadShed, load_shed::error::Overloaded,
-};
+use tower::{BoxError, Service, ServiceBuilder, buffer::Buffer, limit::ConcurrencyLimit};
 use tower_ratelimit::{
     Cost, Error, IntoRules, RateLimitLayerBuilder, Requests, Rules, key::FromParts,
 };
@@ -304,54 +301,6 @@ async fn the_inner_service_is_called_when_the_decision_is_made_and_not_before() 
 }
 
 #[tokio::test]
-async fn a_dropped_request_stays_charged() {
-    let service = RateLimitLayer::new(&MemoryStore::new(), by_key(1)).layer(Inner::default());
-    drop(service.clone().oneshot(request("a")));
-    // `oneshot` is lazy: nothing was called yet, and nothing is charged.
-    let mut called = service.clone();
-    drop(called.call(request("a")));
-    assert_eq!(status(&service, request("a")).await, 429);
-}
-
-#[tokio::test]
-async fn around_load_shed() {
-    // A clone of `LoadShed` sheds whatever it is called with before it is polled.
-    let (limited, semaphore) = limited(Inner::default());
-    let mut service =
-        RateLimitLayer::new(&MemoryStore::new(), by_key(2)).layer(LoadShed::new(limited));
-    for expected in [200, 200, 429, 429] {
-        let answer = call(&mut service, request("a")).await.unwrap();
-        assert_eq!(answer.status().as_u16(), expected);
-    }
-
-    let taken = semaphore.try_acquire().unwrap();
-    let error: BoxError = call(&mut service, request("b")).await.unwrap_err();
-    assert!(error.is::<Overloaded>(), "{error}");
-    drop(taken);
-    let answer = call(&mut service, request("b")).await.unwrap();
-    assert_eq!(answer.status(), StatusCode::OK);
-}
-
-#[tokio::test]
-async fn within_load_shed() {
-    let (limited, semaphore) = limited(Inner::default());
-    let mut service =
-        LoadShed::new(RateLimitLayer::new(&MemoryStore::new(), by_key(1)).layer(limited));
-    let first = service.ready().await.unwrap().call(request("a"));
-    // The place is taken by the first one, before it is polled.
-    let second = service.clone();
-    let error = second.oneshot(request("a")).await.unwrap_err();
-    assert!(error.is::<Overloaded>(), "{error}");
-    assert_eq!(first.await.unwrap().status(), StatusCode::OK);
-    // What was shed was not charged to another caller, and refusals free the place.
-    for refused in [request("a"), anonymous(), request("a")] {
-        let answer = service.ready().await.unwrap().call(refused).await.unwrap();
-        assert_ne!(answer.status(), StatusCode::OK);
-    }
-    assert_eq!(semaphore.available_permits(), 1);
-}
-
-#[tokio::test]
 async fn around_buffer() {
     for decide_first in [false, true] {
         let inner = Inner::default();
@@ -367,19 +316,6 @@ async fn around_buffer() {
             assert!(is_free, "{sent} {decide_first}");
         }
         assert_eq!(inner.calls(), 3, "{decide_first}");
-    }
-}
-
-#[tokio::test]
-async fn within_buffer() {
-    let (limited, semaphore) = limited(Inner::default());
-    let service = RateLimitLayer::new(&MemoryStore::new(), by_key(1)).layer(limited);
-    let mut buffer = Buffer::new(service, 4);
-    for (sent, expected) in [("a", 200), ("a", 429), ("", 401), ("b", 200), ("", 401)] {
-        let answer = call(&mut buffer, request(sent)).await.unwrap();
-        assert_eq!(answer.status().as_u16(), expected, "{sent}");
-        drop(answer);
-        assert_eq!(semaphore.available_permits(), 1, "{sent}");
     }
 }
 

@@ -3,7 +3,7 @@
 use super::{sockets::serve, *};
 use tower_ratelimit::{HeaderStyle, RateLimitLayerBuilder};
 
-on_both_stores! { every_response_has_its_fields, both_versions_share_a_limit }
+on_both_stores! { every_response_has_its_fields }
 
 #[derive(Deserialize)]
 struct File {
@@ -123,23 +123,4 @@ async fn check(server: SocketAddr, from: Ipv4Addr, over: Over, step: &Step, what
     let beginning = step.body.replace("WAIT", &wait);
     assert!(reply.body.starts_with(&beginning), "{what}: {reply:?}");
     assert_eq!(reply.body.is_empty(), method == "HEAD", "{what}");
-}
-
-async fn both_versions_share_a_limit(store: impl Store) {
-    for framework in [Framework::Axum, Framework::Hyper] {
-        let rule = Limit::per_hour(2).by(PeerIp).named(&unique("both"));
-        let layer = RateLimitLayer::new(&store, rule);
-        let server = serve(framework, Socket::Tcp, layer).await.address();
-        for status in [200, 429] {
-            for reply in [
-                send(server, get("/")).await,
-                Reply::read(send_http2(server, get("/")).await).await,
-            ] {
-                assert_eq!(reply.status, status, "{framework:?}: {reply:?}");
-                let length = reply.header("content-length");
-                let size = reply.body.len().to_string();
-                assert_eq!(length, Some(&*size), "{framework:?}");
-            }
-        }
-    }
 }

@@ -198,27 +198,6 @@ fn read(headers: &HeaderMap, status: &Status) -> Pushback {
     Pushback::WithinTheHour
 }
 
-#[tokio::test]
-async fn the_wait_is_exact_to_the_millisecond() {
-    let (store, clock) = MemoryStore::builder().build_manual();
-    let server = serve_tonic(limits(&store)).await;
-    let call = || with("POST", COUNT, &[("content-type", CONTENT_TYPES[0])]);
-    assert!(send_http2(server, call()).await.status().is_success());
-    clock.advance(Duration::from_millis(1_234));
-    for millis in [3_598_766, 1] {
-        let refused = send_http2(server, call()).await;
-        let pushback = refused.headers()["grpc-retry-pushback-ms"].to_str();
-        assert_eq!(pushback.unwrap(), millis.to_string());
-        let status = Status::from_header_map(refused.headers()).unwrap();
-        let info = status.get_details_retry_info().unwrap();
-        assert_eq!(info.retry_delay, Some(Duration::from_millis(millis)));
-        clock.advance(Duration::from_millis(millis - 1));
-    }
-    clock.advance(Duration::from_millis(1));
-    let granted = send_http2(server, call()).await;
-    assert!(!granted.headers().contains_key("grpc-retry-pushback-ms"));
-}
-
 /// A client of gRPC-Web that we did not write, over HTTP/1.1 as in a browser.
 async fn tonic_webs_client_reads_a_refusal(store: impl Store) {
     let server = serve_tonic(limits(&store)).await;

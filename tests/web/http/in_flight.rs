@@ -1,15 +1,11 @@
-//! Places in flight over sockets: responses and gRPC streams that last, clients that hang up, and
-//! connections that are upgraded.
+//! Places in flight over sockets: responses that last, clients that hang up, and connections that
+//! are upgraded.
 
 use axum::{Extension, body::Body, extract::Request as Asked, routing::any};
 use http_body::Frame;
 use http_body_util::StreamBody;
 use tokio::sync::mpsc;
-use tonic::{
-    codegen::tokio_stream::{StreamExt, wrappers::ReceiverStream},
-    server::NamedService,
-};
-
+use tonic::codegen::tokio_stream::wrappers::ReceiverStream;
 use tower_ratelimit::HeaderStyle;
 
 use super::*;
@@ -17,7 +13,6 @@ use super::*;
 on_both_stores! {
     a_response_counts_until_its_end_or_until_its_client_hangs_up,
     an_upgraded_connection_counts_while_its_task_keeps_the_grant,
-    a_stream_of_grpc_counts_until_its_end_or_until_its_client_hangs_up,
 }
 
 /// A layer of two places, and the limiter that has them.
@@ -36,16 +31,6 @@ async fn has_free(limiter: &RateLimiter, places: u64) {
     until(&what, async || free(limiter).await == places).await;
 }
 
-/// The frames of responses that the test sends.
-type Senders = Arc<Mutex<Vec<mpsc::Sender<Result<Frame<Bytes>, Status>>>>>;
-
-/// Returns a body whose frames the test sends.
-fn body(senders: &Senders) -> StreamBody<ReceiverStream<Result<Frame<Bytes>, Status>>> {
-    let (sender, frames) = mpsc::channel(8);
-    senders.lock().unwrap().push(sender);
-    StreamBody::new(ReceiverStream::new(frames))
-}
-
 async fn serve_axum(app: Router) -> SocketAddr {
     let (listener, address) = listen().await;
     tokio::spawn(axum::serve(listener, app).into_future());
@@ -54,14 +39,15 @@ async fn serve_axum(app: Router) -> SocketAddr {
 
 async fn a_response_counts_until_its_end_or_until_its_client_hangs_up(store: impl Store) {
     let (layer, limiter) = two_places(&store);
-    let senders = Senders::default();
-    let app = {
-        let senders = Arc::clone(&senders);
-        Router::new().route(
-            "/",
-            on_get(async move || Response::new(Body::new(body(&senders)))),
-        )
+    // A response lasts until the test drops its sender.
+    let senders = Arc::new(Mutex::new(Vec::new()));
+    let keep = Arc::clone(&senders);
+    let lasts = async move || {
+        let (sender, frames) = mpsc::channel::<Result<Frame<Bytes>, Infallible>>(1);
+        keep.lock().unwrap().push(sender);
+        Response::new(Body::new(StreamBody::new(ReceiverStream::new(frames))))
     };
+    let app = Router::new().route("/", on_get(lasts));
     let server = serve_axum(app.layer(layer)).await;
     let ends = send_http2(server, with("GET", "/", &[])).await;
     let hangs_up = send_http2(server, with("GET", "/", &[])).await;
@@ -140,62 +126,4 @@ async fn an_upgraded_connection_counts_while_its_task_keeps_the_grant(store: imp
     let _forgets = upgraded(server, "/forgets").await;
     has_free(&limiter, 2).await;
     has_free(&inner, 2).await;
-}
-
-/// A service whose method streams.
-#[derive(Clone)]
-struct Watch(Senders);
-
-impl NamedService for Watch {
-    const NAME: &'static str = "shop.v1.Watch";
-}
-
-impl Service<Request<tonic::body::Body>> for Watch {
-    type Response = Response<tonic::body::Body>;
-    type Error = Infallible;
-    type Future = std::future::Ready<Result<Self::Response, Infallible>>;
-
-    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
-        Poll::Ready(Ok(()))
-    }
-
-    fn call(&mut self, _: Request<tonic::body::Body>) -> Self::Future {
-        let mut response = Response::new(tonic::body::Body::new(body(&self.0)));
-        let kind = "application/grpc".parse().unwrap();
-        response.headers_mut().insert("content-type", kind);
-        std::future::ready(Ok(response))
-    }
-}
-
-async fn a_stream_of_grpc_counts_until_its_end_or_until_its_client_hangs_up(store: impl Store) {
-    let (layer, limiter) = two_places(&store);
-    let senders = Senders::default();
-    let (listener, server) = listen().await;
-    let router = Server::builder()
-        .layer(layer)
-        .add_service(Watch(Arc::clone(&senders)));
-    tokio::spawn(router.serve_with_incoming(TcpIncoming::from(listener)));
-    let channel = Channel::from_shared(format!("http://{server}")).unwrap();
-    let mut client = tonic::client::Grpc::new(channel.connect().await.unwrap());
-    let mut watch = async || {
-        client.ready().await.unwrap();
-        let path = "/shop.v1.Watch/Orders".parse().unwrap();
-        let codec = tonic_prost::ProstCodec::<(), ()>::default();
-        client
-            .server_streaming(tonic::Request::new(()), path, codec)
-            .await
-    };
-    let mut ends = watch().await.unwrap().into_inner();
-    let hangs_up = watch().await.unwrap();
-    assert_eq!(free(&limiter).await, 0);
-    let refused = watch().await.unwrap_err();
-    assert_eq!(refused.code(), Code::ResourceExhausted);
-    drop(hangs_up);
-    has_free(&limiter, 1).await;
-    let mut trailers = HeaderMap::new();
-    trailers.insert("grpc-status", "0".parse().unwrap());
-    let sender = senders.lock().unwrap().remove(0);
-    sender.send(Ok(Frame::trailers(trailers))).await.unwrap();
-    assert!(ends.next().await.is_none());
-    has_free(&limiter, 2).await;
 }

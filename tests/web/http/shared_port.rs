@@ -2,10 +2,7 @@
 
 use super::*;
 
-on_both_stores! {
-    http_and_grpc_share_a_budget,
-    http_and_grpc_share_a_budget_by_two_entries_of_a_table,
-}
+on_both_stores! { http_and_grpc_share_a_budget }
 
 /// axum's routes and tonic's on one listener, behind one layer.
 async fn serve(layer: RateLimitLayer) -> SocketAddr {
@@ -43,15 +40,12 @@ async fn check(server: SocketAddr) {
     }
 }
 
-async fn http_and_grpc_share_a_budget(store: impl Store) {
-    check(serve(RateLimitLayer::new(&store, Limit::per_hour(3).by(PeerIp))).await).await;
-}
-
 /// The same rule in two entries is one limiter.
-async fn http_and_grpc_share_a_budget_by_two_entries_of_a_table(store: impl Store) {
-    let orders = || Limit::per_hour(3).by(PeerIp).named("orders");
-    let layer = RateLimitLayer::builder(&store)
-        .on("GET /orders", orders())
-        .on_grpc("shop.v1.Orders", orders());
-    check(serve(layer.build().unwrap()).await).await;
+async fn http_and_grpc_share_a_budget(store: impl Store) {
+    let rule = |name| Limit::per_hour(3).by(PeerIp).named(name);
+    check(serve(RateLimitLayer::new(&store, rule("all"))).await).await;
+    let in_two_entries = RateLimitLayer::builder(&store)
+        .on("GET /orders", rule("orders"))
+        .on_grpc("shop.v1.Orders", rule("orders"));
+    check(serve(in_two_entries.build().unwrap()).await).await;
 }

@@ -8,7 +8,6 @@ use super::*;
 
 on_both_stores! {
     routes_are_counted_by_template,
-    a_route_layer_spares_what_no_route_serves,
     the_table_sees_whole_paths_in_nested_routers,
     a_stream_is_charged_what_was_sent_of_it,
 }
@@ -56,22 +55,6 @@ async fn routes_are_counted_by_template(store: impl Store) {
         let refused = send(server, call).await;
         assert_eq!(refused.header("grpc-status"), Some("8"), "{path}");
     }
-}
-
-async fn a_route_layer_spares_what_no_route_serves(store: impl Store) {
-    let layer = RateLimitLayer::new(&store, Limit::per_hour(1).by(Constant("all")));
-    let app = Router::new()
-        .route("/limited", on_get(hello))
-        .route_layer(layer)
-        .route("/later", on_get(hello));
-    let expected = [
-        ("GET /nowhere", 404),
-        ("GET /limited", 200),
-        ("GET /limited", 429),
-        ("GET /nowhere", 404),
-        ("GET /later", 200),
-    ];
-    meets(serve(app).await, &expected).await;
 }
 
 async fn the_table_sees_whole_paths_in_nested_routers(store: impl Store) {

@@ -1,11 +1,8 @@
 //! tonic: a whole server or one service, seen by a gRPC client and on the wire.
 
-use tonic::{body::Body, server::NamedService};
-
 use super::*;
 
 on_both_stores! {
-    services_have_layers_of_their_own,
     methods_are_counted_apart_by_route,
     only_failed_calls_count,
 }
@@ -41,53 +38,6 @@ fn is_refused(status: &Status) -> bool {
     assert_eq!(status.code(), Code::ResourceExhausted, "{status:?}");
     assert_eq!(status.message(), "too many requests");
     true
-}
-
-/// A service besides the orders, that has nothing.
-#[derive(Clone)]
-struct Stock;
-
-impl NamedService for Stock {
-    const NAME: &'static str = "shop.v1.Stock";
-}
-
-impl Service<Request<Body>> for Stock {
-    type Response = Response<Body>;
-    type Error = Infallible;
-    type Future = std::future::Ready<Result<Self::Response, Infallible>>;
-
-    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
-        Poll::Ready(Ok(()))
-    }
-
-    fn call(&mut self, _: Request<Body>) -> Self::Future {
-        std::future::ready(Ok(Status::not_found("sold out").into_http()))
-    }
-}
-
-async fn services_have_layers_of_their_own(store: impl Store) {
-    let layer = |permits, name| {
-        let limit = Limit::per_hour(permits).by(PeerIp).named(name);
-        layer_of(&store, limit)
-    };
-    let (incoming, server) = incoming().await;
-    let router = Server::builder()
-        .accept_http1(true)
-        .add_service(layer(1, "orders").layer(OrdersServer::default()))
-        .add_service(layer(2, "stock").layer(Stock));
-    tokio::spawn(router.serve_with_incoming(incoming));
-    let stock = async || grpc_status(server, "/shop.v1.Stock/Get").await;
-    let mut client = client(server).await;
-    assert_eq!(stock().await, 5);
-    assert_eq!(client.create("tea").await.unwrap().calls_left, Some(0));
-    assert!(is_refused(&client.create("tea").await.unwrap_err()));
-    // What the one refuses leaves the other's count alone.
-    assert_eq!(stock().await, 5);
-    assert_eq!(stock().await, 8);
-    // A service without its own layer has no limit of its own.
-    for _ in 0..2 {
-        assert_eq!(grpc_status(server, "/shop.v1.Nothing/Get").await, 12);
-    }
 }
 
 async fn methods_are_counted_apart_by_route(store: impl Store) {

@@ -7,9 +7,7 @@ use kit::observed::Observed;
 use tower_ratelimit::Ban;
 
 on_all_by_a_clock!(
-    the_last_refusal_bans,
     bans_double_until_they_are_forgotten,
-    refusals_for_another_reason_do_not_count,
     each_limit_of_a_list_counts_its_own,
     a_banned_list_takes_nothing,
     a_shadow_rule_refuses_no_banned_caller,
@@ -80,37 +78,6 @@ async fn is_banned_until(limiter: &RateLimiter, until: Duration) {
     assert!(apart <= millis(1), "{apart:?}");
 }
 
-async fn the_last_refusal_bans(store: impl Settles, clock: ManualClock) {
-    let [shared, slots] = ["shared", "slots"].map(|name| {
-        let shared = Rule::shared(&format!("{}:<key>", unique(name)));
-        let shared = shared.or_init(Limit::new(1, secs(10)));
-        shared.by(FromHeader::new("x-key"))
-    });
-    for (name, rule) in [
-        ("shared", shared),
-        ("slots", slots.slots(10)),
-        ("log", Way::OwnLog.rule(rule())),
-        ("gcra", Way::Gcra.rule(rule())),
-    ] {
-        let layer = layer_of(&store, rule.named(name).ban(ban(3)));
-        assert_eq!(ask(&layer, "a").await, None);
-        for refused in [
-            RefusalKind::OverLimit,
-            RefusalKind::OverLimit,
-            RefusalKind::Banned,
-        ] {
-            clock.advance(SECOND);
-            assert_eq!(ask(&layer, "a").await.unwrap().0, refused, "{name}");
-        }
-        assert_eq!(ask(&layer, "a").await, banned(15 * MINUTE));
-        clock.advance(MINUTE);
-        assert_eq!(ask(&layer, "a").await, banned(14 * MINUTE));
-        assert_eq!(ask(&layer, "b").await, None);
-        clock.advance(14 * MINUTE);
-        assert_eq!(ask(&layer, "a").await, None);
-    }
-}
-
 async fn bans_double_until_they_are_forgotten(store: impl Settles, clock: ManualClock) {
     let layer = layer_of(&store, rule().ban(ban(1)));
     for lasts in [15, 30, 60, 60] {
@@ -124,32 +91,6 @@ async fn bans_double_until_they_are_forgotten(store: impl Settles, clock: Manual
     clock.advance(2 * HOUR);
     assert_eq!(ask(&layer, "a").await, None);
     assert_eq!(ask(&layer, "a").await, banned(15 * MINUTE));
-}
-
-async fn refusals_for_another_reason_do_not_count(store: impl Settles, _: ManualClock) {
-    let cost = |parts: &Parts| match parts.uri.path() {
-        "/dear" => 9,
-        "/two" => 2,
-        _ => 1,
-    };
-    let dear = by_key(2).named("dear").cost_by(cost).ban(ban(2));
-    let layer = layer_of(&store, dear);
-    for (times, path, key, expected) in [
-        (3, "/dear", "a", Some(RefusalKind::AboveRate)),
-        (3, "/", "", Some(RefusalKind::MissingKey)),
-        (1, "/", "a", None),
-        // One each, whatever it costs.
-        (1, "/two", "a", Some(RefusalKind::OverLimit)),
-        (1, "/two", "a", Some(RefusalKind::Banned)),
-        (1, "/dear", "a", Some(RefusalKind::Banned)),
-        (1, "/", "b", None),
-    ] {
-        for _ in 0..times {
-            let sent = asking(&format!("GET {path}"), &[("x-key", key)]);
-            let said = said(&decide(&layer, sent).await);
-            assert_eq!(said.map(|(kind, _)| kind), expected, "{path} {key}");
-        }
-    }
 }
 
 /// A list of two limits; the first has this many permits.
@@ -382,11 +323,7 @@ async fn strangers_of_a_full_store_are_not_banned() {
 /// A full store has room for the refusals of another caller as soon as those of one are over.
 #[tokio::test]
 async fn refusals_make_room_for_others_when_they_are_forgotten() {
-    let clock = ManualClock::default();
-    let store = MemoryStore::builder()
-        .max_limiters(2)
-        .clock(clock.clone())
-        .build();
+    let (store, clock) = MemoryStore::builder().max_limiters(2).build_manual();
     let is_banned = async |key| {
         let limiter = RateLimiter::new(&store, key).unwrap();
         let outcome = limiter.ban_for(MINUTE).await;

@@ -13,14 +13,7 @@ fn otherwise(rules: impl IntoRules) -> Result<RateLimitLayer, ConfigError> {
         .build()
 }
 
-/// Another rule of the name is in the way, in the same layer.
-#[track_caller]
-fn assert_duplicate(built: Result<RateLimitLayer, ConfigError>, name: &str) {
-    let said = format!("two rules are named {name:?} and differ in limit, key, algorithm, ban");
-    mistake(built, ConfigErrorKind::Duplicate, &said);
-}
-
-/// One is in the way that is not in the same layer.
+/// Another rule of the name is in the way, in another layer.
 #[track_caller]
 fn assert_used_elsewhere(built: Result<RateLimitLayer, ConfigError>) {
     let said = "a rule of another layer on this store, or a `Limit::named`, is named \"default\" \
@@ -179,50 +172,92 @@ fn known(limit: Limit) -> [Rule; 3] {
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Known {
-    /// Permits, and an interval in ms
-    limit: (u64, u64),
+    limit: String,
+    #[serde(default)]
+    per_client: bool,
+    #[serde(default)]
+    keep_alive: bool,
     /// In ns
     lease: Option<u64>,
     slots: Option<u32>,
     algorithm: Option<String>,
     /// How the error begins
     says: Option<String>,
+    own: Option<String>,
+    redisson: Option<String>,
+    shared: Option<String>,
 }
 
 impl Known {
-    fn set(&self, mut rule: Rule) -> Rule {
-        rule = rule.lease(Duration::from_nanos(self.lease.unwrap_or(0)));
-        if let Some(slots) = self.slots {
-            rule = rule.slots(slots);
-        }
-        match self.algorithm.as_deref() {
-            None => rule,
-            Some("FixedWindow") => rule.algorithm(Algorithm::FixedWindow),
-            Some("Gcra") => rule.algorithm(Algorithm::Gcra),
-            Some(other) => panic!("{other}"),
-        }
+    fn table(name: &str) -> Vec<Self> {
+        let text = include_str!("known.toml");
+        let mut tables: BTreeMap<String, Vec<Self>> = toml::from_str(text).unwrap();
+        tables.remove(name).unwrap()
     }
-}
 
-#[test]
-fn what_a_known_limit_cannot_have_is_named() {
-    let text = include_str!("known.toml");
-    let mut rows: BTreeMap<String, Vec<Known>> = toml::from_str(text).unwrap();
-    for row in rows.remove("known").unwrap() {
-        let limit = Limit::new(row.limit.0, millis(row.limit.1));
-        // By GCRA none is shared.
-        let ways = if row.algorithm.as_deref() == Some("Gcra") {
+    fn limit(&self) -> Limit {
+        let mut limit: Limit = self.limit.parse().unwrap();
+        if self.per_client {
+            limit = limit.per_client();
+        }
+        if self.keep_alive {
+            limit = limit.keep_alive(HOUR).unwrap();
+        }
+        limit
+    }
+
+    fn algorithm(&self) -> Option<Algorithm> {
+        let of = |name: &str| match name {
+            "FixedWindow" => Algorithm::FixedWindow,
+            "Gcra" => Algorithm::Gcra,
+            "Calendar" => Algorithm::Calendar,
+            other => panic!("{other}"),
+        };
+        self.algorithm.as_deref().map(of)
+    }
+
+    /// A rule of its own, of a tier, and a shared one where that can have the algorithm.
+    fn rules(&self) -> Vec<Rule> {
+        let ours = [Some(Algorithm::Gcra), Some(Algorithm::Calendar)];
+        let ways = if ours.contains(&self.algorithm()) {
             2
         } else {
             3
         };
-        for rule in known(limit).into_iter().take(ways) {
-            let rule = row.set(rule);
-            let built = RateLimitLayer::builder(&MemoryStore::builder().redisson().build());
-            match (&row.says, built.otherwise(rule).build()) {
-                (Some(said), built) => mistake(built, ConfigErrorKind::Limit, said),
-                (None, built) => drop(built.unwrap()),
+        let rules = known(self.limit()).into_iter().take(ways);
+        let set = |mut rule: Rule| {
+            rule = rule.lease(Duration::from_nanos(self.lease.unwrap_or(0)));
+            if let Some(slots) = self.slots {
+                rule = rule.slots(slots);
             }
+            match self.algorithm() {
+                Some(algorithm) => rule.algorithm(algorithm),
+                None => rule,
+            }
+        };
+        rules.map(set).collect()
+    }
+}
+
+/// An error of this kind that begins so, or none.
+#[track_caller]
+fn ends<T: std::fmt::Debug>(built: Result<T, ConfigError>, says: Option<&str>) {
+    let Some(says) = says else {
+        return drop(built.unwrap());
+    };
+    let error = built.unwrap_err();
+    assert_eq!(error.kind(), ConfigErrorKind::Limit);
+    // Of a tier some have its name, too.
+    let said = error.to_string().replace("api.other", "api");
+    assert!(said.starts_with(says), "{said} and not {says}");
+}
+
+#[test]
+fn what_a_known_limit_cannot_have_is_named() {
+    for row in Known::table("redisson") {
+        for rule in row.rules() {
+            let built = RateLimitLayer::builder(&MemoryStore::builder().redisson().build());
+            ends(built.otherwise(rule).build(), row.says.as_deref());
         }
     }
     // Elsewhere it is not known.
@@ -236,34 +271,44 @@ fn what_a_known_limit_cannot_have_is_named() {
     }
 }
 
-/// Several limits of one name are counted by a sliding log in our own format alone.
+/// A rule's own limiters are in our format, unless its store keeps all in Redisson's.
 #[test]
-fn several_limits_count_by_a_log_of_our_own_alone() {
-    let limit: Limit = "2/s and 9/h".parse().unwrap();
-    let said = "\"api\" counts by 2/1s and 9/1h, which a sliding log in our own format alone can";
-    let [own, of_tier, shared] = known(limit);
-    assert!(otherwise(own.clone()).is_ok() && otherwise(of_tier.clone()).is_ok());
-    mistake(otherwise(shared), ConfigErrorKind::Limit, said);
-    for algorithm in [Algorithm::Gcra, Algorithm::FixedWindow] {
-        let rule = own.clone().algorithm(algorithm);
-        mistake(otherwise(rule), ConfigErrorKind::Limit, said);
-        let keyed = limit.named("api").algorithm(algorithm);
-        let keyed = keyed.keyed(&MemoryStore::new());
-        assert_eq!(keyed.unwrap_err().kind(), ConfigErrorKind::Limit);
+fn what_one_format_alone_has_is_named() {
+    let mut rows = Known::table("formats");
+    if cfg!(feature = "calendar") {
+        rows.extend(Known::table("calendar"));
     }
-    for rule in [own.clone(), of_tier] {
-        let memory = MemoryStore::builder().redisson().build();
-        let layer = RateLimitLayer::builder(&memory).otherwise(rule.clone());
-        mistake(layer.build(), ConfigErrorKind::Limit, said);
-        let leased = "\"api\" cannot lease permits for 1ms: only a single limit is leased";
-        mistake(
-            otherwise(rule.lease(millis(1))),
-            ConfigErrorKind::Limit,
-            leased,
-        );
+    for row in rows {
+        for is_redisson in [false, true] {
+            let (mut memory, mut redis) = (
+                MemoryStore::builder(),
+                RedisStore::builder("redis://127.0.0.1:1/"),
+            );
+            if is_redisson {
+                (memory, redis) = (memory.redisson(), redis.redisson());
+            }
+            let says = if is_redisson { &row.redisson } else { &row.own };
+            let [says, shared] =
+                [says, &row.shared].map(|it| it.as_deref().or(row.says.as_deref()));
+            for (rule, says) in row.rules().into_iter().zip([says, says, shared]) {
+                let in_memory = RateLimitLayer::builder(&memory.clone().build());
+                ends(in_memory.otherwise(rule.clone()).build(), says);
+                let in_redis = RateLimitLayer::builder(&redis.clone().build().unwrap());
+                ends(in_redis.otherwise(rule).build(), says);
+            }
+            if row.lease.is_none() && row.slots.is_none() {
+                let named = row.limit().named("api");
+                let named = match row.algorithm() {
+                    Some(algorithm) => named.algorithm(algorithm),
+                    None => named,
+                };
+                ends(named.keyed(&memory.build()), says);
+            }
+        }
     }
     let dear = "rule \"api\" costs 3 permits: the cost must be between 1 and the limit";
-    mistake(otherwise(own.cost(3)), ConfigErrorKind::Rule, dear);
+    let [several, ..] = known("2/s and 9/h".parse().unwrap());
+    mistake(otherwise(several.cost(3)), ConfigErrorKind::Rule, dear);
 }
 
 /// Where a closure finds them, the request is refused as a mistake, whatever the failure policy.
@@ -273,10 +318,7 @@ async fn several_limits_that_cannot_be_counted_are_no_outage() {
     let rule = Rule::new("api", several(), Constant("all")).algorithm(Algorithm::Gcra);
     let rule = rule.on_failure(FailurePolicy::Allow);
     let layer = otherwise(rule).unwrap();
-    let refused = decide(&layer, Request::new(String::new())).await;
-    let Decision::Deny(refusal) = refused else {
-        panic!("{refused:?}");
-    };
+    let refusal = refused(decide(&layer, Request::new(String::new())).await);
     assert_eq!(refusal.error().map(Error::kind), Some(ErrorKind::Limit));
     // Also for a limiter that was counted by another limit.
     let by_plan = limit_by(|parts| match parts.headers.get("x-plan") {
@@ -298,56 +340,6 @@ async fn several_limits_that_cannot_be_counted_are_no_outage() {
     for allowed in [true, true, false] {
         let decision = decide(&layer, Request::new(String::new())).await;
         assert_eq!(decision.is_allowed(), allowed);
-    }
-}
-
-/// A rule's own limiters are in our format, unless its store keeps all in Redisson's.
-#[test]
-fn what_only_redissons_format_has_is_named() {
-    let hour = Limit::per_hour(9);
-    let kept = hour.keep_alive(HOUR).unwrap();
-    for (limit, slots, said) in [
-        (hour, Some(100), "rule \"api\" needs no slots"),
-        (
-            hour.per_client(),
-            None,
-            "\"api\" counts 9/1h for all clients together",
-        ),
-        (
-            kept,
-            None,
-            "\"api\" counts 9/1h in a key that is gone after its use",
-        ),
-    ] {
-        let set = |rule: Rule| match slots {
-            Some(slots) => rule.slots(slots),
-            None => rule,
-        };
-        let [own, of_tier, shared] = known(limit).map(set);
-        for rule in [own.clone(), of_tier.clone()] {
-            mistake(otherwise(rule), ConfigErrorKind::Limit, said);
-        }
-        let redis = RedisStore::builder("redis://127.0.0.1:1/").build().unwrap();
-        let layer = RateLimitLayer::builder(&redis).otherwise(own.clone());
-        mistake(layer.build(), ConfigErrorKind::Limit, said);
-        assert!(otherwise(shared).is_ok());
-        let redis = RedisStore::builder("redis://127.0.0.1:1/").redisson();
-        for rule in [own, of_tier] {
-            let memory = MemoryStore::builder().redisson().build();
-            let layer = RateLimitLayer::builder(&memory).otherwise(rule.clone());
-            assert!(layer.build().is_ok());
-            let redis = redis.clone().build().unwrap();
-            let layer = RateLimitLayer::builder(&redis).otherwise(rule);
-            assert!(layer.build().is_ok());
-        }
-        if slots.is_none() {
-            let keyed = limit.named("api").keyed(&MemoryStore::new());
-            mistake(keyed, ConfigErrorKind::Limit, said);
-            let keyed = limit
-                .named("api")
-                .keyed(&MemoryStore::builder().redisson().build());
-            assert!(keyed.is_ok());
-        }
     }
 }
 
@@ -404,49 +396,8 @@ fn a_tier_is_named_as_a_rule_is() {
     let both = RateLimitLayer::builder(&MemoryStore::new())
         .on("/a", Rule::new("api", tiers, Constant("k")))
         .otherwise(by_key(1).named("api.free"));
-    assert_duplicate(both.build(), "api.free");
-}
-
-/// Rules of one name must have the same key. How a client is found is part of it. Closures' types
-/// have no names of their own: two closures of one function must not be confused.
-#[test]
-fn different_keys_are_not_confused() {
-    let build = |a: Rule, b: Rule| {
-        let layer = RateLimitLayer::builder(&MemoryStore::new()).on("/a", a);
-        layer.otherwise(b).build()
-    };
-    let client = || ClientIp::behind(["10.0.0.0/8"]);
-    let found = |client: ClientIp| Limit::per_hour(1).by(client);
-    for other in [
-        ClientIp::behind(["10.0.0.0/9"]),
-        ClientIp::hops(1),
-        client().ipv6_prefix(64),
-        client().header(ForwardedHeader::Forwarded),
-        client().peer(|_| None),
-    ] {
-        assert_duplicate(build(found(client()), found(other)), "default");
-    }
-    let by_closure = || client().peer(|_| None);
-    assert!(build(found(client()), found(client())).is_ok());
-    assert!(build(found(by_closure()), found(by_closure())).is_ok());
-
-    let header = |parts: &Parts, name: &str| Some(parts.headers.get(name)?.as_bytes().to_vec());
-
-    let a = Limit::per_hour(1).by(FromParts(move |parts: &Parts| header(parts, "a")));
-    let b = Limit::per_hour(1).by(FromParts(move |parts: &Parts| header(parts, "b")));
-    assert!(build(a.clone(), a.clone()).is_ok());
-    assert_duplicate(build(a, b), "default");
-
-    let low = FromExtension::by(|user: &u64| (user & 1).to_string());
-    let high = FromExtension::by(|user: &u64| (user >> 1).to_string());
-    let (low, high) = (low.or(PeerIp), high.or(PeerIp));
-    let built = build(Limit::per_hour(1).by(low), Limit::per_hour(1).by(high));
-    assert_duplicate(built, "default");
-
-    // The same code is the same key, wherever it is built.
-    let path = || FromParts(|parts: &Parts| Some(parts.uri.path().to_owned()));
-    let built = || Limit::per_hour(1).by(path());
-    assert!(build(built(), built()).is_ok());
+    let said = "two rules are named \"api.free\" and differ in limit, key, algorithm, ban";
+    mistake(both.build(), ConfigErrorKind::Duplicate, said);
 }
 
 /// Rules of one key that follow each other look for it once in a request.
@@ -495,9 +446,11 @@ async fn a_key_of_several_rules_is_looked_for_once() {
     assert_eq!(ask("bob", "x").await, 200);
 }
 
-/// What cannot be compared is the same as itself alone, in clones of its rule.
+/// Rules of one name must have the same key, with all of its settings. What cannot be compared is
+/// the same as itself alone, in clones of its rule: closures' types have no names of their own, and
+/// two closures of one function must not be confused.
 #[test]
-fn keys_are_compared_by_all_of_their_settings() {
+fn different_keys_are_not_confused() {
     #[derive(Debug)]
     struct Silent(&'static str);
     impl KeyExtractor for Silent {
@@ -506,61 +459,76 @@ fn keys_are_compared_by_all_of_their_settings() {
             Ok(())
         }
     }
-    type Named = fn(&'static str) -> Rule;
     fn by(key: impl KeyExtractor) -> Rule {
         Limit::per_hour(1).by(key)
     }
-    let captured: Named = |name| {
-        by(FromParts(move |parts: &Parts| {
-            Some(parts.headers.get(name)?.as_bytes().to_vec())
-        }))
-    };
-    let peer: Named = |name| {
+    fn captured(name: &'static str) -> Rule {
+        let header = move |parts: &Parts| Some(parts.headers.get(name)?.as_bytes().to_vec());
+        by(FromParts(header))
+    }
+    fn peer(name: &'static str) -> Rule {
         let peer = move |parts: &Parts| parts.headers.get(name)?.to_str().ok()?.parse().ok();
-        by(ClientIp::hops(1).peer(peer))
-    };
-    let silent: Named = |name| by((Silent(name), PeerIp));
-    let pointer: Named = |name| {
-        let [first, second]: [fn(&String) -> String; 2] = [String::clone, |it| it.to_uppercase()];
-        by(FromExtension::by(if name == "a" { first } else { second }))
-    };
-    let header: Named = |name| by(FromHeader::new(name));
-    let several: Named = |name| by((FromHeader::new(name), Route::default()).or_skip());
-    let first_of: Named = |name| by(FromHeader::new(name).or(PeerIp).or_shared());
-    let digest: Named = |name| {
-        let secret = Secret::new("k1", name.repeat(32)).unwrap();
-        by(PeerIp.digest(&secret))
-    };
-    let constant: Named = |name| by(Constant(name));
-    let services: Named = |name| by(Route::services([name]));
-    let longest: Named = |name| by(FromHeader::new("x").max_len(usize::from(name.as_bytes()[0])));
-    for (name, named, is_known) in [
-        ("captured", captured, false),
-        ("peer", peer, false),
-        ("silent", silent, false),
-        ("pointer", pointer, false),
-        ("header", header, true),
-        ("several", several, true),
-        ("first of", first_of, true),
-        ("digest", digest, true),
-        ("constant", constant, true),
-        ("services", services, true),
-        ("longest", longest, true),
-    ] {
+        by(client().peer(peer))
+    }
+    fn pointer(of: fn(&String) -> String) -> Rule {
+        by(FromExtension::by(of))
+    }
+    fn digest(secret: &str) -> Rule {
+        by(PeerIp.digest(&Secret::new("k1", secret.repeat(32)).unwrap()))
+    }
+    fn client() -> ClientIp {
+        ClientIp::behind(["10.0.0.0/8"])
+    }
+    let unknown: [fn() -> Rule; 8] = [
+        || captured("a"),
+        || captured("b"),
+        || peer("a"),
+        || peer("b"),
+        || pointer(String::clone),
+        || pointer(|it| it.to_uppercase()),
+        || by((Silent("a"), PeerIp)),
+        || by((Silent("b"), PeerIp)),
+    ];
+    // The same code is the same key, wherever it is built.
+    let known: [fn() -> Rule; 25] = [
+        || by(FromHeader::new("a")),
+        || by(FromHeader::new("b")),
+        || by(FromHeader::new("a").max_len(9)),
+        || by(FromHeader::new("a").max_len(8)),
+        || by((FromHeader::new("a"), Route::default()).or_skip()),
+        || by((FromHeader::new("b"), Route::default()).or_skip()),
+        || by(FromHeader::new("a").or(PeerIp).or_shared()),
+        || by(FromHeader::new("b").or(PeerIp).or_shared()),
+        || digest("a"),
+        || digest("b"),
+        || by(Constant("a")),
+        || by(Constant("b")),
+        || by(Route::services(["a"])),
+        || by(Route::services(["b"])),
+        || by(client()),
+        || by(client().ipv6_prefix(64)),
+        || by(client().header(ForwardedHeader::Forwarded)),
+        || by(client().peer(|_| None)),
+        || by(ClientIp::behind(["10.0.0.0/9"])),
+        || by(ClientIp::hops(1)),
+        || by(FromParts(|parts: &Parts| Some(parts.uri.path().to_owned()))),
+        || by(FromExtension::by(|user: &u64| (user & 1).to_string()).or(PeerIp)),
+        || by(FromExtension::by(|user: &u64| (user >> 1).to_string()).or(PeerIp)),
+        || by(FromExtension::<String>::key()),
+        || by(FromExtension::by(|it: &String| it.clone())),
+    ];
+    let keys: Vec<_> = unknown.into_iter().chain(known).collect();
+    for (at, key) in keys.iter().enumerate() {
         let store = MemoryStore::new();
         let build = |rule: Rule| RateLimitLayer::builder(&store).otherwise(rule).build();
-        let rule = named("a");
+        let rule = key();
         let _first = build(rule.clone()).unwrap();
-        assert!(build(rule).is_ok(), "{name}");
-        assert!(build(named("b")).is_err(), "{name}");
-        assert_eq!(build(named("a")).is_ok(), is_known, "{name}");
+        assert!(build(rule).is_ok(), "a clone of {at}");
+        for (other, made) in keys.iter().map(|key| build(key())).enumerate() {
+            let is_same = other == at && at >= unknown.len();
+            assert_eq!(made.is_ok(), is_same, "{at} and {other}");
+        }
     }
-    let own = || by(FromExtension::<String>::key());
-    let store = MemoryStore::new();
-    let build = |rule: Rule| RateLimitLayer::builder(&store).otherwise(rule).build();
-    let _first = build(own()).unwrap();
-    assert!(build(own()).is_ok());
-    assert!(build(by(FromExtension::by(|it: &String| it.clone()))).is_err());
 }
 
 #[test]

@@ -111,15 +111,3 @@ async fn a_layer_waits_for_the_inner_service_whatever_it_decides() {
         assert_eq!(status(&service, request("a")).await, expected);
     }
 }
-
-#[tokio::test]
-async fn around_load_shed() {
-    let (limited, semaphore) = limited(Inner::default());
-    let service = layer(&MemoryStore::new(), by_key(1)).layer(LoadShed::new(limited));
-    let place = semaphore.try_acquire().unwrap();
-    let error = service.clone().oneshot(request("a")).await.unwrap_err();
-    assert!(error.is::<Overloaded>(), "{error}");
-    drop(place);
-    // It was let pass, and stays charged.
-    assert_eq!(status(&service, request("a")).await, 429);
-}

@@ -45,9 +45,8 @@ fn passes(kind: ErrorKind, policy: FailurePolicy, permits: u64) -> u64 {
 /// Of several limits, each process has its share of each.
 #[tokio::test]
 async fn a_share_is_one_of_each_limit() {
-    let clock = ManualClock::new();
     let store = MemoryStore::builder().failing(ErrorKind::Timeout);
-    let store = store.clock(clock.clone()).build();
+    let (store, clock) = store.build_manual();
     let limit = Limit::new(4, SECOND).and(Limit::new(6, 60 * SECOND));
     let rule = limit.by(FromHeader::new("x-key")).named("r");
     let layer = RateLimitLayer::new(&store, rule.on_failure(FailurePolicy::Local(0.5)));
@@ -70,8 +69,8 @@ proptest! {
         policy in policies(),
         permits in 1..8u64,
     ) {
-        let clock = ManualClock::new();
-        let store = MemoryStore::builder().failing(kind).max_limiters(10).clock(clock.clone()).build();
+        let store = MemoryStore::builder().failing(kind).max_limiters(10);
+        let (store, clock) = store.build_manual();
         let rule = Limit::new(permits, SECOND).by(FromHeader::new("x-key")).named("r");
         let service = RateLimitLayer::new(&store, rule.on_failure(policy)).layer(Inner::default());
         let passes = passes(kind, policy, permits);

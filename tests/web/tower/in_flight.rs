@@ -60,7 +60,6 @@ async fn handle(end: End, request: Request<String>) -> Result<Response<Frames>, 
 }
 
 on_both_stores!(places_come_back_however_a_request_ends);
-on_both_by_a_clock!(a_request_waits_for_a_place_that_comes_back);
 
 async fn places_come_back_however_a_request_ends(store: impl Settles) {
     let name = unique("flight");
@@ -109,72 +108,45 @@ async fn places_come_back_however_a_request_ends(store: impl Settles) {
 
 const LIMIT: Limit = Limit::in_flight(4, secs(30));
 
-/// What contradicts places that are given back is named when the layer is built.
+/// What contradicts places that are given back is named when the layer is built: the rest is in
+/// `known.toml`.
 #[tokio::test]
 async fn what_cannot_go_with_places_is_refused() {
-    let redisson = shared_redis().redisson().build().unwrap();
+    let store = MemoryStore::builder().redisson().build();
     let rule = || LIMIT.by(Constant("all")).named("render");
-    let build = |rule: Rule| RateLimitLayer::builder(&redisson).otherwise(rule).build();
+    let build = |rule: Rule| RateLimitLayer::builder(&store).otherwise(rule).build();
     let ban = Ban::after(3).within(secs(60)).lasting(secs(60));
-    let shared = Rule::shared("render").named("render").or_init(LIMIT);
-    let per_client = LIMIT.per_client().by(Constant("all")).named("render");
-    let places = "\"render\" counts 4 in flight/30s: ";
     for (rule, says) in [
-        (shared, "no store has such a limit"),
-        (
-            rule().algorithm(Algorithm::FixedWindow),
-            "only a sliding log has places",
-        ),
-        (
-            rule().algorithm(Algorithm::Gcra),
-            "only a sliding log has places",
-        ),
-        (rule().slots(10), "what is merged in slots"),
-        (per_client, "places are those of the whole fleet"),
         (
             rule().charge_if(Outcome::is_success),
-            "each place comes back",
+            "\"render\" counts 4 in flight/30s: each place comes back",
         ),
-        (rule().ban(ban), "its callers are to ask again"),
+        (
+            rule().ban(ban),
+            "\"render\" counts 4 in flight/30s: its callers are to ask again",
+        ),
     ] {
-        mistake(
-            build(rule),
-            ConfigErrorKind::Limit,
-            &format!("{places}{says}"),
-        );
+        mistake(build(rule), ConfigErrorKind::Limit, says);
     }
-    let leased = "\"render\" cannot lease permits for 100ms: a place that nothing holds";
-    mistake(
-        build(rule().lease(millis(100))),
-        ConfigErrorKind::Limit,
-        leased,
-    );
-    let all = rule()
-        .wait(secs(1))
-        .cost(2)
-        .unit("renders")
-        .hide_headers()
-        .shadow();
-    assert!(build(all).is_ok());
+    let all = rule().wait(SECOND).cost(2).unit("renders");
+    assert!(build(all.hide_headers().shadow()).is_ok());
 
     let named = || LIMIT.named("render");
-    let by_window = named().algorithm(Algorithm::FixedWindow);
-    let built = by_window.single(&redisson);
-    mistake(built, ConfigErrorKind::Limit, places);
+    let says = "\"render\" counts 4 in flight/30s: ";
     mistake(
-        named().ban(ban).single(&redisson),
+        named().ban(ban).single(&store),
         ConfigErrorKind::Limit,
-        places,
+        says,
     );
-    let limiter = named().single(&redisson).unwrap();
-    mistake(limiter.clone().slots(10), ConfigErrorKind::Limit, places);
+    let limiter = named().single(&store).unwrap();
+    mistake(limiter.clone().slots(10), ConfigErrorKind::Limit, says);
     let error = limiter.lease(millis(100)).unwrap_err();
     assert!(
         error
             .reason()
             .ends_with("a place that nothing holds would be taken")
     );
-    let by_name = RateLimiter::new(&redisson, &unique("render")).unwrap();
+    let by_name = RateLimiter::new(&store, &unique("render")).unwrap();
     fails(by_name.try_set_rate(LIMIT).await, ErrorKind::Limit);
 
     // A limit that only requests say is checked with them.
@@ -231,22 +203,6 @@ async fn shadows_and_tiers_have_places() {
         (1, 4)
     );
     assert_eq!(free_of("shade").await, 1);
-}
-
-/// The clock stands still: no time is waited for.
-async fn a_request_waits_for_a_place_that_comes_back(store: impl Settles, clock: ManualClock) {
-    let rule = Limit::in_flight(1, secs(3600))
-        .by(Constant("all"))
-        .named(&unique("flight"));
-    let service = layer_of(&store, rule.wait(secs(20))).layer(service_fn(|it| handle(Read, it)));
-    let answer = async || service.clone().oneshot(request("a")).await.unwrap();
-    let held = answer().await;
-    let ends = async {
-        until("one waits", async || clock.sleepers() > 0).await;
-        drop(held);
-    };
-    let waits = async || assert_eq!(answer().await.status(), 200);
-    tokio::join!(waits(), waits(), ends);
 }
 
 /// The copies of a rule's refusals are those of its limit: a place has a unit of its own.

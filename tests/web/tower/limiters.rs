@@ -4,7 +4,6 @@ use super::*;
 
 on_both_stores!(
     those_of_a_layer_are_those_of_requests,
-    an_unused_one_has_the_limit_of_its_rule,
     the_limit_of_a_rule_is_in_the_code_alone,
     a_shared_limit_is_the_stored_one,
 );
@@ -16,7 +15,7 @@ fn key() -> FromHeader {
 }
 
 fn rules(name: &str) -> Rules {
-    let tiers = [("free", Limit::per_hour(3)), ("paid", Limit::per_hour(30))];
+    let tiers = [("free", Limit::per_hour(3)), ("paid", Limit::per_hour(4))];
     let tiers = Tiers::new(tiers, |parts| match parts.headers.get("x-plan") {
         Some(_) => "paid",
         None => "free",
@@ -48,79 +47,48 @@ async fn those_of_a_layer_are_those_of_requests(store: impl Store) {
     let layer = RateLimitLayer::builder(&store).rules(rules(&name));
     let layer = layer.build().unwrap();
     let user = unique("ann ");
-    for (path, rule, key) in [
-        ("/one", "one", &[&*user][..]),
-        ("/gcra", "gcra", &[&user]),
-        ("/window", "window", &[&user]),
-        ("/slots", "slots", &[&user]),
-        ("/both", "both", &[&user, "it"]),
-        ("/tiers", "plan.free", &[&user]),
-        ("/found", "found", &[&user]),
-        ("/exact", "exact", &[]),
-        ("/template", "template", &[&user]),
-    ] {
-        let request = || asking(&format!("GET {path}"), &[("x-key", &user)]);
-        let decision = decide(&layer, request()).await;
-        let limit = decision.limits().next().unwrap();
-        assert_eq!((limit.name(), limit.permits()), (rule, 3));
-        let limiter = layer.limiter(rule, key).unwrap();
-        let [of_request] = &layer.limiters_of(&request().into_parts().0)[..] else {
-            panic!("{rule}");
-        };
-        assert_eq!(of_request.name(), limiter.name());
-        // The limit that a closure chooses is known with a request.
-        let limiter = if rule == "found" {
-            of_request.clone()
-        } else {
-            limiter
-        };
-        assert_eq!(free(&limiter).await, 2, "{rule}");
-        // What is done to it, requests meet.
-        for _ in 0..2 {
-            let taken = limiter.try_acquire().await;
-            assert!(taken.is_ok_and(|taken| taken.is_allowed()), "{rule}");
-        }
-        assert_eq!(code(&layer, request()).await, 429, "{rule}");
-        assert!(of_request.delete().await.unwrap());
-        assert_eq!(code(&layer, request()).await, 200, "{rule}");
-    }
-}
-
-async fn an_unused_one_has_the_limit_of_its_rule(store: impl Store) {
-    let name = unique("orders");
-    let layer = RateLimitLayer::builder(&store).rules(rules(&name));
-    let layer = layer.build().unwrap();
-    let user = unique("ann ");
     for (path, rule, key, permits) in [
         ("/one", "one", &[&*user][..], 3),
         ("/gcra", "gcra", &[&user], 3),
         ("/window", "window", &[&user], 3),
         ("/slots", "slots", &[&user], 3),
         ("/both", "both", &[&user, "it"], 3),
-        ("/tiers", "plan.paid", &[&user], 30),
+        ("/tiers", "plan.paid", &[&user], 4),
+        ("/found", "found", &[&user], 3),
         ("/exact", "exact", &[], 3),
         ("/template", "template", &[&user], 3),
     ] {
-        let limiter = layer.limiter(rule, key).unwrap();
+        let headers = [("x-key", &*user), ("x-plan", "paid")];
+        let request = || asking(&format!("GET {path}"), &headers);
+        let [of_request] = &layer.limiters_of(&request().into_parts().0)[..] else {
+            panic!("{rule}");
+        };
+        let mut limiter = layer.limiter(rule, key).unwrap();
+        assert_eq!(of_request.name(), limiter.name());
+        if rule == "found" {
+            // The limit that a closure chooses is known with a request.
+            fails(limiter.try_acquire().await, ErrorKind::Limit);
+            limiter = of_request.clone();
+        }
+        // An unused one has the limit of its rule.
         assert_eq!(free(&limiter).await, permits, "{rule}");
         assert!(!limiter.exists().await.unwrap(), "{rule}");
         let grant = take(&limiter, 2).await;
         let limit = grant.limits().next().unwrap();
         assert_eq!((limit.name(), limit.permits()), (rule, permits));
-        let headers = [("x-key", &*user), ("x-plan", "paid")];
-        let decision = decide(&layer, asking(&format!("GET {path}"), &headers)).await;
-        let left = decision.limits().next().unwrap().remaining();
-        assert_eq!(left, Some(permits - 3), "{rule}");
+        // What is done to it, requests meet, and it meets what they do.
+        let decision = decide(&layer, request()).await;
+        let limit = decision.limits().next().unwrap();
+        assert_eq!((limit.name(), limit.permits()), (rule, permits));
+        assert_eq!(limit.remaining(), Some(permits - 3), "{rule}");
+        assert_eq!(free(&limiter).await, permits - 3, "{rule}");
+        for _ in 3..permits {
+            take(&limiter, 1).await;
+        }
+        assert_eq!(code(&layer, request()).await, 429, "{rule}");
+        assert!(of_request.delete().await.unwrap());
+        assert_eq!(code(&layer, request()).await, 200, "{rule}");
     }
-    // The limit that a closure chooses is known with a request.
-    let found = layer.limiter("found", [&user]).unwrap();
-    fails(found.try_acquire().await, ErrorKind::Limit);
-    let parts = asking("GET /found", &[("x-key", &user)]).into_parts().0;
-    let of_request = layer.limiters_of(&parts).remove(0);
-    assert_eq!(free(&of_request).await, 3);
-    take(&of_request, 1).await;
-    assert_eq!(free(&of_request).await, 2);
-    assert!(found.delete().await.unwrap());
 }
 
 /// What [`Keyed`](tower_ratelimit::Keyed) returns for the name and the key, except that its rule

@@ -3,8 +3,6 @@
 use super::*;
 
 on_both_stores!(
-    a_shadow_rule_counts_and_refuses_nothing,
-    a_refused_request_takes_nothing_from_a_shadow_rule,
     a_layer_tries_out_all_its_rules,
     mistakes_of_a_shadow_rule_refuse_nothing,
     a_limiter_that_is_tried_out_and_enforced_is_enforced,
@@ -36,43 +34,6 @@ fn states(decision: &Decision) -> Vec<LimitState> {
         (name, !it.is_refused(), it.is_shadow(), it.remaining())
     });
     state.collect()
-}
-
-async fn a_shadow_rule_counts_and_refuses_nothing(store: impl Store) {
-    let layer = layer_of(&store, [rule("tried", 2).shadow(), rule("kept", 3)]);
-    let mut waits = Vec::new();
-    for (status, kept, tried, receipts) in [
-        (200, (true, 2), (true, 1), 2),
-        (200, (true, 1), (true, 0), 2),
-        // Taken by the other alone.
-        (200, (true, 0), (false, 0), 1),
-        (429, (false, 0), (false, 0), 0),
-    ] {
-        let (answered, decision) = send(&layer, request("a")).await;
-        let decision = decision.unwrap();
-        assert_eq!(answered, status);
-        let state = |name: &str, (room, left), shadow| (name.to_owned(), room, shadow, Some(left));
-        let expected = [state("kept", kept, false), state("tried", tried, true)];
-        assert_eq!(states(&decision), expected);
-        match &decision {
-            Decision::Allow(grant) => assert_eq!(permits_taken(grant).len(), receipts),
-            Decision::Deny(refusal) => waits.extend(refusal.retry_after()),
-        }
-    }
-    assert_eq!(waits.len(), 1);
-    // Another caller has its own.
-    assert_eq!(send(&layer, request("b")).await.0, 200);
-}
-
-async fn a_refused_request_takes_nothing_from_a_shadow_rule(store: impl Store) {
-    let layer = layer_of(&store, [rule("kept", 1), rule("tried", 9).shadow()]);
-    for (status, left) in [(200, 8), (429, 8), (429, 8)] {
-        let (answered, decision) = send(&layer, request("a")).await;
-        assert_eq!(answered, status);
-        let decision = decision.unwrap();
-        let tried = states(&decision).pop();
-        assert_eq!(tried, Some(("tried".to_owned(), true, true, Some(left))));
-    }
 }
 
 async fn a_layer_tries_out_all_its_rules(store: impl Store) {

@@ -40,30 +40,6 @@ async fn ask(router: &Router, line: &str) -> Answer {
     router.clone().oneshot(request).await.unwrap()
 }
 
-/// A nested router takes the prefix off the path, too: that is no other path.
-#[tokio::test]
-async fn an_entry_is_not_met_by_the_path_within_a_nested_router() {
-    let rules = Rules::new().on("/login", by_key(5).named("login"));
-    let rules = rules.on("/api/login", by_key(5).named("api"));
-    let layer = RateLimitLayer::builder(&MemoryStore::new()).rules(rules);
-    let layer = layer.build().unwrap();
-    let inner = Router::new().route("/login", on_any(async || "in"));
-    let inner = inner.layer(layer.clone());
-    let nested = Router::new().nest("/api", inner.clone());
-    let service = Router::new().nest_service("/api", inner);
-    for (router, left) in [(nested, 4), (service, 3)] {
-        assert_eq!(
-            ask(&router.layer(layer.clone()), "GET /api/login")
-                .await
-                .status(),
-            200
-        );
-        assert_eq!(free(&layer.limiter("api", ["a"]).unwrap()).await, left);
-        let login = layer.limiter("login", ["a"]).unwrap();
-        assert!(!login.exists().await.unwrap(), "no request met it");
-    }
-}
-
 #[tokio::test]
 async fn a_list_is_met_by_each_pass() {
     let rules = Rules::new().deny(Requests::on("/admin"));
