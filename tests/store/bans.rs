@@ -127,18 +127,6 @@ async fn the_next_call_reports_refusals_from_memory() {
     assert_eq!(here.ask(3).await, BANNED);
 }
 
-#[tokio::test]
-async fn refusals_from_memory_are_forgotten_in_time() {
-    let (clock, [here, _]) = two(&rule(3, 4));
-    assert_eq!(here.ask(3).await, None);
-    assert_eq!(here.ask(1).await, OVER);
-    assert_eq!(here.ask(1).await, OVER_AGAIN);
-    clock.advance(MINUTE);
-    for refused in [OVER, OVER_AGAIN, OVER_AGAIN, BANNED] {
-        assert_eq!(here.ask(1).await, refused);
-    }
-}
-
 /// Whatever it costs: a refusal that is cached is of one cost.
 #[tokio::test]
 async fn a_banned_flood_costs_two_calls_in_a_cap_at_most() {

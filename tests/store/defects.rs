@@ -13,6 +13,5 @@
 mod clocks;
 mod members;
 mod monitor;
-mod numbers;
 mod waits;
 pub(crate) mod world;

@@ -120,6 +120,9 @@ async fn each_way_to_count_is_recognised() {
         let seen = store.diagnose(limiter.name()).await.unwrap();
         assert_eq!(seen.algorithm(), way.algorithm(), "{way:?}: {seen}");
         assert_eq!(seen.findings(), [], "{way:?}: {seen}");
+        let data = json!(seen);
+        assert_eq!((&data["left"], &data["used"]), (&json!(9), &json!(1)));
+        assert_eq!(data["stored"]["rate"], "10", "{way:?}: {seen}");
     }
 }
 

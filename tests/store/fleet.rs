@@ -27,16 +27,6 @@ fn fifty_in_half_a_second() {
 }
 
 #[test]
-fn two_hundred_a_second() {
-    fleet("two_hundred_a_second", How::Limiter, 200, 1000);
-}
-
-#[test]
-fn seven_in_300_ms() {
-    fleet("seven_in_300_ms", How::Limiter, 7, 300);
-}
-
-#[test]
 fn calls_for_several_permits() {
     fleet("calls_for_several_permits", How::Many, 50, 500);
 }

@@ -8,41 +8,9 @@ use tower_ratelimit::{Ban, LimiterKey};
 
 const MINUTE: Duration = secs(60);
 
-on_both_by_a_clock!(
-    a_key_is_counted_as_by_a_rule_of_its_name,
-    a_key_of_a_list_is_not_banned_for_another,
-    a_new_limit_keeps_what_is_in_use,
-);
+on_both_by_a_clock!(a_key_of_a_list_is_not_banned_for_another);
 
-/// Sends a request of this caller, and returns the permits that are left to it.
-async fn left_by_rule(layer: &RateLimitLayer, key: &str) -> Option<u64> {
-    let request = Request::builder().header("x-key", key).body(()).unwrap();
-    let decision = decide(layer, request).await;
-    decision.limits().next().unwrap().remaining()
-}
-
-async fn a_key_is_counted_as_by_a_rule_of_its_name(store: impl Settles, _: ManualClock) {
-    for way in Way::OWN {
-        let (name, limit) = (unique("mails"), Limit::new(5, HOUR));
-        let rule = way.rule(Rule::new(&name, limit, FromHeader::new("x-key")));
-        let layer = layer_of(&store, rule);
-        let mails = limit.named(&name).algorithm(way.algorithm());
-        let mails = mails.keyed(&store).unwrap();
-        let ann = mails.of("a:n{n}");
-        assert_eq!(ann.name(), layer.limiter(&name, ["a:n{n}"]).unwrap().name());
-        take(&ann, 2).await;
-        assert_eq!(left_by_rule(&layer, "a:n{n}").await, Some(2), "{way:?}");
-        assert_eq!(free(&ann).await, 2, "{way:?}");
-        assert_eq!(left_by_rule(&layer, "bob").await, Some(4), "{way:?}");
-        let grant = take(&ann, 2).await;
-        let limit = grant.limits().next().unwrap();
-        assert_eq!(
-            (limit.name(), limit.remaining(), limit.interval()),
-            (&*name, Some(0), HOUR)
-        );
-        assert!(wait(&ann, 1).await.is_some(), "{way:?}");
-    }
-}
+on_both_stores!(one_for_all_callers);
 
 async fn a_key_of_a_list_is_not_banned_for_another(store: impl Settles, _: ManualClock) {
     let ban = Ban::after(3).within(MINUTE).lasting(15 * MINUTE);
@@ -60,32 +28,13 @@ async fn a_key_of_a_list_is_not_banned_for_another(store: impl Settles, _: Manua
     assert_eq!(banned.kind(), RefusalKind::Banned);
 }
 
-/// As that of a rule, after a deploy.
-async fn a_new_limit_keeps_what_is_in_use(store: impl Settles, clock: ManualClock) {
-    for algorithm in [Algorithm::SlidingLog, Algorithm::Gcra] {
-        let name = unique("mails");
-        let of = |permits| {
-            let mails = Limit::new(permits, HOUR).named(&name).algorithm(algorithm);
-            mails.keyed(&store).unwrap().of("ann")
-        };
-        take(&of(5), 4).await;
-        let larger = of(9);
-        take(&larger, 5).await;
-        assert!(wait(&larger, 1).await.is_some(), "{algorithm:?}");
-        assert_eq!(larger.limit().await.unwrap().unwrap().permits(), 9);
-        clock.advance(HOUR);
-        assert_eq!(wait(&larger, 9).await, None, "{algorithm:?}");
-    }
-}
-
-on_both_stores!(one_for_all_callers);
-
+/// Its key is `all`, as that of a rule made of a limit alone.
 async fn one_for_all_callers(store: impl Settles) {
     let (name, limit) = (unique("quota"), Limit::new(5, HOUR));
     let quota = limit.named(&name).single(&store).unwrap();
     let layer = layer_of(&store, Rule::from(limit).named(&name));
     take(&quota, 2).await;
-    assert_eq!(left_by_rule(&layer, "ann").await, Some(2));
+    decide(&layer, Request::new(())).await.assert_remaining(2);
     let same = limit.named(&name).keyed(&store).unwrap();
     assert_eq!(free(&same.of("all")).await, 2);
 }

@@ -141,22 +141,6 @@ async fn a_dropped_store_gives_back_unused_permits() {
 }
 
 #[tokio::test]
-async fn a_store_that_is_closed_gives_back_more_than_is_queued_at_a_time() {
-    let [observer, store] = [(); 2].map(|()| patient(RedisServer::shared().url()).build().unwrap());
-    let mut limiters = Vec::new();
-    for _ in 0..1200 {
-        let limiter = leased(&store, Limit::per_hour(1000), HOUR / 10).await;
-        let taken = warm(&limiter).await;
-        limiters.push((limiter, taken));
-    }
-    store.settled().await;
-    for (limiter, taken) in limiters {
-        let observed = RateLimiter::new(&observer, limiter.name()).unwrap();
-        assert_eq!(free(&observed).await, 1000 - taken);
-    }
-}
-
-#[tokio::test]
 async fn a_release_after_the_lease_drops_cached_refusals() {
     let (store, clock, limiter) = leased_by_clock(Limit::per_second(100), millis(100)).await;
     // All but what is in hand is taken by another process.
@@ -216,17 +200,6 @@ async fn a_reset_by_others_leaves_one_lease_of_each_process() {
         granted += 1;
     }
     assert_eq!(granted, limit.permits());
-}
-
-#[tokio::test]
-async fn in_memory_there_is_nothing_to_save() {
-    let limiter = RateLimiter::new(&MemoryStore::new(), "hot").unwrap();
-    let limiter = limiter.lease(millis(10)).unwrap();
-    limiter.try_set_rate(Limit::per_second(1000)).await.unwrap();
-    for _ in 0..100 {
-        let decision = limiter.try_acquire().await.unwrap();
-        assert_eq!(decision.source(), Source::Store);
-    }
 }
 
 #[tokio::test]

@@ -100,11 +100,7 @@ async fn closing_twice_waits_twice() {
 /// An expired limiter makes room.
 #[tokio::test]
 async fn a_vanished_limiter_makes_room() {
-    let clock = ManualClock::new();
-    let store = MemoryStore::builder()
-        .clock(clock.clone())
-        .max_limiters(2)
-        .build();
+    let (store, clock) = MemoryStore::builder().max_limiters(2).build_manual();
     let limit = Limit::per_second(1).keep_alive(secs(60)).unwrap();
     for _ in 0..2 {
         assert!(limiter(&store).try_set_rate(limit).await.unwrap());

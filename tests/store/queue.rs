@@ -80,6 +80,7 @@ async fn a_waiter_learns_within_a_deny_cache_what_another_process_has_changed() 
     }
 }
 
+/// The first of them, which is alone, and all others share one that the server knows.
 #[tokio::test]
 async fn requests_that_come_together_cost_two_scripts() {
     let mut server = RedisServer::start();
@@ -107,47 +108,6 @@ async fn requests_that_come_together_cost_two_scripts() {
         let remaining = answers.iter().map(|(_, decision)| remaining(decision));
         assert_eq!(remaining.filter(|left| *left == Some(0)).count(), CROWD - 1);
     }
-}
-
-/// Calls of different limiters are one, and each is decided as if it were alone. Rows 27 to 32 of
-/// the fault matrix say what they lose by each other's faults.
-#[tokio::test]
-async fn limiters_that_are_asked_together_share_a_call() {
-    /// How many calls are in flight before others wait to go together.
-    const IN_FLIGHT: u64 = 8;
-    let mut server = RedisServer::start();
-    let store = patient(&server).build().unwrap();
-    let orders = Limit::per_hour(80).named("orders").keyed(&store).unwrap();
-    let limiters: Vec<_> = (0..CROWD as u64).map(|key| orders.of(key)).collect();
-    for round in 1..4 {
-        let next = AtomicUsize::new(0);
-        let ask = || {
-            let limiter = limiters[next.fetch_add(1, Ordering::Relaxed)].clone();
-            async move { limiter.try_acquire().await.unwrap().is_allowed() }
-        };
-        let (granted, scripts) = crowd(&mut server, ask).await;
-        assert!(granted.iter().all(|granted| *granted));
-        // In the first round the server learns the scripts.
-        assert!(round == 1 || scripts == IN_FLIGHT + 1, "{scripts}");
-        for limiter in &limiters {
-            assert_eq!(free(limiter).await, 80 - round);
-        }
-    }
-}
-
-/// A lone caller pays nothing for queues: one script, which callers that do not wait share.
-#[tokio::test]
-async fn one_script_decides_for_a_lone_caller_and_for_a_crowd() {
-    let mut server = RedisServer::start();
-    let store = patient(&server).build().unwrap();
-    let layer = RateLimitLayer::new(&store, Limit::per_hour(80).by(Constant("lone")));
-    let _ = ask(layer.clone()).await;
-    let before = server.scripts_called();
-    for _ in 0..5 {
-        assert_eq!(ask(layer.clone()).await.0, StatusCode::OK);
-    }
-    assert_eq!(server.scripts_called() - before, 5);
-    crowd(&mut server, || ask(layer.clone())).await;
     let known = server.figure("memory", "number_of_cached_scripts:");
     assert_eq!(known, Some(1));
 }

@@ -105,34 +105,8 @@ impl Service {
     }
 }
 
-/// Moves the times in what stands under the keys back by so many ms: states of all kinds but the
-/// calendar's, and bans. What has expired then is deleted.
-const PASS: &str = "for _, key in ipairs(KEYS) do \
-    local state, life = redis.call('GET', key), redis.call('PTTL', key) - ARGV[1] \
-    if state and life <= 0 then redis.call('DEL', key) elseif state then \
-      local size, kind = #state, string.byte(state, -2) - 16 \
-      local function move(at, width, by) \
-        local format = '<I' .. width \
-        local time = math.max(struct.unpack(format, state, at) - by, 0) \
-        state = string.sub(state, 1, at - 1) .. struct.pack(format, time) \
-          .. string.sub(state, at + width) \
-      end \
-      if kind == 1 then \
-        local first = size - 9 - 30 * string.byte(state, -3) \
-        for at = 17, first - 1, 22 do move(at, 6, ARGV[1]) end \
-        for at = first + 24, size - 10, 30 do move(at, 6, ARGV[1]) end \
-        move(size - 9, 6, ARGV[1]) \
-      elseif kind == 2 then \
-        move(14, 7, ARGV[1] * 1000) move(28, 7, ARGV[1] * 1000) \
-      elseif kind == 3 then \
-        move(1, 6, ARGV[1]) move(7, 6, ARGV[1]) \
-      elseif kind == 4 then \
-        for at = 15, size - 47, 20 do move(at, 6, ARGV[1]) end \
-        for at = size - 29, size - 11, 6 do move(at, 6, ARGV[1]) end \
-      end \
-      redis.call('SET', key, state, 'PX', life) \
-    end \
-  end";
+/// Lets the server's clock jump, from the view of some keys.
+const MOVE: &str = include_str!("../laws/move.lua");
 
 /// Two versions and the key that they share.
 struct Shared {
@@ -183,7 +157,7 @@ impl Shared {
         let [state, _, ban] = self.keys();
         let by = time.as_millis().to_string();
         let server = RedisServer::shared();
-        let passed = server.cli(&["EVAL", PASS, "2", &state, &ban, &by]);
+        let passed = server.cli(&["EVAL", MOVE, "2", &state, &ban, &by]);
         assert_eq!(passed, "(nil)");
         self.now += time;
         self.history += &format!("{time:?} pass\n");

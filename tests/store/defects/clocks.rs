@@ -79,64 +79,27 @@ async fn grants_from_the_near_future_stay() {
     assert_eq!(keys.books(), books(0, &[(near, 2)]));
 }
 
-/// Two processes that count by clocks of their own, as Redisson's do.
-struct Two {
-    honest: Specimen,
-    wrong: ManualClock,
-    wrong_limiter: RateLimiter,
-}
-
-impl Two {
-    async fn limited(rate: u64, interval: u64) -> Self {
-        let honest = Specimen::limited(rate, interval).await;
-        let wrong = ManualClock::new();
-        let store = store().client_clock(wrong.clone()).build().unwrap();
-        Self {
-            wrong_limiter: limiter(&store, honest.limiter.name()),
-            honest,
-            wrong,
-        }
-    }
-}
-
 // Section 4.7: by choice one can count by callers' clocks, as Java does. A caller that is an hour
 // ahead then takes all permits in use, once; its entries are no error to the others, and no permit
 // is lost. A slow clock proves nothing, so no score is set back: the others wait until then, as
 // announced.
 #[tokio::test]
 async fn a_client_clock_an_hour_ahead_is_no_error_and_no_loss() {
-    let two = Two::limited(5, 1000).await;
+    let honest = Specimen::limited(5, 1000).await;
+    let wrong = ManualClock::new();
+    let fast = store().client_clock(wrong.clone()).build().unwrap();
+    let fast = limiter(&fast, honest.limiter.name());
     let ahead = i64::try_from(HOUR).unwrap();
-    assert_eq!(two.honest.take(3).await, Answer::Granted);
-    assert_eq!(two.honest.books(), books(2, &[(0, 3)]));
-    two.wrong.advance(millis(HOUR));
-    assert_eq!(take(&two.wrong_limiter, 5).await, Answer::Granted);
-    assert_eq!(two.honest.books(), books(0, &[(ahead, 5)]));
+    assert_eq!(honest.take(3).await, Answer::Granted);
+    assert_eq!(honest.books(), books(2, &[(0, 3)]));
+    wrong.advance(millis(HOUR));
+    assert_eq!(take(&fast, 5).await, Answer::Granted);
+    assert_eq!(honest.books(), books(0, &[(ahead, 5)]));
 
-    two.honest.at(500);
-    assert_eq!(two.honest.take(1).await, Answer::Wait(HOUR + 500));
-    assert_eq!(two.honest.available().await, 0);
-    assert_eq!(two.honest.books(), books(0, &[(ahead, 5)]));
-    two.honest.at(HOUR + 1000);
-    assert_eq!(two.honest.take(5).await, Answer::Granted);
-}
-
-// Section 4.7: a caller that is an hour behind is refused while others' grants are in its future,
-// for exactly as long. Redisson announces three milliseconds more, and throws if the log is empty.
-#[tokio::test]
-async fn a_client_clock_an_hour_behind_is_no_error_and_no_loss() {
-    let two = Two::limited(5, 1000).await;
-    two.honest.at(HOUR);
-    let now = two.honest.now();
-    assert_eq!(two.honest.take(3).await, Answer::Granted);
-    assert_eq!(take(&two.wrong_limiter, 3).await, Answer::Wait(HOUR + 1000));
-    assert_eq!(two.honest.books(), books(2, &[(now, 3)]));
-    // What is left it may have, and the others count it as long expired.
-    assert_eq!(take(&two.wrong_limiter, 2).await, Answer::Granted);
-    assert_eq!(two.honest.books(), books(0, &[(0, 2), (now, 3)]));
-    assert_eq!(two.honest.available().await, 2);
-    assert_eq!(two.honest.books(), books(2, &[(now, 3)]));
-    two.honest.at(HOUR + 1000);
-    assert_eq!(two.honest.available().await, 5);
-    assert_eq!(two.honest.take(5).await, Answer::Granted);
+    honest.at(500);
+    assert_eq!(honest.take(1).await, Answer::Wait(HOUR + 500));
+    assert_eq!(honest.available().await, 0);
+    assert_eq!(honest.books(), books(0, &[(ahead, 5)]));
+    honest.at(HOUR + 1000);
+    assert_eq!(honest.take(5).await, Answer::Granted);
 }

@@ -68,10 +68,6 @@ impl Specimen {
         self.clock.set(millis(start + time));
     }
 
-    pub(crate) fn now(&self) -> i64 {
-        i64::try_from(self.clock.now().as_millis()).unwrap() - START
-    }
-
     pub(crate) async fn take(&self, permits: u32) -> Answer {
         take(&self.limiter, permits).await
     }

@@ -7,7 +7,7 @@ use std::cell::Cell;
 use http_body_util::BodyExt;
 use proptest::prelude::*;
 use sfv::Parser;
-use tower_ratelimit::{RulesFile, key::Key};
+use tower_ratelimit::key::Key;
 use tracing_subscriber::filter::LevelFilter;
 
 use super::{keys, log::Log, patient, request};
@@ -221,46 +221,12 @@ fn policy_name_is_a_word(name: &str) -> Result<(), TestCaseError> {
     Ok(())
 }
 
-/// A text that may be no TOML at all, and pieces of files in another order.
-fn file() -> impl Strategy<Value = String> {
-    let good = "[rules.api]\n|rate = |\"5/1m\"|\n|by = |\"peer\"|[otherwise]\n|rules = [\"api\"]\n|\
-                [[on]]\n|route = |\"POST /x\"|[keys.k]\n|from = \"header:x\"\n|digest = |\"s\"|\
-                tiers = { a = \"1/1s\" }\n";
-    let odd = "cost = |-1|99999999999999999999|1e308|nan|[|]|{|}|=|'''|\"\"\"|\\u0000|\u{1b}|#|\
-               1979-05-27|deny = |wait = |é|\"header:a b\"|\"constant:{}\"|slots = |true";
-    let pieces: Vec<_> = good.split('|').chain(odd.split('|')).collect();
-    let piece = prop::sample::select(pieces);
-    prop_oneof![
-        prop::collection::vec(piece, 0..16).prop_map(|pieces| pieces.concat()),
-        any::<String>(),
-    ]
-}
-
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(400))]
 
     #[test]
     fn a_policys_name_is_a_word(name in prop_oneof!["[ -~]{0,6}", "[A-Za-z0-9._-]{1,8}", any::<String>()]) {
         policy_name_is_a_word(&name)?;
-    }
-
-    /// For any text: rules that a layer accepts, or a one-line error that names a line of the file.
-    #[test]
-    fn any_file_is_read_or_refused(text in file()) {
-        match RulesFile::new().parse(&text) {
-            Ok(rules) => {
-                let layer = RateLimitLayer::builder(&MemoryStore::new()).rules(rules).build();
-                prop_assert!(layer.is_ok(), "{}", text);
-            }
-            Err(error) => {
-                let place = error.place().unwrap_or_default();
-                let line = place.split(',').next().and_then(|line| line.strip_prefix("line "));
-                let line: usize = line.and_then(|line| line.parse().ok()).unwrap_or_default();
-                prop_assert!(line >= 1 && line <= text.split('\n').count().max(1), "{}: {}", line, text);
-                let said = error.to_string();
-                prop_assert!(!said.contains(['\n', '\r', '\u{1b}', '\0']), "{:?} of {:?}", said, text);
-            }
-        }
     }
 
     /// The operator chooses names. An invalid one is refused where it is given, and none splits a

@@ -124,37 +124,34 @@ async fn traces(shown: &mut Shown, store: &RedisStore) {
     let keyed = named.keyed(store).unwrap();
     shown.show("Keyed", &keyed);
     shown.show("RateLimiter", &keyed.of(MARKER));
-    for (place, store) in [(0, store.clone()), (1, store.clone())] {
-        let name = format!("{MARKER}:{place}");
-        let limiter = RateLimiter::new(&store, &name).unwrap();
-        shown.show("RateLimiter", &limiter);
-        shown.show("AllOf", &RateLimiter::all([&limiter]).unwrap());
-        limiter.try_set_rate(Limit::per_hour(1)).await.unwrap();
-        for allowed in [true, false] {
-            let decision = limiter.try_acquire().await.unwrap();
-            assert_eq!(decision.is_allowed(), allowed);
-            shown.show("LimitState", &decision.limits().next().unwrap());
-            match &decision {
-                Decision::Allow(grant) => {
-                    shown.show("Grant", grant);
-                }
-                Decision::Deny(refusal) => shown.show("Refusal", refusal),
+    let limiter = RateLimiter::new(store, MARKER).unwrap();
+    shown.show("RateLimiter", &limiter);
+    shown.show("AllOf", &RateLimiter::all([&limiter]).unwrap());
+    limiter.try_set_rate(Limit::per_hour(1)).await.unwrap();
+    for allowed in [true, false] {
+        let decision = limiter.try_acquire().await.unwrap();
+        assert_eq!(decision.is_allowed(), allowed);
+        shown.show("LimitState", &decision.limits().next().unwrap());
+        match &decision {
+            Decision::Allow(grant) => {
+                shown.show("Grant", grant);
             }
-            shown.show("Decision", &decision);
+            Decision::Deny(refusal) => shown.show("Refusal", refusal),
         }
-        let diagnosis = store.diagnose(&name).await.unwrap();
-        shown.show("Diagnosis", &diagnosis);
-        shown.show("Finding", &diagnosis.findings());
-        shown.show("Health", &store.health());
-        shown.show("NodeHealth", &store.health().nodes[0]);
-        // None of these is a limiter: the errors are.
-        let error = RateLimiter::new(&store, &format!("{MARKER}:none"))
-            .unwrap()
-            .available_permits()
-            .await
-            .unwrap_err();
-        shown.show("Error", &error);
+        shown.show("Decision", &decision);
     }
+    let diagnosis = store.diagnose(MARKER).await.unwrap();
+    shown.show("Diagnosis", &diagnosis);
+    shown.show("Finding", &diagnosis.findings());
+    shown.show("Health", &store.health());
+    shown.show("NodeHealth", &store.health().nodes[0]);
+    // None of these is a limiter: the errors are.
+    let error = RateLimiter::new(store, &format!("{MARKER}:none"))
+        .unwrap()
+        .available_permits()
+        .await
+        .unwrap_err();
+    shown.show("Error", &error);
 
     let mut sent = request("192.0.2.1", "authorization", MARKER.as_bytes());
     sent.headers_mut()

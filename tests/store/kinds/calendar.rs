@@ -27,44 +27,6 @@ fn quota(store: &impl Store, text: &str) -> RateLimiter {
     named(store, &unique("quota"), text)
 }
 
-/// A quota in Redis, with what stands there.
-fn stored(text: &str) -> (RateLimiter, Stored) {
-    let limiter = quota(&redis_store().build().unwrap(), text);
-    let key = calendar_key(limiter.name());
-    (limiter, Stored { key })
-}
-
-struct Stored {
-    key: String,
-}
-
-impl Stored {
-    fn label_and_used(&self) -> (u64, i64) {
-        let state = RedisServer::shared().command(&["GET", &self.key]);
-        label_and_used(&state.into_bytes())
-    }
-
-    /// Counts under another label, in a window that ends in an hour.
-    fn set_label(&self, label: u64) {
-        let server = RedisServer::shared();
-        let now = number_of_text(&server.cli(&["TIME"])) * 1000;
-        let mut state = server.command(&["GET", &self.key]).into_bytes();
-        state[..6].copy_from_slice(&label.to_le_bytes()[..6]);
-        state[6..12].copy_from_slice(&(now + 3_600_000).to_le_bytes()[..6]);
-        self.set(&state);
-    }
-
-    fn set(&self, state: &[u8]) {
-        let command = [&b"SET"[..], self.key.as_bytes(), state, b"PX", b"7200000"];
-        RedisServer::shared().command(&command);
-    }
-}
-
-/// Returns the first number of a reply.
-fn number_of_text(reply: &str) -> u64 {
-    reply.lines().next().unwrap().parse().unwrap()
-}
-
 on_both_stores!(tiers_and_closures_choose_a_calendar,);
 
 /// A day and a month of one key, in Redis: a refusal takes nothing, and so gives nothing back.
@@ -126,46 +88,11 @@ async fn tiers_and_closures_choose_a_calendar(store: impl Settles) {
     }
 }
 
-#[test]
-fn what_it_cannot_have_is_named() {
-    let store = MemoryStore::new();
-    let build = |rule: Rule| RateLimitLayer::builder(&store).otherwise(rule).build();
-    let rule = || Rule::new("api", limit("5/month"), PeerIp);
-    for (rule, says) in [
-        (
-            rule().lease(SECOND),
-            "\"api\" cannot lease permits for 1s: a window of the calendar has no",
-        ),
-        (rule().slots(10), "rule \"api\" needs no slots"),
-        (
-            rule().algorithm(Algorithm::Gcra),
-            "\"api\" counts 5/month by the calendar, for all clients together: leave the algorithm",
-        ),
-        (
-            Rule::new("api", limit("5/month").per_client(), PeerIp),
-            "\"api\" counts 5/month by the calendar, for all clients together: leave the algorithm",
-        ),
-        (
-            Rule::new("api", Limit::per_hour(5), PeerIp).algorithm(Algorithm::Calendar),
-            "\"api\" cannot count 5/1h by the calendar: only days, weeks and months",
-        ),
-        (
-            Rule::shared("orders").or_init(limit("5/month")),
-            "rule \"orders\" cannot share a limit by the calendar, as Java knows none",
-        ),
-        (rule().cost(6), "rule \"api\" costs 6 permits"),
-    ] {
-        let error = build(rule).unwrap_err();
-        assert!(error.to_string().contains(says), "{error}");
-    }
-}
-
 /// The turn, by a clock that is moved. Until it, and a turn further for more than one window has.
 #[tokio::test]
 async fn a_wait_ends_at_the_turn() {
-    let clock = ManualClock::new();
+    let (store, clock) = MemoryStore::builder().build_manual();
     clock.set(secs(1_792_926_000));
-    let store = MemoryStore::builder().clock(clock.clone()).build();
     // The Sunday whose last hour comes twice.
     let limiter = quota(&store, "2/day Europe/Berlin");
     let turn = 12 * HOUR;
@@ -192,37 +119,13 @@ async fn a_wait_ends_at_the_turn() {
     granted(second.await.unwrap());
 }
 
-#[tokio::test]
-async fn labels_never_fall_and_the_key_ends_with_its_window() {
-    let (limiter, stored) = stored("5/month");
-    take(&limiter, 2).await;
-    let (today, used) = stored.label_and_used();
-    assert!(today % 100 == 1 && used == 2, "{today} {used}");
-    // An older label is over, also for what was granted under it.
-    stored.set_label(20_200_101);
-    let grant = take(&limiter, 2).await;
-    assert_eq!(stored.label_and_used(), (today, 2));
-    take(&limiter, 1).await;
-    // A newer one stays: it was made by a clock that was set back, or for another zone.
-    stored.set_label(29_990_101);
-    limiter.give_back(&grant);
-    assert_eq!(free(&limiter).await, 2);
-    take(&limiter, 1).await;
-    assert_eq!(stored.label_and_used(), (29_990_101, 4));
-    let wait = wait(&limiter, 2).await.unwrap();
-    assert!(wait.abs_diff(HOUR) < 30 * SECOND, "{wait:?}");
-    let left = RedisServer::shared().cli(&["PTTL", &stored.key]);
-    let left = number_of_text(&left);
-    assert!(left > 7_100_000 && left <= 7_200_000, "{left}");
-}
-
 /// Zones of one deployment may differ for a while: all of them count under the newest label.
 #[tokio::test]
 async fn another_zone_reopens_nothing() {
     let far = ["5/day Pacific/Kiritimati", "5/day Pacific/Pago_Pago"];
     let (name, prefix) = (unique("quota"), unique("far"));
     // Two processes: one could not have both.
-    let store = || redis_store().prefix(&prefix).build().unwrap();
+    let store = || shared_redis().prefix(&prefix).build().unwrap();
     let [ahead, behind] = far.map(|text| named(&store(), &name, text));
     take(&ahead, 4).await;
     take(&behind, 1).await;

@@ -30,7 +30,7 @@ async fn a_state_that_is_not_ours_is_named_and_left() {
         .zip([state_key, state_key, state_key, calendar_key])
     {
         let name = unique("foreign");
-        let store = redis_store().build().unwrap();
+        let store = shared_redis().build().unwrap();
         let rule = rule.named(&name).on_failure(FailurePolicy::Allow);
         let layer = RateLimitLayer::new(&store, rule);
         let limiter = layer.limiter(&name, ["a"]).unwrap();

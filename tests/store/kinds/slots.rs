@@ -5,7 +5,7 @@ use super::*;
 /// A store on Redis, and its clock, which begins where a slot does.
 fn by_a_clock() -> (RedisStore, ManualClock) {
     let clock = ManualClock::new();
-    let store = redis_store().client_clock(clock.clone()).build();
+    let store = shared_redis().client_clock(clock.clone()).build();
     (store.unwrap(), clock)
 }
 
@@ -63,7 +63,7 @@ async fn a_limiter_that_is_renamed_keeps_its_slots() {
 /// By the server's clock, too: the slot is the one that the script noted it in.
 #[tokio::test]
 async fn a_receipt_knows_its_slot_by_the_servers_clock() {
-    let store = redis_store().build().unwrap();
+    let store = shared_redis().build().unwrap();
     let slotted = limited(&store, Limit::new(50, HOUR / 10)).await;
     let slotted = slotted.slots(10_000).unwrap();
     let slot = || RedisServer::shared().micros() / 36_000;

@@ -180,10 +180,19 @@ impl<S: Settles> Kinds<S> {
         ]
     }
 
-    /// All limiters of nine permits.
+    /// Limiters of nine permits, of each kind of name and by each way to count.
     async fn nine(&self) -> Vec<RateLimiter> {
         let by_hour = self.all(Limit::per_hour(9)).await;
-        [by_hour, self.by_calendar(9)].concat()
+        [by_hour, self.by_ways(9).await, self.by_calendar(9)].concat()
+    }
+
+    /// A limiter by each way to count.
+    async fn by_ways(&self, permits: u64) -> Vec<RateLimiter> {
+        let mut all = Vec::new();
+        for way in Way::ALL {
+            all.push(way.limited(&self.own, Limit::per_hour(permits)).await);
+        }
+        all
     }
 
     async fn all(&self, limit: Limit) -> Vec<RateLimiter> {

@@ -1,39 +1,25 @@
-//! Fixed windows: the state in Redis, where it is shared with Redisson 3.7.1 to 3.13.2 or with a
-//! log. See also `keys.toml`.
+//! Fixed windows that end by the server's clock. `keys.toml` has their state in Redis.
 
 use super::*;
-use tower_ratelimit::inspect::Finding;
 
-/// Acts like an old Redisson: SET value rate PX interval, then DECRBY, and a refusal if value is
-/// below.
+/// Those who wait are served in order, as room comes.
 #[tokio::test]
-async fn an_old_redisson_shares_the_window() {
-    let state = State::new(Way::Window, 5).await;
-    state.ask("SET", "value", &["5", "PX", "3600000"]);
-    state.ask("DECRBY", "value", &["3"]);
-    assert_eq!(free(&state.limiter).await, 2);
-    take(&state.limiter, 1).await;
-    assert_eq!(state.ask("DECRBY", "value", &["1"]), "0");
-    let refusal = refused(state.limiter.try_acquire().await.unwrap());
-    let wait = i64::try_from(refusal.retry_after().unwrap().as_millis()).unwrap();
-    assert!((0..=2000).contains(&(wait - 1 - state.left("value"))));
-}
-
-#[cfg(feature = "inspect")]
-#[tokio::test]
-async fn a_look_at_a_window_misses_no_log() {
-    let state = State::new(Way::Window, 5).await;
-    take(&state.limiter, 2).await;
-    let diagnosis = state.store.diagnose(state.limiter.name()).await.unwrap();
-    assert_eq!(diagnosis.algorithm(), Algorithm::FixedWindow);
-    let findings = diagnosis.findings();
-    let about_the_log =
-        |finding: &Finding| matches!(finding.code(), "drift" | "log_missing" | "value_missing");
-    assert!(!findings.iter().any(about_the_log), "{findings:?}");
-    assert!(diagnosis.to_string().contains("counted by a fixed window"));
-    // A lost log looks different: such a value has no end.
-    state.ask("PERSIST", "value", &[]);
-    let diagnosis = state.store.diagnose(state.limiter.name()).await.unwrap();
-    assert_eq!(diagnosis.algorithm(), Algorithm::SlidingLog);
-    assert!(diagnosis.findings().iter().any(about_the_log));
+async fn waiters_are_served_as_windows_end() {
+    let store = shared_redis().build().unwrap();
+    for way in [Way::Window, Way::OwnWindow] {
+        let limiter = way.limited(&store, Limit::new(2, millis(200))).await;
+        // Before the reply, which may be late.
+        let begun = Instant::now();
+        take(&limiter, 2).await;
+        let waiters = [(); 5].map(|()| {
+            let limiter = limiter.clone();
+            tokio::spawn(async move { limiter.acquire().await })
+        });
+        for waiter in waiters {
+            waiter.await.unwrap().unwrap();
+        }
+        // In two windows there is room for four of them. The clock here is not the one that counts,
+        // which may know whole milliseconds only.
+        assert!(begun.elapsed() > millis(400), "{:?}", begun.elapsed());
+    }
 }

@@ -1,10 +1,9 @@
 //! Several rules on one request.
 
-use super::world::{ask, left_of, refused_by};
+use super::world::{ask, left_of};
 use kit::scene::*;
 
 on_both_by_a_clock!(
-    the_tightest_comes_first,
     a_limiter_of_two_rules_is_charged_once_for_both,
     a_missing_key_charges_no_limit,
     a_rule_that_does_not_concern_the_request_is_left_out,
@@ -27,28 +26,6 @@ async fn is_unavailable(layer: &RateLimitLayer, headers: &[(&str, &str)], kind: 
     let (status, decision) = ask(layer, headers).await;
     assert_eq!(status, StatusCode::SERVICE_UNAVAILABLE);
     assert_eq!(refused(decision).error().unwrap().kind(), kind);
-}
-
-async fn the_tightest_comes_first(store: impl Store, _: ManualClock) {
-    let layer = layer_of(
-        &store,
-        [
-            of_all(100, "wide"),
-            of_all(2, "narrow"),
-            of_all(20, "middle").cost(15),
-        ],
-    );
-    let names = |decision: &Decision| {
-        let limits = decision.limits();
-        let each = limits.map(|limit| format!("{} {}", limit.name(), limit.remaining().unwrap()));
-        each.collect::<Vec<_>>()
-    };
-    let (_, decision) = ask(&layer, &[]).await;
-    assert_eq!(names(&decision), ["middle 5", "narrow 1", "wide 99"]);
-    // The limit that refuses comes before one with fewer permits left.
-    let (_, decision) = ask(&layer, &[]).await;
-    assert_eq!(refused_by(&refused(decision.clone()))[0].0, "middle");
-    assert_eq!(names(&decision)[0], "middle 5");
 }
 
 async fn a_limiter_of_two_rules_is_charged_once_for_both(store: impl Store, _: ManualClock) {
@@ -149,11 +126,7 @@ async fn the_strictest_policy_counts() {
 
 #[tokio::test]
 async fn a_full_store_refuses_the_whole_list() {
-    let clock = ManualClock::new();
-    let store = MemoryStore::builder()
-        .clock(clock.clone())
-        .max_limiters(4)
-        .build();
+    let (store, clock) = MemoryStore::builder().max_limiters(4).build_manual();
     // Too large to be counted by an estimate.
     let rules = ["a", "b", "c"].map(|name| by_user(100_000, name).cost(50_000));
     let layer = layer_of(&store, rules);
@@ -176,11 +149,7 @@ async fn a_full_store_refuses_the_whole_list() {
 /// A newcomer may take the place of an idle limiter of its own list, which then finds another.
 #[tokio::test]
 async fn a_list_makes_room_for_all_of_itself() {
-    let clock = ManualClock::new();
-    let store = MemoryStore::builder()
-        .clock(clock.clone())
-        .max_limiters(3)
-        .build();
+    let (store, clock) = MemoryStore::builder().max_limiters(3).build_manual();
     let order = seconds(2).by(FromHeader::new("order").or_skip());
     let layer = layer_of(&store, [by_user(2, "user"), order.named("order")]);
     for number in 0..100 {

@@ -60,8 +60,7 @@ fn work(random: &mut Random, limiters: &[RateLimiter], runtime: &Runtime, now: u
 fn no_list_is_charged_in_part() {
     let seed = seed();
     let mut random = Random(seed);
-    let clock = ManualClock::new();
-    let store = MemoryStore::builder().clock(clock.clone()).build();
+    let (store, clock) = MemoryStore::builder().build_manual();
     let runtime = Builder::new_current_thread().enable_all().build().unwrap();
     let intervals = [100, 100, 250, 600, 1000];
     let rates: Vec<_> = (0..LIMITERS).map(|_| 4 + random.below(12)).collect();

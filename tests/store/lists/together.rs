@@ -12,8 +12,6 @@ on_both_by_a_clock!(
     an_error_of_one_charges_none,
     what_cannot_be_asked_together,
     a_wait_beyond_the_timeout_is_refused_at_once,
-    a_dropped_waiter_gives_back_all,
-    a_dropped_call_gives_back_all,
     room_of_one_wakes_those_who_wait_for_all,
 );
 
@@ -102,64 +100,6 @@ async fn a_wait_beyond_the_timeout_is_refused_at_once(store: impl Store, clock: 
     clock.advance(millis(3000));
     assert!(waiting.await.unwrap().is_allowed());
     assert_eq!(left(&limiters).await, [1, 3]);
-}
-
-async fn a_dropped_waiter_gives_back_all(store: impl Store, clock: ManualClock) {
-    let limiters = limiters(&store, [(2, 1000), (4, 1000)]).await;
-    let all = RateLimiter::all(&limiters).unwrap();
-    assert!(taken(&all, 2).await);
-    let mut first = Box::pin(all.acquire_many(2));
-    pending(&mut first, &clock).await;
-    let mut second = pin!(all.acquire());
-    assert!(poll(&mut second).is_pending());
-    drop(first);
-    // It takes over, and may get its wait before or after the clock moves. The clock stands still
-    // while a call is in flight; otherwise the grant expires before the reply is here.
-    until("the second is served", async || {
-        if clock.sleepers() > 0 {
-            clock.advance(millis(10));
-        }
-        matches!(poll(&mut second), Poll::Ready(Ok(_)))
-    })
-    .await;
-    until("only the second took", async || {
-        left(&limiters).await == [1, 3]
-    })
-    .await;
-}
-
-/// Dropped at each of its awaits, before and after Redis has decided.
-async fn a_dropped_call_gives_back_all(store: impl Store, _: ManualClock) {
-    let limiters = limiters(&store, [(3, 1000), (4, 1000)]).await;
-    let all = RateLimiter::all(&limiters).unwrap();
-    for polls in 0..6 {
-        {
-            let mut call = pin!(all.try_acquire_for(2, Duration::from_secs(1)));
-            for _ in 0..polls {
-                if let Poll::Ready(decision) = poll(&mut call) {
-                    all.give_back(&granted(decision.unwrap()));
-                    break;
-                }
-                tokio::task::yield_now().await;
-            }
-        }
-        {
-            let mut call = pin!(all.try_acquire_many(2));
-            for _ in 0..polls {
-                if let Poll::Ready(decision) = poll(&mut call) {
-                    if let Decision::Allow(grant) = decision.unwrap() {
-                        all.give_back(&grant);
-                    }
-                    break;
-                }
-                tokio::task::yield_now().await;
-            }
-        }
-        until("all is given back", async || {
-            left(&limiters).await == [3, 4]
-        })
-        .await;
-    }
 }
 
 async fn room_of_one_wakes_those_who_wait_for_all(store: impl Store, clock: ManualClock) {

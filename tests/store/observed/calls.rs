@@ -229,31 +229,38 @@ impl Observer for Order {
     }
 }
 
+/// Those of the layer first, and one that is of both once. Another layer's requests are the store's
+/// as well.
 #[tokio::test]
 async fn observers_are_called_in_the_order_in_which_they_were_added() {
     let called = Arc::default();
     let order = |name| Arc::new(Order(name, Arc::clone(&called)));
+    let of_both = order("both");
     let redis = shared_redis()
         .observe(order("store"))
-        .observe(order("its second"));
+        .observe(of_both.clone())
+        .observe(order("its third"));
     let memory = MemoryStore::builder()
         .observe(order("store"))
-        .observe(order("its second"))
+        .observe(of_both.clone())
+        .observe(order("its third"))
         .build();
     let redis = redis.build().unwrap();
     for builder in [
         RateLimitLayer::builder(&redis),
         RateLimitLayer::builder(&memory),
     ] {
-        let layer = builder
-            .otherwise(by_key(9))
-            .observe(order("layer"))
-            .observe(order("layer's second"))
-            .build()
-            .unwrap();
-        let _ = decide(&layer, request_of("a")).await;
-        let called = std::mem::take(&mut *called.lock().unwrap());
-        assert_eq!(called, ["layer", "layer's second", "store", "its second"]);
+        let other = builder.clone().otherwise(by_key(9).named("other"));
+        let layer = builder.otherwise(by_key(9)).observe(order("layer"));
+        let layer = layer.observe(of_both.clone()).build();
+        for (layer, expected) in [
+            (layer.unwrap(), &["layer", "both", "store", "its third"][..]),
+            (other.build().unwrap(), &["store", "both", "its third"]),
+        ] {
+            let _ = decide(&layer, request_of("a")).await;
+            let called = std::mem::take(&mut *called.lock().unwrap());
+            assert_eq!(called, expected);
+        }
     }
 }
 
@@ -311,36 +318,6 @@ async fn events_show_no_key_and_a_hash_tells_callers_apart() {
     assert!(missing == 0 && first != 0, "{hashes:?}");
 }
 
-#[tokio::test]
-async fn a_limiter_is_observed_under_its_new_name() {
-    let recorded = Arc::new(Recorded::default());
-    let store = MemoryStore::builder().observe(recorded.clone()).build();
-    let limiter = RateLimiter::new(&store, "before").unwrap();
-    limiter.try_set_rate(Limit::per_hour(1)).await.unwrap();
-    let renamed = limiter.rename("after").await.unwrap();
-    assert!(renamed.try_acquire().await.unwrap().is_allowed());
-    assert!(recorded.has("allow store"), "{recorded:?}");
-}
-
-#[tokio::test]
-async fn one_observer_of_both_is_called_once() {
-    let recorded = Arc::new(Recorded::default());
-    let of_layer = Arc::new(Recorded::default());
-    let store = MemoryStore::builder().observe(recorded.clone()).build();
-    let layer = RateLimitLayer::builder(&store)
-        .otherwise(by_key(1))
-        .observe(of_layer.clone())
-        .observe(recorded.clone())
-        .build()
-        .unwrap();
-    assert!(decide(&layer, request_of("a")).await.is_allowed());
-    // Another layer's requests are the store's as well.
-    let other = layer_of(&store, by_key(1).named("other"));
-    assert!(decide(&other, request_of("a")).await.is_allowed());
-    assert_eq!(recorded.0.lock().unwrap().len(), 2);
-    assert_eq!(of_layer.0.lock().unwrap().len(), 1);
-}
-
 #[test]
 fn rules_that_are_applied_or_refused_are_reported() {
     let recorded = Arc::new(Recorded::default());
@@ -370,10 +347,13 @@ async fn changes_are_reported_without_keys<S: Store>(store: S, recorded: &Record
     by_request.delete().await.unwrap();
     let own = limited(&store, Limit::per_hour(1)).await.by_tool();
     let renamed = own.rename(&format!("{}2", own.name())).await.unwrap();
+    take(&renamed, 1).await;
     renamed.delete().await.unwrap();
     assert!(renamed.delete().await.is_ok_and(|deleted| !deleted));
     renamed.release(1).await.unwrap_err();
     let said = recorded.0.lock().unwrap().clone();
+    let granted = said.iter().filter(|it| *it == "allow store -").count();
+    assert_eq!(granted, 2, "also under a new name: {said:#?}");
     let managed: Vec<_> = said.iter().filter(|it| it.starts_with("managed")).collect();
     assert_eq!(
         managed,
@@ -396,34 +376,6 @@ async fn changes_of_a_limiter_are_reported_without_keys() {
     changes_are_reported_without_keys(store, &recorded[0]).await;
     let store = shared_redis().observe(recorded[1].clone());
     changes_are_reported_without_keys(store.build().unwrap(), &recorded[1]).await;
-}
-
-#[tokio::test]
-async fn a_file_is_reported_as_the_origin_of_its_rules() {
-    let recorded = Arc::new(Recorded::default());
-    let path = std::env::temp_dir().join(unique("limits.toml"));
-    let text = "[rules.a]\nrate = '2/1h'\nby = 'peer'\n\n[otherwise]\nrules = ['a']\n";
-    std::fs::write(&path, text).unwrap();
-    let layer = RateLimitLayer::builder(&MemoryStore::new())
-        .otherwise(Limit::per_hour(1))
-        .observe(recorded.clone())
-        .build()
-        .unwrap();
-    let watch = layer.watch(tower_ratelimit::RulesFile::new(), &path);
-    let watching = tokio::spawn(watch.every(millis(20)).run());
-    until("the file is applied", async || {
-        recorded.has("Rules { refused: None, by: File }")
-    })
-    .await;
-    std::fs::write(&path, "nonsense").unwrap();
-    until("the file is refused", async || {
-        let all = recorded.all();
-        all.iter()
-            .any(|said| said.contains("refused: Some(") && said.ends_with("by: File }"))
-    })
-    .await;
-    watching.abort();
-    std::fs::remove_file(path).unwrap();
 }
 
 #[tokio::test]

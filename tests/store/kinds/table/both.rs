@@ -91,25 +91,29 @@ pub async fn bans(kinds: Kinds<impl Settles>) {
     }
 }
 
-/// Of each kind by itself, and of all together.
+/// In a list with a log or a window, which may be another call in Redis, all or none are taken. The
+/// call for more permits comes first, and each of the two is tested as that.
 pub async fn lists(kinds: Kinds<impl Settles>) {
-    let nine = Limit::per_hour(9);
-    let (own, exact) = (kinds.of_own(nine), kinds.of_exact(nine).await);
-    let mut mixed = [kinds.of_own(nine), kinds.of_exact(nine).await].concat();
-    mixed.push(kinds.by_calendar(9).remove(0));
-    for limiters in [own, exact, kinds.of_redisson(nine), mixed] {
-        let list = RateLimiter::all(&limiters).unwrap();
-        let (first, last) = (&limiters[0], limiters.last().unwrap());
-        for (full, other) in [(first, last), (last, first)] {
-            take(full, 6).await;
-            refused(list.try_acquire_many(4).await.unwrap());
+    let mut limiters = kinds.by_ways(9).await;
+    limiters.push(kinds.by_calendar(9).remove(0));
+    for limiter in limiters {
+        for other in [Way::Log, Way::Window, Way::OwnLog] {
+            let other = other.limited(&kinds.own, Limit::per_hour(3)).await;
+            let all = RateLimiter::all([&limiter, &other]).unwrap();
+            take(&other, 1).await;
+            let before = free(&limiter).await;
+            for costs in [[4, 3], [1, 3]] {
+                let refusal = refused(all.try_acquire_each(&costs).await.unwrap());
+                let by = refusal.limits().next().unwrap();
+                assert!(other.name().ends_with(by.name()));
+                kinds.settled().await;
+                assert_eq!((free(&limiter).await, free(&other).await), (before, 2));
+            }
+            let grant = granted(all.try_acquire().await.unwrap());
+            assert_eq!((free(&limiter).await, free(&other).await), (before - 1, 1));
+            all.give_back(&grant);
             kinds.settled().await;
-            assert_eq!((free(full).await, free(other).await), (3, 9));
-            let grant = granted(list.try_acquire_many(3).await.unwrap());
-            assert_eq!((free(full).await, free(other).await), (0, 6));
-            list.give_back(&grant);
-            kinds.settled().await;
-            full.release(6).await.unwrap();
+            assert_eq!((free(&limiter).await, free(&other).await), (before, 2));
         }
     }
 }
@@ -128,23 +132,34 @@ pub async fn shadow_rules(kinds: Kinds<impl Settles>) {
 }
 
 pub async fn settle_and_give_back(kinds: Kinds<impl Settles>) {
-    for limiter in kinds.nine().await {
+    let others = kinds.nine().await;
+    for (limiter, other) in kinds.nine().await.into_iter().zip(others) {
+        let has_free = async |permits| {
+            kinds.settled().await;
+            assert_eq!(free(&limiter).await, permits, "{}", limiter.name());
+        };
         let grant = take(&limiter, 5).await;
+        // Another limiter's has no effect, and stays good for its own.
+        other.settle(&grant, 9);
+        other.give_back(&grant);
         limiter.settle(&grant, 2);
-        kinds.settled().await;
-        assert_eq!(free(&limiter).await, 7, "{}", limiter.name());
+        has_free(7).await;
         let grant = take(&limiter, 3).await;
+        // Once, at the same time and later.
+        for copy in &vec![grant.clone(); 8] {
+            limiter.give_back(copy);
+        }
+        has_free(7).await;
         limiter.give_back(&grant);
-        kinds.settled().await;
-        assert_eq!(free(&limiter).await, 7, "{}", limiter.name());
+        has_free(7).await;
         assert_eq!(limiter.release(1).await.unwrap(), 1, "{}", limiter.name());
-        assert_eq!(free(&limiter).await, 8, "{}", limiter.name());
+        has_free(8).await;
         let debt = take(&limiter, 1).await;
-        limiter.settle(&debt, 20);
-        kinds.settled().await;
-        assert_eq!(free(&limiter).await, 0, "{}", limiter.name());
-        assert_eq!(limiter.release(13).await.unwrap(), 13, "{}", limiter.name());
-        assert_eq!(free(&limiter).await, 1, "{}", limiter.name());
+        limiter.settle(&debt, 15);
+        has_free(0).await;
+        assert_eq!(limiter.release(8).await.unwrap(), 8, "{}", limiter.name());
+        has_free(1).await;
+        assert_eq!(free(&other).await, 9, "{}", other.name());
     }
 }
 
@@ -221,7 +236,8 @@ pub async fn what_changes_a_limit(kinds: Kinds<impl Settles>) {
         fails(limiter.rename("renamed").await, ErrorKind::Limit);
         assert_eq!(free(&limiter).await, 7, "{}", limiter.name());
     }
-    for limiter in kinds.of_exact(nine).await {
+    for way in Way::STORED {
+        let limiter = way.limited(&kinds.own, nine).await;
         take(&limiter, 2).await;
         let monthly = Limit::monthly(9);
         says_where_it_is(limiter.try_set_rate(monthly).await);
@@ -232,15 +248,55 @@ pub async fn what_changes_a_limit(kinds: Kinds<impl Settles>) {
         assert_eq!(free(&limiter).await, 8);
         limiter.set_or_update_rate(nine).await.unwrap();
         assert_eq!(free(&limiter).await, 7);
-        assert!(limiter.reset_rate(ten).await.unwrap());
-        assert_eq!(free(&limiter).await, 10);
-        limiter.set_rate(nine).await.unwrap();
-        assert!(limiter.expire(HOUR).await.unwrap());
-        assert!(limiter.clear_expire().await.unwrap());
-        let renamed = limiter.rename(&unique("renamed")).await.unwrap();
-        assert_eq!(free(&renamed).await, 9);
+        let target = way.limited(&kinds.own, Limit::per_hour(50)).await;
+        take(&target, 20).await;
+        let renamed = limiter.rename(target.name()).await.unwrap();
         assert!(!limiter.exists().await.unwrap());
+        assert_eq!(free(&renamed).await, 7);
+        take(&renamed, 1).await;
+        assert_eq!(free(&renamed).await, 6);
+        fails(limiter.rename("x").await, ErrorKind::NotInitialized);
+        fails(renamed.rename("a{b").await, ErrorKind::Name);
+        assert!(renamed.reset_rate(ten).await.unwrap());
+        assert_eq!(free(&renamed).await, 10);
+        expires_and_stays(&renamed, ten).await;
     }
+}
+
+async fn expires_and_stays(limiter: &RateLimiter, limit: Limit) {
+    let left = async || limiter.time_to_live().await.unwrap();
+    // Set less than a minute ago.
+    let lives = async |time: Duration| match left().await {
+        TimeToLive::Left(left) => assert!(left <= time && time - left < secs(60), "{left:?}"),
+        other => panic!("{other:?}"),
+    };
+    for (hours, when, done) in [
+        (1, ExpireWhen::Set, false),
+        (1, ExpireWhen::Greater, false),
+        (1, ExpireWhen::NotSet, true),
+        (1, ExpireWhen::NotSet, false),
+        (2, ExpireWhen::Greater, true),
+        (3, ExpireWhen::Less, false),
+        (1, ExpireWhen::Less, true),
+    ] {
+        let set = limiter.expire_when(hours * HOUR, when).await.unwrap();
+        assert_eq!(set, done, "{hours} {when:?}");
+    }
+    lives(HOUR).await;
+    assert!(limiter.clear_expire().await.unwrap());
+    assert!(!limiter.clear_expire().await.unwrap());
+    assert_eq!(left().await, TimeToLive::Lasting);
+    assert!(limiter.expire(HOUR).await.unwrap());
+    // Only setting a limit without a keep-alive time makes it stay again.
+    limiter.set_rate(limit).await.unwrap();
+    assert_eq!(left().await, TimeToLive::Lasting);
+    // One with it is put off by use.
+    let kept = limit.keep_alive(3 * HOUR).unwrap();
+    limiter.set_rate(kept).await.unwrap();
+    assert_eq!(limiter.limit().await.unwrap(), Some(kept));
+    assert!(limiter.expire(HOUR).await.unwrap());
+    take(limiter, 1).await;
+    lives(3 * HOUR).await;
 }
 
 pub async fn repair(kinds: Kinds<impl Settles>) {

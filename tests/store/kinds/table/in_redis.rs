@@ -182,3 +182,22 @@ pub async fn what_java_looks_for(kinds: Kinds<RedisStore>) {
         assert_eq!(kinds.cli(&hash), "9\n3600000\n0", "{}", limiter.name());
     }
 }
+
+/// The server has lost its scripts: what did not run is sent again, with its text, and only that.
+#[tokio::test]
+async fn scripts_that_a_server_lost_cost_no_permits() {
+    let kinds = Kinds::server();
+    for way in Way::ALL {
+        let limiter = way.limited(&kinds.own, Limit::per_hour(20)).await;
+        let mut grants = Vec::new();
+        for _ in 0..6 {
+            grants.push(take(&limiter, 2).await);
+        }
+        kinds.cli(&["SCRIPT", "FLUSH"]);
+        for grant in &grants[..5] {
+            limiter.give_back(grant);
+        }
+        kinds.settled().await;
+        assert_eq!(free(&limiter).await, 18, "{way:?}");
+    }
+}
