@@ -105,16 +105,10 @@ function verbs.set_rate(rate, interval, rate_type, keep_alive_time, _, keep, exi
     -- Before the first write: a key of another type under the value's name is an error.
     stored, left = open_window(value_key, log, tonumber(interval))
   end
-  write_limit(KEYS[1], { rate, interval, rate_type, keep_alive_time })
-  if stored then
-    -- Below zero if more is in use than the new rate allows, so the new rate holds at once.
-    local value = math.min(stored + tonumber(rate) - before, tonumber(rate))
-    redis.call('SET', value_key, value, 'KEEPTTL')
-  elseif limit[3] and limit[3] ~= rate_type then
-    redis.call('UNLINK', KEYS[2], KEYS[3], KEYS[4], KEYS[5])
-  elseif not kept then
-    redis.call('UNLINK', value_key, log)
-  end
+  -- Below zero if more is in use than the new rate allows, so the new rate holds at once.
+  local value = stored and math.min(stored + tonumber(rate) - before, tonumber(rate))
+  local new = { rate, interval, rate_type, keep_alive_time }
+  replace_limit(limit[3], new, value_key, log, value, kept)
   keep_limit(value_key, left, tonumber(keep_alive_time), tonumber(interval), true)
   return 1
 end

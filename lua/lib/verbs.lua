@@ -65,6 +65,19 @@ function verbs.rename()
   return 1
 end
 
+-- Writes another limit in place of one that had a type, or had none, and the permits left by it; if
+-- these are nil and none are `kept`, all are free.
+local function replace_limit(old_type, limit, value_key, log, value, kept)
+  write_limit(KEYS[1], limit)
+  if old_type and old_type ~= limit[3] then
+    redis.call('UNLINK', KEYS[2], KEYS[3], KEYS[4], KEYS[5])
+  elseif value then
+    redis.call('SET', value_key, value, 'KEEPTTL')
+  elseif not kept then
+    redis.call('UNLINK', value_key, log)
+  end
+end
+
 -- Writes the fields that a limit lacks, as trySetRate of Redisson 4.7.0 does, which also adds
 -- keepAliveTime to a limit written before 3.38.0. Returns the limit's type; nil if it is complete.
 local function complete_limit(rate, interval, rate_type, keep_alive_time)

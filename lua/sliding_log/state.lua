@@ -92,9 +92,8 @@ local function agree(book, now, id)
     local permits, chunk = rate - value, 0
     while permits > 0 and chunk < RESTORED do
       local part = math.min(permits, 4294967295)
-      local marked = 'heal:' .. string.char(
-        math.floor(chunk / 65536) % 256, math.floor(chunk / 256) % 256, chunk % 256)
-      redis.call('ZADD', log, now, struct.pack('<Bc0I4', 16, marked .. string.sub(id, 9, 16), part))
+      local marked = 'heal:\0\0' .. string.char(chunk) .. string.sub(id, 9, 16)
+      redis.call('ZADD', log, now, struct.pack('<Bc0I4', 16, marked, part))
       permits, chunk = permits - part, chunk + 1
     end
     newest, book.restored = now, true

@@ -10,10 +10,11 @@
 --- @include lib/verbs.lua
 
 -- Returns the state after crediting all expired permits; or nil and the reply with the error. The
--- state is not `readable` if there was a foreign entry; what was credited before that stays.
-local function read_credited(given, id)
+-- state is not `readable` if there was a foreign entry; what was credited before that stays. Of
+-- another source than Redis, a limit that is missing is written.
+local function read_credited(given, id, source)
   local now = clock(given)
-  local book, unreadable = read_book(0, 'redis')
+  local book, unreadable = read_book(0, source or 'redis', 4)
   if not book then
     return nil, unreadable
   end
@@ -23,11 +24,24 @@ local function read_credited(given, id)
   if not book.value then
     return nil, { FOREIGN_MEMBER }
   end
+  if book.changed == 1 then
+    write_limit(KEYS[1], book.limit)
+  end
   book.readable = not book.newest or sweep(book, now, math.huge, math.huge)
-  if given == '' then
+  if given == '' and not source then
     set_back(book, now)
   end
   return book
+end
+
+-- Ends an operation on a state that is written. Returns the reply, or that with the error.
+local function ended(book, reply)
+  if not book.readable then
+    return { FOREIGN_MEMBER }
+  end
+  keep_alive(KEYS[1], book.value_key, book.log, book.keep_alive_time, book.interval,
+    book.changed == 1)
+  return reply
 end
 
 -- Returns the exact permits left, and repairs drift. RRateLimiter.availablePermits drops TTLs, may
@@ -40,11 +54,7 @@ function verbs.available(now, id)
   if book.stored or book.newest then
     write_value(book.value_key, book.stored, book.value)
   end
-  if not book.readable then
-    return { FOREIGN_MEMBER }
-  end
-  keep_alive(KEYS[1], book.value_key, book.log, book.keep_alive_time, book.interval)
-  return { 1, book.value, book.now, book.rate, book.interval }
+  return ended(book, { 1, book.value, book.now, book.rate, book.interval })
 end
 
 -- RRateLimiter.clearExpire. The keepAliveTime stays, so the next acquire sets a TTL again.
@@ -106,11 +116,7 @@ function verbs.release(permits, now, id)
   local value = redis.call('EXISTS', log) == 0 and book.rate or book.value + given
 
   write_value(book.value_key, book.stored, value)
-  if not book.readable then
-    return { FOREIGN_MEMBER }
-  end
-  keep_alive(KEYS[1], book.value_key, log, book.keep_alive_time, book.interval)
-  return { 1, given, value }
+  return ended(book, { 1, given, value })
 end
 
 -- Counts the permits left from the log, and corrects the value. Redisson has no such operation: its
@@ -174,14 +180,7 @@ function verbs.set_rate(rate, interval, rate_type, keep_alive_time, now, keep, e
     end
   end
 
-  write_limit(KEYS[1], { rate, interval, rate_type, keep_alive_time })
-  if limit[3] and limit[3] ~= rate_type then
-    redis.call('UNLINK', KEYS[2], KEYS[3], KEYS[4], KEYS[5])
-  elseif value then
-    redis.call('SET', value_key, value, 'KEEPTTL')
-  else
-    redis.call('UNLINK', value_key, log)
-  end
+  replace_limit(limit[3], { rate, interval, rate_type, keep_alive_time }, value_key, log, value)
   keep_alive(KEYS[1], value_key, log, tonumber(keep_alive_time), tonumber(interval), true)
   return 1
 end
@@ -202,37 +201,22 @@ function verbs.try_set_rate(rate, interval, rate_type, keep_alive_time)
 end
 
 -- Charges the permits of a further member, beyond what the acquire took.
-local function charge(member, now, source)
-  local book, unreadable = read_book(0, source, 4)
+local function charge(member, given, source)
+  -- Credited before: with the new entry in the log, it would not show any more that what has
+  -- expired was credited already.
+  local book, unreadable = read_credited(given, string.sub(member, 2, 17), source)
   if not book then
     return unreadable
   end
-  now = clock(now)
-  book.value, book.added = value_of(book.value_key), {}
-  agree(book, now, string.sub(member, 2, 17))
-  if not book.value then
-    return { FOREIGN_MEMBER }
-  end
-  if book.changed == 1 then
-    write_limit(KEYS[1], book.limit)
-  end
-  -- It sweeps before: with the new entry in the log, it would not show any more that what has
-  -- expired was credited already.
-  local charged = 0
-  local readable = (not book.newest or sweep(book, now, math.huge, math.huge))
-    and begin_notes(book, 1, now, true)
-  if readable and note(book, { member = member, permits = permits_of(member) }, now) then
+  local charged, now = 0, book.now
+  book.added, book.readable = {}, book.readable and begin_notes(book, 1, now, true)
+  if book.readable and note(book, { member = member, permits = permits_of(member) }, now) then
     charged = permits_of(member)
     end_notes(book)
   end
   -- The permits were used, so they count even if the value falls below zero: a debt.
   redis.call('SET', book.value_key, book.value - charged, 'KEEPTTL')
-  if not readable then
-    return { FOREIGN_MEMBER }
-  end
-  keep_alive(KEYS[1], book.value_key, book.log, book.keep_alive_time, book.interval,
-    book.changed == 1)
-  return { 1, -charged, now }
+  return ended(book, { 1, -charged, now })
 end
 
 -- Settles what one acquire took: releases all or a part of it, or charges more. Safe to send twice
