@@ -4,7 +4,7 @@
 --     ahead), I4 permits
 --   with a ban: B key, B row, I4 strikes reported, I6 age of these, ms: see ban.lua; of a request
 --     that only reports them, the permits are the ms until the limit has room
---   ahead: I4 permits, I6 lead, ms: what is fetched has the id after those of the callers
+--   ahead: I4 permits, I6 lead, ms, c8 id of what is fetched
 
 its_ban, ahead, given, has_fetched, takes = nil, nil, is_found and 1 or nil, nil, may_take
 key, number, flags, permits, cursor = unpack('<BBBI4', arg, cursor)
@@ -16,6 +16,6 @@ if flags % 4 > 1 then
   failure = its_ban.ban and failure
 end
 if flags > 3 then
-  ahead, lead, cursor = unpack('<I4I6', arg, cursor)
-  fetches, needs_rare = 1, true
+  ahead, lead, id_ahead, cursor = unpack('<I4I6c8', arg, cursor)
+  needs_rare = true
 end

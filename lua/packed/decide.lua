@@ -10,18 +10,17 @@
 --       one that settles what the caller took of key 1, by any row: see settle.lua
 --         c8 id, I6 now, B 255, the row, I4 permits, I4 permits that it took, I7 mark, I7 given
 --       any other:
---         c8 id, I6 now, B rows, B flags (1: tell the time; 2: tell how many numbers each request
---         has), the rows, B ids, c8 for each, the requests
---       ids   of the callers, one after the other through the call: `id` is that of the first. A
---             log knows each caller by its own, other kinds each of a request by that of its first
---             and by its place among them, from 0 on
+--         8 bytes, I6 now, B rows, B flags (1: tell the time; 2: tell how many numbers each request
+--         has), the rows, the requests
 --       now   ms; 0: the server's clock
 --       rows  see row.lua
---       request  B callers, B charges, B flags, the charges. Instead of B callers also: B 0, c8 id,
---             B place, of one caller that was sent before; always if it reports
+--       request  B callers, B charges, B flags, c8 id of each caller, the charges. Of one caller
+--             that was sent before, always if it reports: B 0, c8 id, B place, B charges, B flags,
+--             the charges
 --             flags 1: it waits, so a refusal is no strike; 2: it only asks; 4: it bans; 8: it
---             reports refusals, and asks. Of those sent before, and those of 2 to 8, the call has
---             no ids
+--             reports refusals, and asks
+--             A log knows each caller by its id, other kinds by that of the first of a request and
+--             by the place behind it, from 0 on
 --       charge   B key, B row, B flags, I4 permits, and what the flags say: see charge.lua
 -- Reply one integer for a lone call that is granted and has one number, but of a calendar; and for
 --       one that settles: the permits freed; below zero: charged. Or an array: the time in us, if
@@ -66,9 +65,11 @@ local MOST, LATEST = 9007199254740991, 281474976710655
 local LOG = 17 * 65536 + 183 * 16777216
 
 -- Most calls are lone ones of one limit: they are read at once.
-local length, row_number, now, row_count, kind, limits, interval, rate, permits = #arg, 1
+local length, row_number, now, row_count, kind, limits, interval, rate, permits = #arg, 1, nil, 0, 1
 if length == 34 then
-  now, row_count, kind, limits, interval, rate, permits = unpack('<I6BBBI6I7I4', arg, 9)
+  -- Of a log, its three bytes are 0, 1 and 1.
+  now, limits, interval, rate, permits = unpack('<I6I3I6I7I4', arg, 9)
+  limits = 1
 elseif length == 33 then
   now, row_count, kind, interval, rate, permits = unpack('<I6BBI6I7I4', arg, 9)
 else
@@ -85,8 +86,9 @@ end
 
 local settles, is_absent = row_count == 255, false
 local is_lone = settles or row_count == 0
-local ids_at, counts, begun, begun_at = 0, false, 0, 0
-local at, place, callers, charges, key, number, flags, asks = length + 1, 0, 1, 1, 1, 1, 0, 0
+local counts, begun, begun_at = false, 0, 0
+local at, charges_at, callers, charges, key, number = length + 1, length, 1, 1, 1, 1
+local flags, asks = 0, 0
 local size, answer, reply, row, rows, ladder, tried, refused = 0
 -- Of the row: see row.lua. Of the request: see charge.lua and resolve.lua.
 local open_label, open_ends, open_interval, next_label, next_ends, next_interval
@@ -97,12 +99,14 @@ local of_label, of_ends, of_used, of_interval, of_rate, back, tat, emission, ids
 -- What is written of it: a text from an offset on, or the whole for so many ms; of a log, the
 -- records that are not written. Of a call that is not lone, by key.
 local text, offset, life, logs, texts, offsets, lives
+-- How it is written, and the numbers that were made text last.
+local write, done, last_offset, offset_text, last_life, life_text = call, nil, 27, '27'
 -- What is made when it is needed.
 local walk, rest_of, rare, held, lents, leads, bans, heads, read_charge, meet, judge
 if not is_lone then
   -- Some with room for a few, as a table that grows costs more.
-  row_number, at, rows, logs, lives = 0, 17, { nil }, {}, {}
-  reply, texts, offsets = { nil, nil, nil, nil }, { nil, nil, nil, nil }, { nil, nil, nil, nil }
+  row_number, at, rows, logs, reply = 0, 17, { nil }, {}, { nil, nil, nil, nil }
+  texts, offsets, lives = { nil, nil, nil, nil }, { nil, nil, nil, nil }, { nil, nil, nil, nil }
   local tells = byte(arg, 16)
   counts = tells > 1
   if tells % 2 == 1 then
@@ -113,9 +117,6 @@ if not is_lone then
     rows[number] = at
     at = at + (of == 1 and 2 + 13 * limits or of == 4 and 23 or of == 5 and 44 or 14)
   end
-  -- The ids begin with that of the second caller.
-  ids_at = at - 7
-  at = at + 1 + 8 * byte(arg, at)
 elseif settles then
   permits, was, mark, mark_given = unpack('<I4I4I7I7', arg, length - 21)
 elseif row_number == 0 then
@@ -126,17 +127,21 @@ repeat
   -- Whether permits are taken where there is room; to how many callers they are given in any case.
   local charge, takes, given, failure, is_again = 1, true, nil, nil, nil
   -- Of a request that is not simple: see charge.lua and resolve.lua.
-  local pages, cursor, is_dry, may_take, has_room, is_found, is_banned, fetches, has_fetched
-  local needs_rare, its_ban, ahead, lead, size_before, before, is_undone
-  -- As its first eight bytes are the id, the argument can be packed for it.
-  of = place == 0 and (settles and sub(arg, 1, 8) or arg)
-    or sub(arg, ids_at + 8 * place, ids_at + 8 * place + 7)
+  local pages, cursor, is_dry, may_take, has_room, is_found, is_banned, has_fetched
+  local needs_rare, its_ban, ahead, lead, id_ahead, size_before, before, is_undone
   of_place = 0
-  if counts and begun_at ~= at then
-    begun, begun_at, size = size + 1, at, size + 1
-  end
-  if not is_lone then
-    callers, charges, asks, key, number, flags, permits = unpack('<BBBBBBI4', arg, at)
+  if is_lone then
+    -- As its first eight bytes are the id, the argument can be packed for it.
+    of = settles and sub(arg, 1, 8) or arg
+  else
+    if counts and begun_at ~= at then
+      begun, begun_at, size = size + 1, at, size + 1
+    end
+    callers, charges, asks, of, key, number, flags, permits = unpack('<BBBc8BBBI4', arg, at)
+    charges_at = at + 3 + 8 * callers
+    if callers > 1 then
+      key, number, flags, permits = unpack('<BBBI4', arg, charges_at)
+    end
     if flags < 2 and asks < 2 and callers > 0 and (charges == 1 or at ~= tried) then
       -- A list takes at once, too. If one of its charges has no room, that is undone, and all are
       -- asked; if one is not usual, all are gone through twice.
@@ -144,8 +149,7 @@ repeat
         size_before, takes = size, at ~= refused
       end
     else
-      pages, cursor, is_dry, has_room, wait, judged = {}, at + 3, true, true, 0, {}
-      of = sub(of, 1, 8)
+      pages, cursor, is_dry, has_room, wait, judged = {}, charges_at, true, true, 0, {}
       is_sent_again = callers == 0
       if is_sent_again then
         of, of_place, charges, asks, cursor = unpack('<c8BBB', arg, at + 1)
@@ -159,7 +163,7 @@ repeat
     if pages and not is_again then
       --- @include charge.lua
     elseif charge > 1 and not pages then
-      key, number, flags, permits = unpack('<BBBI4', arg, at + 7 * charge - 4)
+      key, number, flags, permits = unpack('<BBBI4', arg, charges_at + 7 * charge - 7)
     end
     local granted, left, next, one, two, told, third, freed, pending, is_usual, each, said = 0
     text, life, is_again = nil, nil, nil
@@ -184,6 +188,14 @@ repeat
       else
         --- @include usual_several.lua
       end
+    end
+    if is_lone and is_usual and (answer or said) then
+      -- It ends here.
+      reply = said
+      if text then
+        --- @include write.lua
+      end
+      --- @include answer.lua
     end
     if not is_usual and (failure == nil or pages) then
       --- @include state.lua
@@ -224,7 +236,7 @@ repeat
       end
     elseif size_before and (failure ~= nil or takes and granted == 0 and flags % 2 == 0) then
       for charge = charge - 1, 1, -1 do
-        local key, it = byte(arg, at + 7 * charge - 4), before and before[charge] or {}
+        local key, it = byte(arg, charges_at + 7 * charge - 7), before and before[charge] or {}
         logs[key], texts[key], offsets[key], lives[key] = it[1], it[2], it[3], it[4]
         if held then
           held[key] = it[5]
@@ -238,20 +250,18 @@ repeat
     elseif failure ~= nil then
       reply = reply or {}
       reply[size + 1], size = failure, size + 1
-    elseif not answer and (texts or not reply) then
+    elseif not answer then
       --- @include tell.lua
     end
     charge = charge + 1
   until charge > charges
   if pages then
     at = cursor
-    place = place + (fetches or 0) + ((is_sent_again or asks > 1) and 0 or callers)
     if judged[1] and failure == nil then
       judge(asks > 1 or is_found or is_banned, has_room)
     end
   elseif not is_undone then
-    at = at + 3 + 7 * charges
-    place = place + callers
+    at = charges_at + 7 * charges
   end
   if counts and not is_undone then
     reply[begun] = size - begun
@@ -273,21 +283,8 @@ for key = 1, #KEYS do
     end
     -- Where no memory is left, a refusal stands and counts for no ban. A ban by hand fails.
     local is_ban = bans and bans[key] and not bans[key].by_hand
-    local write, done = is_ban and try or call, nil
-    if not life then
-      done = write('SETRANGE', name, offset == 27 and '27' or format('%d', offset), text)
-    elseif life <= 0 then
-      call('UNLINK', name)
-    else
-      -- A caller's clock may stand still for a while.
-      life = format('%d', floor(life) + (by_server and 0 or 60000))
-      if not is_absent then
-        done = write('SET', name, text, 'PX', life)
-      elseif not call('SET', name, text, 'PX', life, 'NX') then
-        -- It has an empty string.
-        answer, reply, size = nil, { false }, 1
-      end
-    end
+    write, done = is_ban and try or call, nil
+    --- @include write.lua
     if is_ban and type(done) == 'table' and done.err and not string.find(done.err, 'OOM', 1, true)
     then
       error(done.err, 0)
@@ -295,10 +292,4 @@ for key = 1, #KEYS do
   end
 end
 
-if answer then
-  return math.type and floor(answer) or answer
-end
-for place = 1, math.type and size or 0 do
-  reply[place] = reply[place] and floor(reply[place])
-end
-return reply
+--- @include answer.lua

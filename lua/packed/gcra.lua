@@ -36,7 +36,7 @@ if takes and granted > 0 then
   -- The end is put off by as much as all permits take, so most grants leave it.
   if server + backlog > of_ends or lives and lives[key] then
     of_ends = min(server + backlog + whole, MOST)
-    life, offset = (of_ends - server) / 1000 + 2, 0
+    life, offset = floor((of_ends - server) / 1000) + 2, 0
   end
   text = pack('<I7c8BBc30BB', tat, of, of_place, granted, ids or string.rep('\0', 30), 18, 183)
   text = offset > 0 and text or pack('<I6I7I7I7', interval, rate, of_ends, back) .. text

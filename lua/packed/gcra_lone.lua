@@ -17,8 +17,7 @@
 -- are doubles, and the caller computes the rest of the reply itself. In Lua 5.4 they are floats,
 -- and only whole numbers may leave the script.
 
-local call, unpack, pack, sub = redis.call, struct.unpack, struct.pack, string.sub
-local key, arg = KEYS[1], ARGV[1]
+local call, unpack, sub, key, arg = redis.call, struct.unpack, string.sub, KEYS[1], ARGV[1]
 local now, cost, room, interval, rate = unpack('<ddddd', arg, 11)
 local state, ends, given, tat = call('GET', key), 0, 0, 0
 if state then
@@ -38,18 +37,19 @@ if backlog > room then
   if now == 0 and backlog > 2 * (cost + room) then
     return nil
   end
-  return math.floor(backlog)
+  return math.type and math.floor(backlog) or backlog
 end
 backlog = backlog > 0 and backlog + cost or cost
 tat = micros + backlog
+local pack = struct.pack
 if server + backlog <= ends and tat < 9007199254740992 then
-  call('SETRANGE', key, '27', pack('<I7c10c30', tat, arg, sub(state, 35)))
+  call('SETRANGE', key, '27', pack('<I7c10c30', tat, arg, sub(state, 35, 64)))
 else
   -- The expiry is extended by as much as all permits take, so most grants leave it.
   tat, ends = math.min(tat, 9007199254740991), math.min(server + backlog + cost + room,
     9007199254740991)
-  local ids = state and sub(state, 35) or string.rep('\0', 30)
-  call('SET', key, pack('<I6I7I7I7I7c10c30BB', interval, rate, ends, given, tat, arg, ids, 18, 183),
+  call('SET', key, pack('<I6I7I7I7I7c10c30BB', interval, rate, ends, given, tat, arg,
+    state and sub(state, 35, 64) or string.rep('\0', 30), 18, 183),
     'PX', string.format('%d', math.floor((ends - server) / 1000 + (now > 0 and 60002 or 2))))
 end
 return pack('<ddd', micros, tat, given)

@@ -102,6 +102,7 @@ if taken > 0 then
     lents[key] = nil
   end
   if granted > 1 then
+    local trailer = ''
     --- @include records.lua
   else
     -- What is charged by a settlement is a record of 255 callers: see settle.lua.
@@ -124,8 +125,6 @@ if taken > 0 and has_ahead then
   given, takes, is_again, has_fetched = granted, false, true, false
 elseif has_fetched == false and ahead and granted == callers and left >= ahead
   and not (lent and #lent == 1408) then
-  local next = place + (is_sent_again and 0 or callers)
-  local id = next == 0 and arg or sub(arg, ids_at + 8 * next, ids_at + 8 * next + 7)
-  lents[key] = (lent or '') .. pack('<c8BBI6I6', id, 0, 1, ahead, now + lead)
+  lents[key] = (lent or '') .. pack('<c8BBI6I6', id_ahead, 0, 1, ahead, now + lead)
   leads[key], is_again, has_fetched = max(leads[key] or 0, lead), true, true
 end

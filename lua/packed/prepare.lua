@@ -41,7 +41,7 @@ if is_moved then
   local backlog = tat - micros
   if server + backlog > of_ends or lives[key] or is_late then
     of_ends = min(server + backlog + whole, MOST)
-    lives[key] = (of_ends - server) / 1000 + 2
+    lives[key] = floor((of_ends - server) / 1000) + 2
   end
   tat = min(tat, MOST)
   page = sub(page, 1, 13) .. pack('<I7I7I7', of_ends, back, tat) .. sub(page, 35)

@@ -7,13 +7,15 @@ pending = texts and texts[key]
 if not page and not pending then
   -- The last bytes: all of any state, and of a log ten records. An error is a table.
   page = try('GETRANGE', name, '-260', '-1')
-  if #page == 0 and page.err then
-    -- Nothing is written yet. A key that is no string is as one with a foreign state.
-    page = string.find(page.err, 'WRONGTYPE', 1, true) and '?' or error(page.err, 0)
-  elseif #page == 0 then
-    -- An empty string is foreign. A lone call that takes finds that out when it writes.
-    is_absent = row_count == 0
-    page = (is_absent or call('EXISTS', name) == 0) and '' or '?'
+  if #page == 0 then
+    if page.err then
+      -- Nothing is written yet. A key that is no string is as one with a foreign state.
+      page = string.find(page.err, 'WRONGTYPE', 1, true) and '?' or error(page.err, 0)
+    else
+      -- An empty string is foreign. A lone call that takes finds that out when it writes.
+      is_absent = row_count == 0
+      page = (is_absent or call('EXISTS', name) == 0) and '' or '?'
+    end
   end
   if pages then
     pages[key] = page

@@ -1,6 +1,7 @@
--- Makes `text`, the records of callers granted together. A fragment of usual.lua and log.lua.
+-- Makes `text`, the records of callers granted together, with `trailer` behind them. A fragment of
+-- usual.lua, usual_several.lua and log.lua.
 
 local behind = string.gsub(pack('<BBI6I6', 0, 1, permits, time_of_grant), '%%', '%%%%')
-text = string.gsub((place > 0 and '' or sub(arg, 1, 8))
-  .. sub(arg, ids_at + 8 * max(place, 1), ids_at + 8 * (place + granted) - 1), '........',
-  '%0' .. behind)
+local ids_at = charges_at - 8 * callers
+text = string.gsub(sub(arg, ids_at, ids_at + 8 * granted - 1) .. trailer, '........',
+  '%0' .. behind, granted)

@@ -8,12 +8,12 @@ if is_usual and mark < MOST and its_interval > 0 and ends >= server_ms + its_int
   and stop - start < 44000 and stop < 88000 then
   -- Where all is given back, what no longer lives makes no difference.
   local base, from = permits == 0 and start or 0, stop - bytes + 40
-  local at, first, callers, has = string.find(page, of, 1, true), 0, 1, min(was, permits)
+  local at, first, callers, has = string.find(page, of, 1, true), 0, 1, was
   if not at and base < from then
     page, from = call('GETRANGE', name, format('%d', base), '-1'), base
     at = string.find(page, of, 1, true)
   end
-  is_usual = not at
+  has, is_usual = has < permits and has or permits, not at
   if at and at < #page - 60 then
     first, callers, has = unpack('<BBI6', page, at + 8)
     is_usual = first == 0 and callers == 1 and from + at > base and (from + at) % 22 == 1
@@ -22,14 +22,17 @@ if is_usual and mark < MOST and its_interval > 0 and ends >= server_ms + its_int
   if is_usual then
     answer, log = has - permits, nil
     if answer > 0 then
-      used = from + at > start and max(used - answer, 0) or used
-      text = pack('<c8BBI6', of, 0, 1, permits) .. sub(page, at + 16, -28) .. pack('<I7', used)
-        .. sub(page, -20)
+      if from + at > start then
+        used = used > answer and used - answer or 0
+      end
+      -- The whole record, though only its permits change: so every write begins with one.
+      text = pack('<c8I8c0I7c0', of, permits * 65536 + 256, sub(page, at + 16, -28), used,
+        sub(page, -20))
       offset = from + at - 1
     elseif answer < 0 then
       used, offset = min(used - answer, MOST), stop
-      text = pack('<c8BBI6I6', of, 0, 255, -answer, now) .. sub(page, -40, -28) .. pack('<I7', used)
-        .. sub(page, -20)
+      text = pack('<c8BBI6I6c0I7c0', of, 0, 255, -answer, now, sub(page, -40, -28), used,
+        sub(page, -20))
     end
   end
 else

@@ -39,22 +39,23 @@ if pending then
   end
 end
 
-local bytes, form, magic = #page, nil, nil
+local bytes, form = #page, nil
 if of_kind then
   -- It is pending.
 elseif bytes == 0 then
   of_kind = 0
 elseif bytes == 76 then
-  of_interval, of_rate, of_ends, back, tat, ids, form, magic = unpack('<I6I7I7I7I7c40BB', page)
-  if form == 18 and magic == 183 and of_rate > 0 and of_rate <= of_interval * 1000
+  of_interval, of_rate, of_ends, back, tat, ids, form = unpack('<I6I7I7I7I7c40H', page)
+  if form == 18 + 183 * 256 and of_rate > 0 and of_rate <= of_interval * 1000
     and of_interval <= 3200000000000 then
     of_kind = 2
     is_late = by_server and tat - micros > 2000 * of_interval
   end
 elseif bytes == 74 then
-  of_label, of_ends, of_used, of_interval, ids, form, magic = unpack('<I6I6I7I6xxxxxxxc40BB', page)
-  if (form == 19 or form == 21) and magic == 183 then
-    of_kind, is_late = form - 16, by_server and form == 19 and of_ends > now + of_interval
+  of_label, of_ends, of_used, of_interval, ids, form = unpack('<I6I6I7I6xxxxxxxc40H', page)
+  form = form - 183 * 256 - 16
+  if form == 3 or form == 5 then
+    of_kind, is_late = form, by_server and form == 3 and of_ends > now + of_interval
   end
 elseif bytes > 61 then
   local fetched, windows, form, magic = byte(page, -4, -1)

@@ -21,23 +21,34 @@ if is_usual then
     granted = callers
     left = takes and room - taken or room
     next = oldest and oldest - expired or interval
-    offset = stop
-    if takes and ends < server_ms + interval then
-      ends = min(server_ms + 2 * interval, LATEST)
-      records = oldest and call('GETRANGE', name, format('%d', start), format('%d', stop - 1)) or ''
-      life, offset, start = ends - server_ms, 0, 0
+    if (rate + 1) * (interval + 1) <= MOST then
+      one, next = left * (interval + 1) + next, nil
+      answer = is_lone and one
     end
-    if takes and callers > 1 then
-      --- @include records.lua
-      text = text .. pack('<I6I7I7I4I6I6I4', interval, rate, rate - left, start, now, ends,
-        LOG + 256)
-    elseif takes then
-      text = pack('<c8BBI6I6I6I7I7I4I6I6I4', of, 0, 1, taken, now, interval, rate, rate - left,
-        start, now, ends, LOG + 256)
+    if takes then
+      offset = stop
+      if ends < server_ms + interval then
+        ends = server_ms + 2 * interval
+        ends = ends < LATEST and ends or LATEST
+        records = oldest and call('GETRANGE', name, format('%d', start), format('%d', stop - 1))
+        life, offset, start = ends - server_ms, 0, 0
+      end
+      if callers > 1 then
+        local trailer = pack('<I6I7I7I4I6I6I4', interval, rate, rate - left, start, now, ends,
+          LOG + 256)
+        --- @include records.lua
+      else
+        -- A record's place, its one caller and its permits are one number.
+        text = pack('<c8I8I6I6I7I7I4I6I6I4', of, taken * 65536 + 256, now, interval, rate,
+          rate - left, start, now, ends, LOG + 256)
+      end
+      if records then
+        text = records .. text
+      end
     end
-    text = life and records .. text or text
   elseif oldest and room < permits and permits <= rate and permits <= room + held then
     told, left, third = expired - oldest, room, newest - expired
+    said = is_lone and { told, left, third }
   else
     is_usual = false
   end

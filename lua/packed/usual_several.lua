@@ -60,9 +60,7 @@ while limit > 0 do
   else
     begin, windows = start,
       pack('<I6I7I7I4I6c0', its_interval, its_rate, used + taken, start, now, windows)
-    local free = oldest and oldest - expired or its_interval
-    said[limit] = (room - less) * (its_interval + 1)
-      + (free < its_interval and free or its_interval)
+    said[limit] = (room - less) * (its_interval + 1) + (oldest and oldest - expired or its_interval)
   end
   limit, w, its_row = limit - 1, w - 30, its_row - 13
 end
@@ -82,16 +80,12 @@ elseif is_usual and (not lives or ends >= server_ms + interval and stop <= 88000
     end
     log, offset, form = nil, stop, LOG + 256 * limits
     if callers > 1 then
-      local time_of_grant = now
+      local time_of_grant, trailer = now, windows .. pack('<I6I4', ends, form)
       --- @include records.lua
-      text = text .. windows .. pack('<I6I4', ends, form)
     else
       text = pack('<c8BBI6I6c0I6I4', of, 0, 1, permits, now, windows, ends, form)
     end
   end
 else
   is_usual, said = false, nil
-end
-if said and not texts then
-  reply, size = said, #said
 end

@@ -160,7 +160,7 @@ impl Row {
 }
 
 impl Charge {
-    fn put(&self, bytes: &mut Vec<u8>) {
+    fn put(&self, bytes: &mut Vec<u8>, id_ahead: Id) {
         let flags = u8::from(self.is_shadow)
             + 2 * u8::from(self.banning.is_some())
             + 4 * u8::from(self.ahead.is_some());
@@ -174,6 +174,7 @@ impl Charge {
         if let Some(ahead) = self.ahead {
             put(bytes, ahead.permits, 4);
             put(bytes, ahead.lead, 6);
+            bytes.extend(id_ahead.command);
         }
     }
 }
@@ -208,22 +209,27 @@ impl Call {
         let rows = u8::try_from(self.rows.len()).unwrap_or(u8::MAX);
         bytes.extend([rows, u8::from(self.tells) + 2 * u8::from(self.counts)]);
         self.rows.iter().for_each(|row| row.put(&mut bytes));
-        let places: i64 = self.requests.iter().map(Request::places).sum();
-        let others = 1..places.max(1);
-        bytes.push(u8::try_from(others.clone().count()).unwrap_or(u8::MAX));
-        others.for_each(|place| bytes.extend(self.id(place).command));
+        let mut place = 0;
         for request in &self.requests {
+            let charges = u8::try_from(request.charges.len()).unwrap_or(u8::MAX);
+            let kind = [charges, request.flags];
             match request.resent {
-                None => bytes.push(request.callers),
+                None => {
+                    bytes.push(request.callers);
+                    bytes.extend(kind);
+                    let places = place..place + i64::from(request.callers);
+                    places.for_each(|place| bytes.extend(self.id(place).command));
+                }
                 Some(id) => {
                     bytes.push(0);
                     put_id(&mut bytes, id);
+                    bytes.extend(kind);
                 }
             }
-            let charges = u8::try_from(request.charges.len()).unwrap_or(u8::MAX);
-            bytes.extend([charges, request.flags]);
+            place += request.places();
+            let ahead = self.id(place - 1);
             let each = request.charges.iter();
-            each.for_each(|charge| charge.put(&mut bytes));
+            each.for_each(|charge| charge.put(&mut bytes, ahead));
         }
         bytes
     }

@@ -36,8 +36,6 @@ pub(crate) struct Call {
     keys: List<(u64, String)>,
     /// What the charges of a key count by
     terms: List<Terms>,
-    /// Of the callers that were not sent before; only a log knows each by its own
-    ids: List<[u8; 8]>,
     requests: Buffer,
     /// Where the requests name a key, and behind it its terms
     named_at: List<usize>,
@@ -53,7 +51,6 @@ impl Call {
             now,
             keys: List::new(),
             terms: List::new(),
-            ids: List::new(),
             requests: Buffer::new(),
             named_at: List::new(),
             count: 0,
@@ -87,15 +84,17 @@ impl Call {
         self.terms.push(Terms::Ban(ban));
     }
 
-    /// Adds the id of a caller that asks for the first time.
-    pub(super) fn caller(&mut self, id: PermitId) {
-        self.ids.push(id.short());
-    }
-
-    /// Begins a request of so many new callers for so many charges.
-    pub(super) fn request(&mut self, callers: usize, charges: usize, flags: u8) {
-        self.requests.put(&[byte(callers), byte(charges), flags]);
-        (self.count, self.callers) = (self.count + 1, self.callers + callers);
+    /// Begins a request of new callers for so many charges. Only a log knows each by its own id.
+    pub(super) fn request(
+        &mut self,
+        callers: impl ExactSizeIterator<Item = PermitId>,
+        charges: usize,
+        flags: u8,
+    ) {
+        (self.count, self.callers) = (self.count + 1, self.callers + callers.len());
+        self.requests
+            .put(&[byte(callers.len()), byte(charges), flags]);
+        callers.for_each(|id| self.requests.put(&id.short()));
     }
 
     /// Begins one of a caller that came before: at this index behind the caller of this id.
@@ -122,9 +121,10 @@ impl Call {
     }
 
     /// Adds to the charge what it fetches ahead.
-    pub(super) fn ahead(&mut self, permits: u32, lead: i64) {
+    pub(super) fn ahead(&mut self, permits: u32, lead: i64, id: PermitId) {
         self.requests.number(permits.into(), 4);
         self.requests.number(lead, 6);
+        self.requests.put(&id.short());
     }
 
     fn name(&mut self, index: usize) {
@@ -160,8 +160,7 @@ impl Call {
         let row_of: List<u8> = each.map(|row| byte(row + 1)).collect();
         let mut argument = Buffer::new();
         argument.0.reserve(80 + self.requests.0.len());
-        let (first, others) = self.ids.split_first().unzip();
-        argument.put(first.unwrap_or(&[0; 8]));
+        argument.put(&[0; 8]);
         argument.time(self.now);
         argument.put(&[byte(rows.len()), flags]);
         for row in &rows {
@@ -170,9 +169,6 @@ impl Call {
                 Terms::Ban(ban) => ban::put(&mut argument, ban),
             }
         }
-        let others = others.unwrap_or_default();
-        argument.put(&[byte(others.len())]);
-        argument.put(others.as_flattened());
         let begin = argument.0.len();
         argument.put(&self.requests.0);
         for at in &self.named_at {
@@ -267,7 +263,6 @@ impl Call {
                 *terms = byte(terms_before + usize::from(*terms));
             }
         }
-        self.ids.extend(other.ids);
         self.count += other.count;
         self.callers += other.callers;
     }

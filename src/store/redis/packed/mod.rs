@@ -42,7 +42,8 @@ macro_rules! fragments {
         [$(($name, include_str!(concat!("../../../../lua/packed/", $name)))),+]
     };
 }
-const FRAGMENTS: [(&str, &str); 24] = fragments![
+const FRAGMENTS: [(&str, &str); 26] = fragments![
+    "answer.lua",
     "ban.lua",
     "charge.lua",
     "decide.lua",
@@ -66,7 +67,8 @@ const FRAGMENTS: [(&str, &str); 24] = fragments![
     "usual.lua",
     "usual_several.lua",
     "walk.lua",
-    "window.lua"
+    "window.lua",
+    "write.lua"
 ];
 
 /// Returns the text of a file, in which each line that includes another gives way to that one.

@@ -140,8 +140,8 @@ impl Asked<'_> {
             let is_last = group.as_ptr_range().end == callers.as_ptr_range().end;
             let ahead = ahead.filter(|_| is_last && !self.again);
             if !self.again {
-                group.iter().for_each(|it| call.caller(it.first().id));
-                call.request(group.len(), self.rows.len(), flags(&group[0]));
+                let ids = group.iter().map(|it| it.first().id);
+                call.request(ids, self.rows.len(), flags(&group[0]));
                 self.charges(&mut call, &group[0], mem::take(&mut carried), ahead);
                 continue;
             }
@@ -185,8 +185,7 @@ impl Asked<'_> {
                 let Charge {
                     permits, lead, id, ..
                 } = *ahead.first();
-                call.ahead(permits, lead);
-                call.caller(id);
+                call.ahead(permits, lead, id);
             }
         }
     }

@@ -1,5 +1,7 @@
 //! The calls that carry out verbs, each for one limiter.
 
+use std::iter;
+
 use redis::Value;
 
 use super::{
@@ -62,10 +64,10 @@ fn settling(
 }
 
 /// Makes the call that asks what is left.
-pub(crate) fn ask_left(row: &Row, name: &Name, Stamp { now, .. }: Stamp) -> ScriptCall {
+pub(crate) fn ask_left(row: &Row, name: &Name, Stamp { id, now }: Stamp) -> ScriptCall {
     let mut call = Call::new(now);
     call.limiter(name, *row);
-    call.request(1, 1, ASKS);
+    call.request(iter::once(id), 1, ASKS);
     call.charge(0, 0, 1);
     call.verb()
 }
@@ -143,11 +145,11 @@ pub(crate) fn read_report(reply: &Value, caller: &Demand) -> Result<List<BanStat
 }
 
 /// A call that bans has its length where others have the age of refusals.
-fn of_ban(limiter: &Limiter, Stamp { now, .. }: Stamp, flags: u8, age: u64) -> ScriptCall {
+fn of_ban(limiter: &Limiter, Stamp { id, now }: Stamp, flags: u8, age: u64) -> ScriptCall {
     let mut call = Call::new(now);
     call.beside_ban(limiter);
     call.ban(limiter, Ban::after(1));
-    call.request(1, 1, flags);
+    call.request(iter::once(id), 1, flags);
     call.charge(0, HAS_BAN, 1);
     call.banning(
         1,
