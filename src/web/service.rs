@@ -13,10 +13,11 @@ use tower_service::Service;
 
 use super::{
     body::RateLimitBody,
-    charge::{Earlier, SettleOnDrop},
+    charge::Earlier,
     future::{ResponseFuture, State},
     layer::{LayerState, RateLimitLayer},
     rule::Plan,
+    settle::SettleOnDrop,
 };
 use crate::values::decision::{Decision, Refusal};
 
