@@ -3,7 +3,7 @@
 use std::{mem, time::Duration};
 
 use crate::values::{
-    charge::{Charge, PermitId, Settled, Standing, Taken},
+    charge::{Charge, Settled, Standing, Taken},
     clock::Now,
     decision::{Charges, Decision, Grant, Refusal, Source},
     demand::Demand,
@@ -209,7 +209,7 @@ impl Answer {
 }
 
 /// What the answers to the charges of a request come to.
-struct Judged {
+pub(crate) struct Judged {
     source: Source,
     banned: bool,
     /// The wait of a refusal, unless waiting does not help; `None` for a grant.
@@ -232,28 +232,12 @@ impl Demand {
         let judged = judge(&mut self.charges, self.wants_remaining, answers);
         judged.decision(mem::take(&mut self.charges))
     }
-
-    /// Returns the decision on the one charge of a request, with this id, that a store answers in
-    /// place: then it is used up. `None` if it has several, or the store has no answer.
-    #[inline]
-    pub(crate) fn decided_alone(
-        &mut self,
-        id: PermitId,
-        answer: impl FnOnce(&Charge) -> Option<Answer>,
-    ) -> Option<Decision> {
-        let [charge] = &mut *self.charges else {
-            return None;
-        };
-        charge.id = id;
-        let answer = answer(charge)?;
-        let judged = charge.judge_alone(&answer, self.wants_remaining);
-        Some(judged.decision(mem::take(&mut self.charges)))
-    }
 }
 
 impl Judged {
+    /// Returns the decision on these charges, which have their answers.
     #[inline]
-    fn decision(self, charges: Charges) -> Decision {
+    pub(crate) fn decision(self, charges: Charges) -> Decision {
         match self.refused {
             None => Decision::Allow(Grant::new(charges, self.source)),
             Some(Some(wait)) if self.banned => {
@@ -313,8 +297,9 @@ fn judge<'a>(
 }
 
 impl Charge {
+    /// Keeps the answer to the only charge of a request.
     #[inline]
-    fn judge_alone(&mut self, answer: &Answer, wants_remaining: bool) -> Judged {
+    pub(crate) fn judge_alone(&mut self, answer: &Answer, wants_remaining: bool) -> Judged {
         let refused = match answer.verdict {
             Verdict::Granted => {
                 self.grant(answer, wants_remaining);

@@ -1,7 +1,7 @@
 //! Reports each decision of a store to the observers of its caller, and to the caller's span.
 
 use std::{
-    slice,
+    ptr, slice,
     time::{Duration, Instant},
 };
 
@@ -133,7 +133,8 @@ impl<'a> ReportedDecision<'a> {
     #[inline(always)]
     fn decided<'c>(&self, charge: &'c Charge) -> DecidedRule<'c> {
         let compiled = charge.compiled();
-        let answered = |it: &&Charge| it.limiter.is_same(&charge.limiter);
+        // Mostly it is that itself, answered in place.
+        let answered = |it: &&Charge| ptr::eq(*it, charge) || it.limiter.is_same(&charge.limiter);
         let answered = self.charges.iter().find(answered);
         let limit = answered.map(|it| &it.standing);
         DecidedRule {
@@ -147,7 +148,7 @@ impl<'a> ReportedDecision<'a> {
                 .observed
                 .shown
                 .and_then(|around| charge.name().identity(around)),
-            key_hash: charge.name().text().seeded_hash(),
+            key_hash: charge.name().seeded_hash(),
             observed: &compiled.observed,
         }
     }
@@ -180,8 +181,7 @@ impl<'a> ReportedDecision<'a> {
 /// Returns the limit that an answered charge was counted by: another process may have changed it.
 #[inline]
 fn limit_of(answered: &Charge) -> Option<Limit> {
-    let Standing { permits, .. } = answered.standing;
-    let limit = Limit::try_new(permits, answered.interval()).ok()?;
+    let limit = Limit::of(answered.standing.permits, answered.standing.interval)?;
     let source = answered.limit();
     Some(match source.given() {
         Some(given) if given.is_several() || given.is_in_flight() || given.calendar().is_some() => {

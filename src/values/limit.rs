@@ -100,12 +100,29 @@ impl Limit {
         Self {
             permits,
             interval,
-            rate_type: RateType::Overall,
-            keep_alive: None,
-            calendar: None,
-            in_flight: false,
-            shorter: Shorter::NONE,
+            ..Self::PLAIN
         }
+    }
+
+    /// What a limit is besides its numbers, where nothing else is said.
+    const PLAIN: Self = Self {
+        permits: 1,
+        interval: 1,
+        rate_type: RateType::Overall,
+        keep_alive: None,
+        calendar: None,
+        in_flight: false,
+        shorter: Shorter::NONE,
+    };
+
+    /// Returns the limit of the numbers that a store has, if they are valid.
+    pub(crate) fn of(permits: u64, interval: Millis) -> Option<Self> {
+        let is_valid = (1..=MOST_PERMITS).contains(&permits) && (1..=LONGEST).contains(&interval);
+        is_valid.then_some(Self {
+            permits,
+            interval,
+            ..Self::PLAIN
+        })
     }
 
     /// Limits to `permits` in any interval of the given length, for values from outside of the
@@ -360,8 +377,7 @@ pub(crate) struct StoredLimit {
 impl StoredLimit {
     /// Returns the limit, if it is valid.
     pub(crate) fn limit(&self) -> Option<Limit> {
-        let interval = Duration::from_millis(u64::try_from(self.interval).ok()?);
-        let mut limit = Limit::try_new(u64::try_from(self.rate).ok()?, interval).ok()?;
+        let mut limit = Limit::of(self.rate.try_into().ok()?, self.interval.try_into().ok()?)?;
         limit.rate_type = self.rate_type;
         limit.keep_alive = (self.keep_alive > 0).then_some(self.keep_alive);
         Some(limit)

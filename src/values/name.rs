@@ -7,12 +7,18 @@ mod address;
 mod identity;
 mod text;
 
-use std::{fmt, sync::Arc};
+use std::{
+    cmp::Ordering,
+    fmt,
+    hash::{BuildHasher, Hash, Hasher, RandomState},
+    str,
+    sync::{Arc, LazyLock},
+};
 
 pub(crate) use self::{
     address::{IPV6_PREFIX, spell},
     identity::Identity,
-    text::{BuildSpread, Short, Text},
+    text::{BuildSpread, Short},
 };
 use crate::{
     macros::opaque,
@@ -27,11 +33,28 @@ const KEYS: [&str; 4] = [":value", ":permits", ":ban", "~"];
 /// Where the identity stands in a shared name.
 const PLACEHOLDER: &str = "<key>";
 
-/// The Redis key of a limiter's hash, from which its other keys are derived.
-#[derive(Clone, PartialEq, Eq, Hash)]
-pub(crate) struct Name(Text);
+/// The secret of this process: no outsider can choose names that collide in its tables.
+static SEED: LazyLock<RandomState> = LazyLock::new(RandomState::new);
+
+/// The Redis key of a limiter's hash, from which its other keys are derived. Its own hash is
+/// computed once for all tables.
+#[derive(Clone)]
+pub(crate) struct Name {
+    hash: u64,
+    bytes: Short,
+}
 
 impl Name {
+    /// Returns the name of these bytes, which are UTF-8.
+    fn of(bytes: Short) -> Self {
+        let mut hasher = SEED.build_hasher();
+        hasher.write(&bytes);
+        Self {
+            hash: hasher.finish(),
+            bytes,
+        }
+    }
+
     /// Returns the name that Redisson would use for `getRateLimiter(name)`.
     ///
     /// # Errors
@@ -40,17 +63,23 @@ impl Name {
     /// different hash slots of a Cluster, or be another limiter's.
     pub(crate) fn exact(name: &str) -> Result<Self, ConfigError> {
         check_exact(name).map_err(|reason| refused(name, reason))?;
-        Ok(Self(name.into()))
+        Ok(Self::known(name))
     }
 
     /// Returns a name without checking it: one that a store had, or that of no limiter.
     pub(crate) fn known(text: &str) -> Self {
-        Self(text.into())
+        let mut bytes = Short::default();
+        bytes.push(text.as_bytes());
+        Self::of(bytes)
     }
 
     /// Returns the text, which may hold an identity: keep it out of logs.
     pub(crate) fn as_str(&self) -> &str {
-        self.0.as_str()
+        str::from_utf8(&self.bytes).unwrap_or_default()
+    }
+
+    pub(crate) fn as_bytes(&self) -> &[u8] {
+        &self.bytes
     }
 
     /// Returns the identity between texts of these lengths.
@@ -59,8 +88,35 @@ impl Name {
         self.as_str().get(before..end)
     }
 
-    pub(crate) fn text(&self) -> &Text {
-        &self.0
+    /// Returns its hash, in which every bit counts as much as any other.
+    pub(crate) fn seeded_hash(&self) -> u64 {
+        self.hash
+    }
+}
+
+impl PartialEq for Name {
+    fn eq(&self, other: &Self) -> bool {
+        self.hash == other.hash && *self.bytes == *other.bytes
+    }
+}
+
+impl Eq for Name {}
+
+impl Ord for Name {
+    fn cmp(&self, other: &Self) -> Ordering {
+        self.bytes[..].cmp(&other.bytes[..])
+    }
+}
+
+impl PartialOrd for Name {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl Hash for Name {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        state.write_u64(self.hash);
     }
 }
 
@@ -119,7 +175,7 @@ impl Naming {
             identity.spell(&mut text);
         }
         text.push(self.after.as_bytes());
-        Name(Text::new(text))
+        Name::of(text)
     }
 }
 

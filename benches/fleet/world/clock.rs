@@ -18,5 +18,5 @@ pub fn now() -> Option<u64> {
 
 /// Has the library draw the seed of its tables in this thread.
 pub fn seed_hashes() {
-    drop(crate::values::name::Text::from(""));
+    drop(crate::values::name::Name::known(""));
 }

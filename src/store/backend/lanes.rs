@@ -50,7 +50,7 @@ impl NameLanes {
         names: &[Name],
         longest: Duration,
     ) -> List<OwnedMutexGuard<()>> {
-        let lane_of = |name: &Name| name.text().seeded_hash() as usize % LANES;
+        let lane_of = |name: &Name| name.seeded_hash() as usize % LANES;
         let mut lanes: List<_> = names.iter().map(lane_of).collect();
         lanes.sort_unstable();
         lanes.dedup();

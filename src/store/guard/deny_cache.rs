@@ -440,7 +440,7 @@ fn gives_up_within(max_wait: Option<MaxWait>, wait: Option<Duration>) -> bool {
 fn key(demand: &Demand) -> u64 {
     let mut state = BuildSpread::new().build_hasher();
     for charge in demand.charges() {
-        charge.name().text().hash(&mut state);
+        charge.name().hash(&mut state);
         state.write_u64(charge.limit().given().map_or(0, Limit::permits));
         state.write_u64(charge.compiled().answer_hash);
         state.write_u64(u64::from(charge.permits) << 1 | u64::from(charge.shadow));

@@ -59,7 +59,7 @@ impl<L: StandIn> Locals<L> {
             let granted = matches!(decision, Decision::Allow(_)) && !charge.shadow;
             // A limit that no code gives is known from answers alone.
             let is_stored = matches!(charge.compiled().limit, LimitSource::Store);
-            if is_stored && let Ok(limit) = Limit::try_new(standing.permits, standing.interval()) {
+            if is_stored && let Some(limit) = Limit::of(standing.permits, standing.interval) {
                 lock(&self.last_seen).insert(Arc::clone(&charge.compiled().name), limit);
             }
             if granted || is_stored {

@@ -1,14 +1,11 @@
 //! A store in memory that outlives its process: [`MemoryStore::save`] and [`MemoryStore::load`].
 //!
 //! ```text
-//! the beginning, the last id of the store (8 bytes), for each name its length (4 bytes), the name,
-//! the length of its value (4 bytes), and that; the SHA-256 of all this. Numbers are little-endian.
+//! the beginning, for each name its length (4 bytes), the name, the length of its value (4 bytes),
+//! and that; the SHA-256 of all this. Numbers are little-endian.
 //! ```
 
-use std::{
-    io::{self, Read, Write},
-    sync::atomic::Ordering::Relaxed,
-};
+use std::io::{self, Read, Write};
 
 use super::{
     MemoryStore,
@@ -66,9 +63,6 @@ impl MemoryStore {
             to.write_all(bytes)
         };
         write(BEGIN)?;
-        // More than the ids that are given while it writes.
-        let last_id = self.shared.last_id.load(Relaxed).wrapping_add(1 << 32);
-        write(&last_id.to_le_bytes())?;
         for shard in &self.shared.shards {
             let mut part = Vec::new();
             lock(shard).each(|name, limiter, record| {
@@ -105,11 +99,8 @@ impl MemoryStore {
         let mut file = Vec::new();
         from.read_to_end(&mut file)?;
         let invalid = |why: String| io::Error::new(io::ErrorKind::InvalidData, why);
-        let saved = read(&file).map_err(invalid)?;
-        // Grants in a log are found by their ids: no later one may have that of an earlier.
-        self.shared.last_id.fetch_max(saved.last_id, Relaxed);
         let mut taken_over = 0;
-        for (name, held) in saved.names {
+        for (name, held) in read(&file).map_err(invalid)? {
             let (name, now) = (Name::known(name), self.shared.now());
             taken_over += usize::from(self.shared.shard(&name).put_held(&name, held, now));
         }
@@ -117,15 +108,8 @@ impl MemoryStore {
     }
 }
 
-/// A file that is whole.
-struct Saved<'f> {
-    /// The last id that the store has given.
-    last_id: u64,
-    names: Vec<(&'f str, Held)>,
-}
-
-/// Reads a file, or says why it is none.
-fn read(file: &[u8]) -> Result<Saved<'_>, String> {
+/// Reads the names of a file, or says why it is none.
+fn read(file: &[u8]) -> Result<Vec<(&str, Held)>, String> {
     let whole = file.split_last_chunk::<END>();
     let Some((file, mut rest)) =
         whole.and_then(|(file, _)| Some((file, file.strip_prefix(BEGIN)?)))
@@ -135,11 +119,6 @@ fn read(file: &[u8]) -> Result<Saved<'_>, String> {
     if whole.is_some_and(|(_, end)| *end != hmac_sha256::Hash::hash(file)) {
         return Err("it is a saved store that is damaged, or was not written to its end".into());
     }
-    let Some((last_id, after)) = rest.split_first_chunk() else {
-        return Err("it is no saved store".into());
-    };
-    rest = after;
-    let last_id = u64::from_le_bytes(*last_id);
     let mut names = Vec::new();
     while !rest.is_empty() {
         let (Some(name), Some(bytes)) = (part(&mut rest), part(&mut rest)) else {
@@ -148,7 +127,7 @@ fn read(file: &[u8]) -> Result<Saved<'_>, String> {
         let name = str::from_utf8(name).map_err(|error| format!("a name is no text: {error}"))?;
         names.push((name, held(name, bytes).map_err(|error| error.to_string())?));
     }
-    Ok(Saved { last_id, names })
+    Ok(names)
 }
 
 /// Takes the next part of a file, behind its length.

@@ -164,8 +164,7 @@ impl Shared {
         // Lent while they count, because a shard lends one reference at a time.
         let mut lent = Vec::new();
         let all_lent = first.charges().try_for_each(|charge| {
-            let text = charge.name().text();
-            if (first.charges().take(lent.len())).any(|other| other.name().text() == text) {
+            if (first.charges().take(lent.len())).any(|other| other.name() == charge.name()) {
                 let detail = "two limits of a list are one limiter by different algorithms";
                 return Err(Error::new(ErrorKind::Limit).detail(detail));
             }

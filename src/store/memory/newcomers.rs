@@ -7,34 +7,35 @@ use super::{
     untracked::{Locked, Untracked, latest},
 };
 use crate::values::{
-    charge::Charge,
+    charge::{Charge, PermitId},
     clock::Now,
     compiled_limit::Limiter,
     error::Error,
     limit::{Limit, at_least_zero},
 };
 
-impl Shared {
-    /// Locks the untracked names. A caller that needs locks of shards takes them before.
-    pub(super) fn untracked(&self) -> Locked<'_> {
-        self.untracked.lock(|| self.now())
-    }
-
-    /// Charges a limiter with grants from elsewhere, each with its time, the earliest first.
+impl StoredLimiter {
+    /// Takes grants from elsewhere, each with its time, the earliest first.
     pub(super) fn charge_past(
-        &self,
-        kept: &mut StoredLimiter,
+        &mut self,
         limiter: &Limiter,
         past: &[(i64, u32)],
         now: Now,
     ) -> Result<(), Error> {
-        let (id, full_at) = (self.next_id(), kept.limiter.full_at());
+        let (id, full_at) = (PermitId::next(), self.limiter.full_at());
         let mut past = past.iter();
         past.try_for_each(|(at, permits)| {
             // A grant cannot be earlier than those in use at that time.
             let at = full_at.map_or(*at, |end| end.max(*at).min(now.tick));
-            kept.charge(limiter, (id, *permits), Now::at(at))
+            self.charge(limiter, (id, *permits), Now::at(at))
         })
+    }
+}
+
+impl Shared {
+    /// Locks the untracked names. A caller that needs locks of shards takes them before.
+    pub(super) fn untracked(&self) -> Locked<'_> {
+        self.untracked.lock(|| self.now())
     }
 
     /// Charges a newcomer with the permits it took while it was untracked.
@@ -53,7 +54,7 @@ impl Shared {
         }
         let past = self.untracked().past(&limiter.name, &stored);
         let past = latest(past, at_least_zero(stored.rate));
-        self.charge_past(kept, limiter, &past, now)
+        kept.charge_past(limiter, &past, now)
     }
 
     /// Charges the permits that a receipt's grant used beyond its own, to an untracked name.

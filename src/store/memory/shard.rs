@@ -18,13 +18,14 @@ use crate::{
         answer::{Answer, Verdict},
         ban::Record,
         bytes::bytes,
+        limiter::LimiterState,
     },
     values::{
         charge::{Charge, PermitId},
         clock::Now,
         compiled_limit::{CompiledLimit, Limiter},
         error::Error,
-        name::{BuildSpread, Name, Text},
+        name::{BuildSpread, Name},
     },
 };
 
@@ -36,9 +37,9 @@ pub(super) const NEVER: i64 = i64::MAX;
 pub(super) struct Shard {
     tracked: HashTable<Tracked>,
     /// Strikes and bans, which outlive idle limiters, each with the tick at which it is forgotten.
-    records: HashMap<Text, (Record, i64), BuildSpread>,
+    records: HashMap<Name, (Record, i64), BuildSpread>,
     /// The names of the records, by when these are forgotten.
-    ends: BTreeSet<(i64, Text)>,
+    ends: BTreeSet<(i64, Name)>,
     /// The maximum number of limiters, and of records.
     most: usize,
     /// The number of limiters that are lent, which count all the same.
@@ -66,11 +67,11 @@ pub(super) struct Tracked {
 impl Tracked {
     /// Returns the hash of a name, spread: its shard is chosen by the hash before that.
     fn hash(name: &Name) -> u64 {
-        BuildSpread::new().hash_one(name.text())
+        BuildSpread::new().hash_one(name)
     }
 
     fn is_of(name: &Name) -> impl Fn(&Self) -> bool {
-        |tracked| *tracked.name == *name.text().as_bytes()
+        |tracked| *tracked.name == *name.as_bytes()
     }
 }
 
@@ -243,12 +244,12 @@ impl StoredLimiter {
 
     /// Extends its expiry, as the scripts do if a limit has a keep-alive time.
     pub(super) fn keep_alive(&mut self, now: Now) {
-        if let Some(limit) = self.limiter.limit
+        let LimiterState { limit, state } = &*self.limiter;
+        if let Some(limit) = limit
             && limit.keep_alive > 0
         {
             let keep_alive = now.score() + now.ticks(limit.keep_alive.cast_signed());
-            let end = self.limiter.state.end_of_life(&limit, now);
-            self.expires_at = keep_alive.max(end);
+            self.expires_at = keep_alive.max(state.end_of_life(limit, now));
         }
     }
 }
@@ -308,7 +309,7 @@ impl Shard {
         self.count.fetch_add(1, Relaxed);
         self.put(Tracked {
             hash: Tracked::hash(name),
-            name: name.text().as_bytes().into(),
+            name: name.as_bytes().into(),
             kept,
         })
     }
@@ -341,8 +342,8 @@ impl Shard {
 
     /// Removes the record of a name. Returns it with the tick at which it is forgotten.
     pub(super) fn remove_record(&mut self, name: &Name) -> Option<(Record, i64)> {
-        let (text, (record, end)) = self.records.remove_entry(name.text())?;
-        self.ends.remove(&(end, text));
+        let (name, (record, end)) = self.records.remove_entry(name)?;
+        self.ends.remove(&(end, name));
         Some((record, end))
     }
 
@@ -379,10 +380,10 @@ impl Shard {
         let Some(end) = record.forgotten_at(within).filter(|end| *end > now.tick) else {
             return false;
         };
-        while let Some((first, text)) = self.ends.first()
+        while let Some((first, name)) = self.ends.first()
             && *first <= now.tick
         {
-            self.records.remove(text);
+            self.records.remove(name);
             self.ends.pop_first();
         }
         let has_room = self.records.len() < self.most;
@@ -393,13 +394,12 @@ impl Shard {
     }
 
     fn insert_record(&mut self, name: &Name, record: Record, end: i64) {
-        let text = name.text();
-        self.records.insert(text.clone(), (record, end));
-        self.ends.insert((end, text.clone()));
+        self.records.insert(name.clone(), (record, end));
+        self.ends.insert((end, name.clone()));
     }
 
     pub(super) fn record(&mut self, name: &Name, now: Now) -> Option<&Record> {
-        let (record, _) = self.records.get_mut(name.text())?;
+        let (record, _) = self.records.get_mut(name)?;
         record.set_back(now);
         Some(record)
     }
@@ -415,14 +415,13 @@ impl Shard {
                 act(
                     name,
                     Some(&tracked.kept),
-                    self.records.get(&Text::from(name)),
+                    self.records.get(&Name::known(name)),
                 );
             }
         }
-        for (text, record) in &self.records {
-            let name = Name::known(text.as_str());
-            if self.find(&name).is_none() {
-                act(text.as_str(), None, Some(record));
+        for (name, record) in &self.records {
+            if self.find(name).is_none() {
+                act(name.as_str(), None, Some(record));
             }
         }
     }
@@ -432,7 +431,7 @@ impl Shard {
     pub(super) fn held(&self, name: &Name) -> (Option<&StoredLimiter>, Option<&(Record, i64)>) {
         let tracked = self.find(name);
         let limiter = tracked.map(|tracked| &tracked.kept);
-        (limiter, self.records.get(name.text()))
+        (limiter, self.records.get(name))
     }
 
     fn find(&self, name: &Name) -> Option<&Tracked> {
@@ -442,7 +441,7 @@ impl Shard {
     /// Takes over what a name had in another store, unless this one knows the name, or has no room.
     /// Returns whether it did.
     pub(super) fn put_held(&mut self, name: &Name, (limiter, record): Held, now: Now) -> bool {
-        if self.find(name).is_some() || self.records.contains_key(name.text()) {
+        if self.find(name).is_some() || self.records.contains_key(name) {
             return false;
         }
         let limiter = limiter.filter(|limiter| !limiter.is_idle(now) && self.make_room(false, now));

@@ -1,8 +1,11 @@
 //! The limiters of a store in memory, and the decisions on them, without a queue for waiters.
 
-use std::sync::{
-    Arc, Mutex, MutexGuard,
-    atomic::{AtomicU64, AtomicUsize, Ordering},
+use std::{
+    mem,
+    sync::{
+        Arc, Mutex, MutexGuard,
+        atomic::{AtomicUsize, Ordering},
+    },
 };
 
 use super::{
@@ -10,7 +13,6 @@ use super::{
     untracked::{self, Untracked},
 };
 use crate::{
-    algorithm::answer::Answer,
     store::{Calls, Decide, Listeners, Op, OpResult, StandIn, guard::policy},
     sync::lock,
     values::{
@@ -38,7 +40,6 @@ pub(crate) struct Shared {
     pub(super) max: usize,
     /// What stands for the names that have no limiter here.
     pub(super) untracked: Untracked,
-    pub(super) last_id: AtomicU64,
     pub(super) clock: Arc<dyn Clock>,
     pub(super) listeners: Listeners,
     /// Set if the limiters are also counted by the clocks of others.
@@ -50,19 +51,11 @@ pub(crate) struct Shared {
 impl Decide for Shared {
     /// Decides for callers that do not wait for permits. All others go through the outbox.
     fn decide_at_once(&self, demand: &mut Demand) -> Option<Result<Decision, Error>> {
-        let (id, exact) = (self.next_id(), demand.wants_remaining);
         let waits = demand.max_wait.is_some();
-        let alone = demand.decided_alone(id, |charge| {
-            if waits || charge.compiled().ban.is_some() {
-                None
-            } else {
-                self.answer_one(charge, exact).ok()
-            }
-        });
-        if let Some(decision) = alone {
+        if !waits && let Some(decision) = self.decide_one(demand) {
             return Some(Ok(decision));
         }
-        demand.identify(id);
+        demand.identify(PermitId::next());
         if waits {
             return None;
         }
@@ -145,7 +138,6 @@ impl Shared {
             shards: shards.collect(),
             max,
             untracked: Untracked::default(),
-            last_id: AtomicU64::new(0),
             clock,
             listeners,
             is_by_callers: false,
@@ -164,27 +156,39 @@ impl Shared {
             .for_each(|shard| lock(shard).forget_idle(now));
     }
 
-    /// Returns the answer to one caller of one limiter that is tracked, as nearly all are.
+    /// Decides for one limiter that bans nobody and is tracked or can be, as nearly all are. The
+    /// charge is answered in place; an error is left to [`acquire_all`](Self::acquire_all).
     #[inline]
-    fn answer_one(&self, charge: &Charge, exact: bool) -> Result<Answer, Error> {
-        let now = self.now();
+    fn decide_one(&self, demand: &mut Demand) -> Option<Decision> {
+        let [charge] = &mut *demand.charges else {
+            return None;
+        };
+        if charge.compiled().ban.is_some() {
+            return None;
+        }
+        charge.id = PermitId::next();
+        let (now, exact) = (self.now(), demand.wants_remaining);
         let mut shard = self.shard(charge.name());
         let kept = match shard.get_mut(charge.name(), now) {
             Some(kept) => {
                 if !kept.is_by(charge.compiled()) {
-                    charge.check()?;
+                    charge.check().ok()?;
+                    kept.count_by(charge.compiled(), now);
                 }
                 kept
             }
             None => {
-                charge.check()?;
-                self.add(&mut shard, &charge.limiter, now)?
+                charge.check().ok()?;
+                self.add(&mut shard, &charge.limiter, now).ok()?
             }
         };
-        kept.count_by(charge.compiled(), now);
-        let answer = (kept.limiter).acquire_one(charge, exact, now)?;
+        // An answer is large: it is not moved.
+        let answered = (kept.limiter).acquire_one(charge, exact, now);
+        let answer = answered.as_ref().ok()?;
         kept.keep_alive(now);
-        Ok(answer)
+        drop(shard);
+        let judged = charge.judge_alone(answer, exact);
+        Some(judged.decision(mem::take(&mut demand.charges)))
     }
 
     pub(in crate::store) fn acquire_all(&self, run: &[Demand]) -> Result<Vec<Decision>, Error> {
@@ -236,15 +240,7 @@ impl Shared {
 
     pub(super) fn shard_of(&self, name: &Name) -> usize {
         // The number of shards is a small power of two, so the low bits suffice on any target.
-        name.text().seeded_hash() as usize & (self.shards.len() - 1)
-    }
-
-    /// Returns the next id: a count, as nothing is ever sent twice here.
-    pub(super) fn next_id(&self) -> PermitId {
-        let id = self.last_id.fetch_add(1, Ordering::Relaxed);
-        let mut bytes = [0; 16];
-        bytes[8..].copy_from_slice(&id.to_be_bytes());
-        PermitId(bytes)
+        name.seeded_hash() as usize & (self.shards.len() - 1)
     }
 
     pub(super) fn now(&self) -> Now {
@@ -264,7 +260,7 @@ impl StandIn for Shared {
         let past: Vec<_> = past.into_iter().map(ticks).collect();
         let mut shard = self.shard(charge.name());
         match self.find_or_add(&mut shard, &charge.limiter, now) {
-            Ok(kept) => self.charge_past(kept, &charge.limiter, &past, now),
+            Ok(kept) => kept.charge_past(&charge.limiter, &past, now),
             Err(full)
                 if full.kind() == ErrorKind::Full
                     && self.charge_untracked(&charge.limiter, &past) =>

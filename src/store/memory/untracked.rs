@@ -123,7 +123,7 @@ impl Locked<'_> {
         limit: &Limit,
         names: usize,
     ) -> Option<LimiterState<Estimate>> {
-        let hash = name.text().seeded_hash();
+        let hash = name.seeded_hash();
         self.sketch(limit, names)?;
         let parts = self.known.parts(ticks(limit.stored().interval), hash)?;
         self.record_kind(name, limit);
@@ -158,7 +158,7 @@ impl Locked<'_> {
     ) -> bool {
         let sketch = self.sketch(limit, names);
         sketch.is_some_and(|sketch| {
-            sketch.add(name.text().seeded_hash(), permits, at);
+            sketch.add(name.seeded_hash(), permits, at);
             true
         })
     }
@@ -168,7 +168,7 @@ impl Locked<'_> {
     /// left.
     pub(super) fn past(&mut self, name: &Name, limit: &StoredLimit) -> Vec<(i64, u32)> {
         let (interval, now) = (ticks(limit.interval), self.now);
-        let Some(parts) = self.known.parts(interval, name.text().seeded_hash()) else {
+        let Some(parts) = self.known.parts(interval, name.seeded_hash()) else {
             return Vec::new();
         };
         let taken = parts
@@ -187,9 +187,7 @@ impl Locked<'_> {
         let mut kinds = self.known.kinds.iter();
         let kind = kinds.find(|kind| (&*kind.0, &*kind.1) == (before, after));
         let limit = kind?.2.stored();
-        let parts = self
-            .known
-            .parts(ticks(limit.interval), name.text().seeded_hash());
+        let parts = self.known.parts(ticks(limit.interval), name.seeded_hash());
         let used = used(&parts?);
         (used > 0).then_some((limit, limit.rate - used))
     }

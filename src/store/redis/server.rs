@@ -35,7 +35,7 @@ use crate::{
         demand::Demand,
         error::{Error, ErrorKind},
         limit::{LimitSource, StoredLimit},
-        name::{Text, push_hex},
+        name::{Name, push_hex},
     },
 };
 
@@ -63,7 +63,7 @@ pub(crate) struct Server {
     /// The clock of this process, if it decides; `None` for the server's.
     pub(crate) clock: Option<Arc<dyn Clock>>,
     /// The names whose stored limit this process has rewritten, and when.
-    pub(super) rewritten: Cache<Text, Instant>,
+    pub(super) rewritten: Cache<Name, Instant>,
     pub(crate) listeners: Listeners,
     pub(super) bans: Arc<Bans>,
 }
@@ -313,8 +313,7 @@ impl Server {
                 self.listeners.changed(charge.name());
             }
             if answer.changed == Changed::Rewritten {
-                let name = charge.name().text().clone();
-                self.rewritten.insert(name, moment());
+                self.rewritten.insert(charge.name().clone(), moment());
                 if charge.compiled().claim_warning(Warning::Rewritten) {
                     warning!(
                         rule = charge.compiled().for_logs(),
@@ -352,8 +351,7 @@ impl Server {
         let is_late = |at| moment().duration_since(at) >= REWRITTEN_AGAIN_AFTER;
         let charges = demand.charges().map(|charge| {
             let is_of_code = matches!(charge.limit(), LimitSource::Code(_));
-            let rewrite =
-                is_of_code && self.rewritten.get(charge.name().text()).is_none_or(is_late);
+            let rewrite = is_of_code && self.rewritten.get(charge.name()).is_none_or(is_late);
             (charge, rewrite)
         });
         charges.collect()

@@ -1,8 +1,9 @@
 //! The id of one request to a store: [`PermitId`].
 
 use std::{
+    cell::Cell,
     fmt,
-    hash::{Hash, Hasher},
+    hash::{BuildHasher, Hash, Hasher, RandomState},
 };
 
 /// Identifies one acquire, before it is sent: its entry in a log carries these bytes, or in our own
@@ -31,6 +32,19 @@ impl PermitId {
 
     /// The id before a store has given one.
     pub(crate) const NONE: Self = Self([0; 16]);
+
+    /// Returns an id for a store in this process: a random number of the thread, and a count.
+    ///
+    /// So no two are the same, also none of an earlier process whose store was saved, and threads
+    /// write to no number that they share.
+    pub(crate) fn next() -> Self {
+        thread_local! {
+            static NEXT: Cell<u128> = Cell::new(u128::from(RandomState::new().hash_one(())) << 64);
+        }
+        let id = NEXT.get();
+        NEXT.set(id + 1);
+        Self(id.to_be_bytes())
+    }
 
     /// Returns the id of an extra charge. Ids are random, or count in their second half, so that no
     /// other is the same.

@@ -1,11 +1,8 @@
-//! The text of a name: [`Short`] while it is put together, then [`Text`] with its hash.
+//! The bytes of a name, [`Short`], and how tables hash it: [`BuildSpread`].
 
 use std::{
-    cmp::Ordering,
-    hash::{BuildHasher, BuildHasherDefault, Hash, Hasher, RandomState},
+    hash::{BuildHasherDefault, Hash, Hasher},
     ops::Deref,
-    str,
-    sync::LazyLock,
 };
 
 /// The longest inline text: `ratelimit:{..}:..` with a UUID as identity leaves 21 bytes for the
@@ -84,76 +81,7 @@ impl Hash for Short {
     }
 }
 
-/// The secret of this process: no outsider can choose texts that collide in its tables.
-static SEED: LazyLock<RandomState> = LazyLock::new(RandomState::new);
-
-/// A finished text with its hash, which is computed once for all tables.
-#[derive(Clone)]
-pub(crate) struct Text {
-    hash: u64,
-    bytes: Short,
-}
-
-impl Text {
-    /// Creates the text of these bytes, which are UTF-8.
-    pub(super) fn new(bytes: Short) -> Self {
-        let mut hasher = SEED.build_hasher();
-        hasher.write(&bytes);
-        Self {
-            hash: hasher.finish(),
-            bytes,
-        }
-    }
-
-    pub(crate) fn as_str(&self) -> &str {
-        str::from_utf8(&self.bytes).unwrap_or_default()
-    }
-
-    pub(crate) fn as_bytes(&self) -> &[u8] {
-        &self.bytes
-    }
-
-    /// Returns its hash, in which every bit counts as much as any other.
-    pub(crate) fn seeded_hash(&self) -> u64 {
-        self.hash
-    }
-}
-
-impl PartialEq for Text {
-    fn eq(&self, other: &Self) -> bool {
-        self.hash == other.hash && *self.bytes == *other.bytes
-    }
-}
-
-impl Eq for Text {}
-
-impl Ord for Text {
-    fn cmp(&self, other: &Self) -> Ordering {
-        self.bytes[..].cmp(&other.bytes[..])
-    }
-}
-
-impl PartialOrd for Text {
-    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
-        Some(self.cmp(other))
-    }
-}
-
-impl Hash for Text {
-    fn hash<H: Hasher>(&self, state: &mut H) {
-        state.write_u64(self.hash);
-    }
-}
-
-impl From<&str> for Text {
-    fn from(text: &str) -> Self {
-        let mut bytes = Short::default();
-        bytes.push(text.as_bytes());
-        Self::new(bytes)
-    }
-}
-
-/// Builds the hashers of tables whose keys are texts, or contain some.
+/// Builds the hashers of tables whose keys are names, or contain some.
 pub(crate) type BuildSpread = BuildHasherDefault<Spread>;
 
 /// Hashes what is already hashed by the secret of this process: it only spreads the given numbers.
@@ -193,12 +121,13 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::values::name::Name;
 
     proptest! {
-        /// However a text was built, it equals the `String` of the same contents, and so does its
+        /// However a name was built, it equals the `String` of the same contents, and so does its
         /// clone, in place up to the last byte.
         #[test]
-        fn a_text_is_a_string(
+        fn a_name_is_a_string(
             steps in prop::collection::vec(
                 ("[a-z%é]{0,40}", any::<prop::sample::Index>(), any::<bool>()),
                 0..8,
@@ -215,14 +144,14 @@ mod tests {
                     string.push_str(&text);
                 }
             }
-            let text = Text::new(bytes);
-            prop_assert_eq!(text.as_str(), &string);
-            let whole = Text::from(&*string);
-            for same in [whole.clone(), text.clone(), whole] {
-                prop_assert!(same == text, "cut and whole");
-                prop_assert_eq!(same.seeded_hash(), text.seeded_hash());
+            let name = Name::of(bytes);
+            prop_assert_eq!(name.as_str(), &string);
+            let whole = Name::known(&string);
+            for same in [whole.clone(), name.clone(), whole] {
+                prop_assert!(same == name, "cut and whole");
+                prop_assert_eq!(same.seeded_hash(), name.seeded_hash());
             }
-            let is_inline = matches!(Text::from(&*string).bytes, Short::Inline(..));
+            let is_inline = matches!(Name::known(&string).bytes, Short::Inline(..));
             prop_assert_eq!(is_inline, string.len() <= 70);
         }
     }

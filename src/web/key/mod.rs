@@ -282,6 +282,11 @@ impl Key {
         self.identity.push(component.as_ref());
     }
 
+    pub(crate) fn clear(&mut self) {
+        self.identity.truncate(0);
+        self.mistakes = 0;
+    }
+
     /// Adds the components that an extractor finds. Without any, the key is missing.
     pub(crate) fn add(&mut self, by: &impl KeyExtractor, parts: &Parts) -> Result<(), NoKey> {
         let before = self.identity.end();

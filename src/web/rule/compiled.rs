@@ -91,7 +91,7 @@ impl FoundKey {
         match self.found {
             Some((of, found)) if of == rule.key_of => found,
             _ => {
-                self.key = Key::default();
+                self.key.clear();
                 let key = rule.rule.key.as_ref();
                 let found = key.map_or(Ok(()), |key| self.key.add(key, parts));
                 self.found = Some((rule.key_of, found));

@@ -29,14 +29,14 @@ use crate::{
         decision::{Charges, Refusal, Source},
         demand::Demand,
         limit::Ban,
-        name::{Name, Text},
+        name::Name,
     },
 };
 
 /// The bans and the refusals that this process knows.
 pub(crate) struct Bans {
     /// Created with the first call of a limit with a ban.
-    known: OnceLock<Cache<Text, Arc<Mutex<KnownCaller>>>>,
+    known: OnceLock<Cache<Name, Arc<Mutex<KnownCaller>>>>,
     most: usize,
     /// The time after which the store is asked again. If it is zero, no ban is remembered, and only
     /// the refusals of callers that waited are counted here.
@@ -131,7 +131,7 @@ impl Bans {
     pub(super) fn changed(&self, name: &Name) {
         if let Some(known) = self.known.get() {
             self.generations.changed(name);
-            known.remove(name.text());
+            known.remove(name);
         }
     }
 
@@ -314,13 +314,12 @@ impl Bans {
             .known
             .get()
             .filter(|_| charge.compiled().ban.is_some())?;
-        known.get(charge.name().text())
+        known.get(charge.name())
     }
 
     fn get_or_make(&self, charge: &Charge) -> Arc<Mutex<KnownCaller>> {
         let known = self.known.get_or_init(|| cache(0, self.most));
-        let text = charge.name().text();
-        known.get(text).unwrap_or_else(|| {
+        known.get(charge.name()).unwrap_or_else(|| {
             let since = self.clock_of(charge.compiled()).now();
             let none = || RefusalCount { number: 0, since };
             let new = Arc::new(Mutex::new(KnownCaller {
@@ -328,7 +327,7 @@ impl Bans {
                 counted: none(),
                 carried: none(),
             }));
-            known.insert(text.clone(), Arc::clone(&new));
+            known.insert(charge.name().clone(), Arc::clone(&new));
             new
         })
     }

@@ -78,7 +78,7 @@ impl Generations {
             return;
         };
         let of_limit = BuildSpread::new().hash_one(limit) >> 32;
-        let of_name = name.text().seeded_hash() >> 32;
+        let of_name = name.seeded_hash() >> 32;
         let seen = of_name << 32 | of_limit;
         let before = last.load(Ordering::Relaxed);
         if before == seen {
@@ -108,6 +108,6 @@ impl Generations {
     /// keys.
     fn index(name: &Name) -> usize {
         // The lowest bits are enough on every machine.
-        name.text().seeded_hash() as usize % GENERATIONS
+        name.seeded_hash() as usize % GENERATIONS
     }
 }

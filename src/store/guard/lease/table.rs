@@ -21,7 +21,7 @@ use crate::{
         decision::{Grant, Source},
         demand::Demand,
         limit::LimitSource,
-        name::{Name, Text},
+        name::Name,
     },
 };
 
@@ -30,7 +30,7 @@ use crate::{
 pub(super) const MOST_LIMITERS: usize = 1 << 16;
 
 pub(crate) struct LeaseTable {
-    entries: Cache<Text, Arc<LeaseEntry>>,
+    entries: Cache<Name, Arc<LeaseEntry>>,
     pub(crate) clock: StoreClock,
 }
 
@@ -87,7 +87,7 @@ impl LeaseTable {
     #[inline]
     pub(crate) fn take(&self, demand: &mut Demand) -> Option<Grant> {
         lead_of(demand)?;
-        let entry = self.entries.get(demand.first().name().text())?;
+        let entry = self.entries.get(demand.first().name())?;
         lock(&entry.0).take(demand, &self.clock)
     }
 
@@ -100,7 +100,7 @@ impl LeaseTable {
         lead: Duration,
         reserved: bool,
     ) -> LeasePlan {
-        let name = first.first().name().text();
+        let name = first.first().name();
         let known = self.entries.get(name);
         let is_known = known.is_some();
         let entry = known.unwrap_or_else(|| {
@@ -124,7 +124,7 @@ impl LeaseTable {
 
     /// Ends the lease of a limiter that is changed.
     pub(crate) fn changed(&self, name: &Name) {
-        if let Some(entry) = self.entries.get(name.text()) {
+        if let Some(entry) = self.entries.get(name) {
             entry.end_if(|state| {
                 state.changes += 1;
                 state.lease.take()
@@ -134,13 +134,13 @@ impl LeaseTable {
 
     /// Returns how many leases are out.
     pub(crate) fn count(&self) -> usize {
-        let has_lease = |(_, entry): &(Text, Arc<LeaseEntry>)| lock(&entry.0).lease.is_some();
+        let has_lease = |(_, entry): &(Name, Arc<LeaseEntry>)| lock(&entry.0).lease.is_some();
         self.entries.iter().filter(has_lease).count()
     }
 
     /// Ends this many leases, and so gives back the permits that no grant has.
     pub(crate) fn end_first(&self, most: usize) {
-        let ended = |(_, entry): (Text, Arc<LeaseEntry>)| lock(&entry.0).lease.take();
+        let ended = |(_, entry): (Name, Arc<LeaseEntry>)| lock(&entry.0).lease.take();
         let ended = self.entries.iter().filter_map(ended);
         ended.take(most).for_each(drop);
     }

@@ -26,9 +26,8 @@ const PARTS: usize = 8;
 
 /// The recent grants of the store.
 pub(crate) struct Recent {
-    /// Made for the first rule that may need it, or leases. A limiter is known by the hash of its
-    /// name, by a secret of this process.
-    sets: OnceLock<Box<[Mutex<Vec<(u64, LimiterGrants)>>]>>,
+    /// Made for the first rule that may need it, or leases.
+    grants: OnceLock<Cache<Name, Arc<Mutex<LimiterGrants>>>>,
     /// The clock of the limits.
     clock: Arc<dyn Clock>,
 }
@@ -58,26 +57,10 @@ impl Recent {
     pub(crate) fn record(&self, name: &Name, standing: &Standing, permits: u32, left: Duration) {
         let at = self.now().saturating_add(millis_of(left));
         let interval = standing.interval.cast_signed().max(1);
-        let sets = self
-            .sets
-            .get_or_init(|| (0..SETS).map(|_| Mutex::default()).collect());
-        let name = name.text().seeded_hash();
-        let mut set = lock(&sets[set_of(name)]);
-        let index = set.iter().position(|(it, _)| *it == name);
-        let index = index.unwrap_or_else(|| {
-            let new = (name, LimiterGrants::new(standing.permits, interval, at));
-            if set.len() < MOST_OF_SET {
-                set.push(new);
-                return set.len() - 1;
-            }
-            // What leaves its interval first is missed least.
-            let (first, _) = (0..)
-                .zip(set.iter())
-                .min_by_key(|(_, (_, it))| it.ends)
-                .unzip();
-            let first = first.unwrap_or(0);
-            set[first] = new;
-            first
+        // In one step: two callers that come first together must not replace each other's record.
+        let Ok(found) = grants.get_or_insert_with(name, || {
+            let granted = LimiterGrants::new(standing.permits, interval, at);
+            Ok::<_, Infallible>(Arc::new(Mutex::new(granted)))
         });
         let (_, granted) = &mut set[index];
         granted.permits = standing.permits;
@@ -103,9 +86,9 @@ impl Recent {
 
     /// Returns the limit as the store reported it last.
     pub(crate) fn limit(&self, name: &Name) -> Option<Limit> {
-        let known = |granted: &mut LimiterGrants| (granted.permits, granted.interval);
-        let (permits, interval) = self.with(name, known)?;
-        Limit::try_new(permits, Duration::from_millis(interval.unsigned_abs())).ok()
+        let found = self.get(name)?;
+        let granted = lock(&found);
+        Limit::of(granted.permits, granted.interval.unsigned_abs())
     }
 
     /// Hands over the grants of the interval, the earliest first, each with the time it counts
@@ -123,12 +106,8 @@ impl Recent {
         handed.unwrap_or(Ok(()))
     }
 
-    /// Acts on what is recorded of a limiter, under the lock of its set.
-    fn with<T>(&self, name: &Name, act: impl FnOnce(&mut LimiterGrants) -> T) -> Option<T> {
-        let name = name.text().seeded_hash();
-        let mut set = lock(&self.sets.get()?[set_of(name)]);
-        let (_, granted) = set.iter_mut().find(|(it, _)| *it == name)?;
-        Some(act(granted))
+    fn get(&self, name: &Name) -> Option<Arc<Mutex<LimiterGrants>>> {
+        self.grants.get()?.get(name)
     }
 
     fn now(&self) -> i64 {

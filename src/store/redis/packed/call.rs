@@ -60,7 +60,7 @@ impl Call {
 
     /// Adds a limiter, whose index is the number of those before it.
     pub(super) fn limiter(&mut self, name: &Name, row: Row) {
-        self.keys.push((name.text().seeded_hash(), row.key(name)));
+        self.keys.push((name.seeded_hash(), row.key(name)));
         self.terms.push(Terms::Row(row));
     }
 
@@ -80,7 +80,7 @@ impl Call {
     /// Adds the ban of a limiter in the same way.
     pub(super) fn ban(&mut self, Limiter { name, compiled }: &Limiter, ban: Ban) {
         let key = keys::ban(name, compiled.counting.in_own_format());
-        self.keys.push((!name.text().seeded_hash(), key));
+        self.keys.push((!name.seeded_hash(), key));
         self.terms.push(Terms::Ban(ban));
     }
 
