@@ -3,7 +3,12 @@
 use std::{pin::pin, time::Duration};
 
 use super::{late::Late, outbox::Nodes};
-use crate::values::{clock, decision::Decision, demand::Demand, error::Error};
+use crate::values::{
+    clock::{check_timer, moment},
+    decision::Decision,
+    demand::Demand,
+    error::Error,
+};
 
 impl Nodes {
     /// Waits for a call no longer than the deadline and the time that its caller is ready to wait
@@ -27,18 +32,20 @@ impl Nodes {
     where
         F: Future<Output = Result<Decision, Error>>,
     {
-        clock::check_timer()?;
+        check_timer()?;
         let wait = demand.max_wait.map(|wait| wait.longest);
         let Some(wait) = wait.unwrap_or(Some(Duration::ZERO)) else {
             return call().await;
         };
-        let asked = self.clock.now();
         let longest = self.deadline().saturating_add(wait);
         // Pinned here, as it is large, and would be moved twice.
         match tokio::time::timeout(longest, pin!(call())).await {
             Ok(decision) => decision,
             Err(_) => {
                 // Its own wait says nothing about the server.
+                let asked = demand.asked_at;
+                let waited = asked.map_or(longest, |asked| moment().duration_since(asked));
+                let asked = self.clock.now().saturating_sub(waited);
                 let asked = asked.saturating_add(wait);
                 let late = if self.any_was_silent(demand, asked, self.deadline()) {
                     Late::Silence

@@ -48,9 +48,7 @@ pub(super) async fn acquire<S: Calls>(
     match entered {
         Entered::Alone(number) => {
             let mut in_flight = outbox.in_flight(node, number, List::from([key]));
-            let decided = outbox.inner.acquire(demand).await;
-            in_flight.is_answered = is_answer(decided.as_ref().map(slice::from_ref));
-            decided
+            in_flight.acquire(demand).await
         }
         Entered::Behind(number, reply) => {
             let mut in_line = InLine {
@@ -106,8 +104,59 @@ pub(super) struct InFlight<S: Calls> {
     pub(super) node: usize,
     pub(super) number: u64,
     pub(super) keys: List<LineKey>,
-    /// Whether the server has answered.
-    pub(super) is_answered: bool,
+    /// Whether a server has answered.
+    is_answered: bool,
+}
+
+impl<S: Calls> Outbox<S> {
+    pub(super) fn in_flight(
+        self: &Arc<Self>,
+        node: usize,
+        number: u64,
+        keys: List<LineKey>,
+    ) -> InFlight<S> {
+        InFlight {
+            outbox: Arc::clone(self),
+            node,
+            number,
+            keys,
+            is_answered: false,
+        }
+    }
+}
+
+impl<S: Calls> InFlight<S> {
+    /// Decides for a caller.
+    ///
+    /// # Cancel safety
+    ///
+    /// As [`Calls::acquire_run`]; so are those of the others here.
+    pub(super) async fn acquire(&mut self, demand: &Demand) -> Result<Decision, Error> {
+        let decided = self.outbox.inner.acquire(demand).await;
+        self.is_answered = is_answer(decided.as_ref().map(slice::from_ref));
+        decided
+    }
+
+    /// Decides for the callers of a limiter.
+    pub(super) async fn acquire_run(
+        &mut self,
+        run: &[Demand],
+        again: bool,
+    ) -> Result<List<Decision>, Error> {
+        let decided = self.outbox.inner.acquire_run(run, again).await;
+        self.is_answered = is_answer(decided.as_deref());
+        decided
+    }
+
+    /// Decides for those of several limiters.
+    async fn acquire_joint(&mut self, runs: &[&[Demand]]) -> List<Answered> {
+        let answers = self.outbox.inner.acquire_joint(runs).await;
+        self.is_answered = answers.iter().any(|answered| match answered {
+            Answered::Decided(decided) => is_answer(decided.as_deref()),
+            Answered::Apart { .. } => false,
+        });
+        answers
+    }
 }
 
 impl<S: Calls> Drop for InFlight<S> {
@@ -169,26 +218,22 @@ impl<S: Calls> Command<S> {
                 Some((run, *again))
             });
             let runs: List<_> = runs.collect();
+            let in_flight = &mut self.in_flight;
             let call = async {
                 match runs[..] {
                     [(run, again)] => {
-                        let decided = outbox.inner.acquire_run(run, again).await;
+                        let decided = in_flight.acquire_run(run, again).await;
                         List::from([Answered::Decided(decided)])
                     }
                     _ => {
                         let runs: Vec<_> = runs.iter().map(|(run, _)| *run).collect();
-                        outbox.inner.acquire_joint(&runs).await
+                        in_flight.acquire_joint(&runs).await
                     }
                 }
             };
             while_wanted(call, &mut self.callers).await
         };
         if let Some(answers) = answers {
-            let has_answer = |answered: &Answered| match answered {
-                Answered::Decided(decided) => is_answer(decided.as_deref()),
-                Answered::Apart { .. } => false,
-            };
-            self.in_flight.is_answered = answers.iter().any(has_answer);
             self.answer(counts.iter().map(|(count, _)| *count), answers);
         }
     }

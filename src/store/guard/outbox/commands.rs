@@ -149,6 +149,16 @@ impl Commands {
         waits > self.way + self.behind_the_way() / 5 * 4
     }
 
+    /// Returns whether a caller that comes now would be late, so many others being behind a command
+    /// for its limiter that was sent then.
+    pub(super) fn is_late_behind(&self, sent: Duration, others: usize, now: Duration) -> bool {
+        let next = sent.saturating_add(self.took).max(now);
+        let rounds = others / self.bound.min(self.bounds.most_callers);
+        let rounds = u32::try_from(rounds).unwrap_or(u32::MAX);
+        let turn = next.saturating_add(self.took.saturating_mul(rounds));
+        self.is_late(now, turn)
+    }
+
     fn behind_the_way(&self) -> Duration {
         self.bounds.deadline.saturating_sub(self.way)
     }

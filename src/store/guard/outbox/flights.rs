@@ -3,16 +3,17 @@
 //!
 //! Callers beyond the bound wait here, in the order of arrival. How long the last command took says
 //! who would be answered too late. A caller that comes fails with overload if the first before it
-//! would be late, and one that waits if it would be late when its turn comes. It meets its failure
-//! policy, and the breaker does not count it. So the server decides for callers that wait for it
-//! still, and is not sent what the others would give back.
+//! would be late, or behind a command for its limiter if it would be late itself; and one that
+//! waits if it would be late when its turn comes. It meets its failure policy, and the breaker does
+//! not count it. So the server decides for callers that wait for it still, and is not sent what the
+//! others would give back.
 //!
 //! The callers of one limiter stand in a [`Line`], which one command at a time is for.
 
 mod lanes;
 
 use std::{
-    collections::{HashMap, VecDeque},
+    collections::{HashMap, VecDeque, hash_map::Entry},
     mem,
     time::Duration,
 };
@@ -145,8 +146,14 @@ impl Flights {
                 let waits = line.command.is_none();
                 let stalled = waits.then(|| self.lanes.take_stalled(key, &self.commands));
                 let stalled = stalled.flatten();
-                let first = line.behind.front().map_or(now, |(_, first)| first.since);
-                if stalled.is_none() && self.commands.is_late(first, now) {
+                let is_late = match line.command {
+                    Some((_, sent)) => self.commands.is_late_behind(sent, line.behind.len(), now),
+                    None => {
+                        let first = line.behind.front().map_or(now, |(_, first)| first.since);
+                        stalled.is_none() && self.commands.is_late(first, now)
+                    }
+                };
+                if is_late {
                     return Entered::Overload;
                 }
                 let number = self.commands.next();
@@ -337,15 +344,17 @@ impl Flights {
         self.lanes.gathered(number);
         self.commands.end(number, is_answered, now);
         for key in keys {
-            let line = self.lines.get_mut(&key);
-            let is_its = |line: &&mut Line| line.command.is_some_and(|(it, _)| it == number);
-            let Some(line) = line.filter(is_its) else {
+            let Entry::Occupied(mut line) = self.lines.entry(key) else {
                 continue;
             };
-            line.command = None;
-            if line.behind.is_empty() {
-                drop(self.lines.remove(&key));
+            if !line.get().command.is_some_and(|(it, _)| it == number) {
+                continue;
+            }
+            line.get_mut().command = None;
+            if line.get().behind.is_empty() {
+                drop(line.remove());
             } else {
+                let key = line.key().clone();
                 self.queue(key, now);
             }
         }

@@ -51,7 +51,7 @@ pub(crate) use self::nodes::Nodes;
 #[cfg(feature = "_guards")]
 pub(crate) use self::traffic::HasUnread;
 use self::{
-    caller::{LineKey, Reply, is_answer, key},
+    caller::{LineKey, Reply, key},
     command::{Command, InFlight},
     flights::{Flights, Start},
     wait_queue::WaitQueue,
@@ -179,16 +179,6 @@ impl<S: Calls> Outbox<S> {
         acted
     }
 
-    fn in_flight(self: &Arc<Self>, node: usize, number: u64, keys: List<LineKey>) -> InFlight<S> {
-        InFlight {
-            outbox: Arc::clone(self),
-            node,
-            number,
-            keys,
-            is_answered: false,
-        }
-    }
-
     /// Sleeps by the monotonic clock. Without a timer it never ends: the end of a call then wakes
     /// the callers that wait for it.
     ///
@@ -256,9 +246,7 @@ impl<S: Calls> Outbox<S> {
         let entered = self.wait_to_send(demand.first().name(), false).await;
         leaving.disarm();
         let mut in_flight = entered?;
-        let decided = self.inner.acquire(demand).await;
-        in_flight.is_answered = is_answer(decided.as_ref().map(slice::from_ref));
-        decided
+        in_flight.acquire(demand).await
     }
 
     /// Decides for a caller whose shared command was dropped, which may have arrived. What it took
@@ -269,8 +257,7 @@ impl<S: Calls> Outbox<S> {
     /// As [`acquire`](Self::acquire).
     async fn call_again(self: &Arc<Self>, demand: &Demand) -> Result<Decision, Error> {
         let mut in_flight = self.wait_to_send(demand.first().name(), true).await?;
-        let decided = self.inner.acquire_run(slice::from_ref(demand), true).await;
-        in_flight.is_answered = is_answer(decided.as_deref());
+        let decided = in_flight.acquire_run(slice::from_ref(demand), true).await;
         drop(in_flight);
         let first = |decided: List<Decision>| decided.into_iter().next();
         let decided = decided.and_then(|it| first(it).ok_or_else(|| ErrorKind::Permits.into()));

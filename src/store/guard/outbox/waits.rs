@@ -18,7 +18,7 @@ use tokio::runtime::Handle;
 
 use super::{
     LineKey, Outbox,
-    caller::{is_answer, key},
+    caller::key,
     wait_queue::{Times, Turn, Until, WaitQueue},
 };
 use crate::{
@@ -199,11 +199,7 @@ impl<S: Calls> Asking<S> {
         }
         self.callers = callers;
         let outcome = match entered {
-            Ok(mut in_flight) => {
-                let decided = outbox.inner.acquire_run(&self.callers, false).await;
-                in_flight.is_answered = is_answer(decided.as_deref());
-                decided
-            }
+            Ok(mut in_flight) => in_flight.acquire_run(&self.callers, false).await,
             Err(unsent) => Err(unsent),
         };
         let mut outcomes = of_each(outcome, numbers.len());

@@ -182,3 +182,24 @@ fn one_more_call_waits_until_the_first_would_be_late() {
         assert_eq!(next.is_none(), is_overload, "{after}");
     }
 }
+
+/// Whether a caller behind a command is late depends on when that is answered, and on how many
+/// stand between.
+#[test]
+fn a_caller_behind_a_command_is_late_by_when_it_would_be_answered() {
+    // The bound is two by then.
+    for (took, others, now, is_late) in [
+        (60, 0, 33, true),
+        (60, 0, 34, false),
+        // It takes longer than the last one, and may end now.
+        (10, 0, 99, false),
+        (10, 15, 9, false),
+        (10, 16, 9, true),
+    ] {
+        let mut flights = flights(1);
+        let number = sends(&mut flights, at(0));
+        flights.end(number, true, List::new(), at(took));
+        let is = flights.commands.is_late_behind(at(0), others, at(now));
+        assert_eq!(is, is_late, "{took}, {others}, {now}");
+    }
+}

@@ -169,6 +169,43 @@ fn all_are_decided_by_a_node_that_is_far_away() {
     assert_eq!(world.in_flight(), (0, BOUNDS.most));
 }
 
+/// Those that come late enough behind a command are served by the next one. Those that come just
+/// after it was sent are turned away at once.
+#[test]
+fn callers_of_a_hot_limiter_far_away_are_served_in_time_or_turned_away() {
+    let (mut world, mut fates, mut waiting) = (World::new(), Fates::default(), Vec::new());
+    for millis in 0..400 {
+        let demand = world.acquire(1, None);
+        waiting.push(world.caller(Some(0), demand));
+        for _ in 0..2 {
+            let now = world.clock.now();
+            for mut caller in std::mem::take(&mut waiting) {
+                let woken = caller.is_woken();
+                match woken.then(|| world.poll(&mut caller)).flatten() {
+                    Some(Ok(_)) => fates.decided += 1,
+                    Some(Err(_)) => {
+                        // None waits in vain, once it is known how far away the node is.
+                        assert!(millis < 50 || caller.arrived == now);
+                        fates.overloaded += 1;
+                    }
+                    None if caller.is_late(now) => fates.late += 1,
+                    None => waiting.push(caller),
+                }
+            }
+            for at in world.server.open() {
+                let sent = world.server.state().calls[at].sent;
+                if now >= sent + Duration::from_millis(30) {
+                    world.server.reply(at);
+                }
+            }
+            world.drive(0, 10);
+        }
+        world.advance(1);
+    }
+    assert_eq!(fates.late, 0);
+    assert!(fates.decided > 150, "{}", fates.decided);
+}
+
 /// What a node did for so many callers.
 #[derive(Debug, Default)]
 struct Work {
