@@ -27,10 +27,13 @@ const PARTS: usize = 8;
 /// The recent grants of the store.
 pub(crate) struct Recent {
     /// Made for the first rule that may need it, or leases.
-    grants: OnceLock<Cache<Name, Arc<Mutex<LimiterGrants>>>>,
+    sets: OnceLock<Box<[Set]>>,
     /// The clock of the limits.
     clock: Arc<dyn Clock>,
 }
+
+/// Limiters, each known by the hash of its name: by a secret of this process.
+type Set = Mutex<Vec<(u64, LimiterGrants)>>;
 
 /// The grants of one limiter, the last part of the interval first. There are two more parts than an
 /// interval has: the first and the last are cut, and a lease may lie a part ahead.
@@ -57,10 +60,26 @@ impl Recent {
     pub(crate) fn record(&self, name: &Name, standing: &Standing, permits: u32, left: Duration) {
         let at = self.now().saturating_add(millis_of(left));
         let interval = standing.interval.cast_signed().max(1);
-        // In one step: two callers that come first together must not replace each other's record.
-        let Ok(found) = grants.get_or_insert_with(name, || {
-            let granted = LimiterGrants::new(standing.permits, interval, at);
-            Ok::<_, Infallible>(Arc::new(Mutex::new(granted)))
+        let sets = self
+            .sets
+            .get_or_init(|| (0..SETS).map(|_| Mutex::default()).collect());
+        let name = name.seeded_hash();
+        let mut set = lock(&sets[set_of(name)]);
+        let index = set.iter().position(|(it, _)| *it == name);
+        let index = index.unwrap_or_else(|| {
+            let new = (name, LimiterGrants::new(standing.permits, interval, at));
+            if set.len() < MOST_OF_SET {
+                set.push(new);
+                return set.len() - 1;
+            }
+            // What leaves its interval first is missed least.
+            let (first, _) = (0..)
+                .zip(set.iter())
+                .min_by_key(|(_, (_, it))| it.ends)
+                .unzip();
+            let first = first.unwrap_or(0);
+            set[first] = new;
+            first
         });
         let (_, granted) = &mut set[index];
         granted.permits = standing.permits;
@@ -86,9 +105,9 @@ impl Recent {
 
     /// Returns the limit as the store reported it last.
     pub(crate) fn limit(&self, name: &Name) -> Option<Limit> {
-        let found = self.get(name)?;
-        let granted = lock(&found);
-        Limit::of(granted.permits, granted.interval.unsigned_abs())
+        let known = |granted: &mut LimiterGrants| (granted.permits, granted.interval);
+        let (permits, interval) = self.with(name, known)?;
+        Limit::of(permits, interval.unsigned_abs())
     }
 
     /// Hands over the grants of the interval, the earliest first, each with the time it counts
@@ -106,8 +125,12 @@ impl Recent {
         handed.unwrap_or(Ok(()))
     }
 
-    fn get(&self, name: &Name) -> Option<Arc<Mutex<LimiterGrants>>> {
-        self.grants.get()?.get(name)
+    /// Acts on what is recorded of a limiter, under the lock of its set.
+    fn with<T>(&self, name: &Name, act: impl FnOnce(&mut LimiterGrants) -> T) -> Option<T> {
+        let name = name.seeded_hash();
+        let mut set = lock(&self.sets.get()?[set_of(name)]);
+        let (_, granted) = set.iter_mut().find(|(it, _)| *it == name)?;
+        Some(act(granted))
     }
 
     fn now(&self) -> i64 {

@@ -347,7 +347,7 @@ impl Flights {
             let Entry::Occupied(mut line) = self.lines.entry(key) else {
                 continue;
             };
-            if !line.get().command.is_some_and(|(it, _)| it == number) {
+            if line.get().command.is_none_or(|(it, _)| it != number) {
                 continue;
             }
             line.get_mut().command = None;

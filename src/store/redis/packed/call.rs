@@ -73,7 +73,7 @@ impl Call {
         } else {
             keys::ban(name, false) + "~"
         };
-        self.keys.push((name.text().seeded_hash(), key));
+        self.keys.push((name.seeded_hash(), key));
         self.terms.push(Terms::Row(row));
     }
 
