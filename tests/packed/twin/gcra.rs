@@ -257,13 +257,16 @@ impl super::count::Count for Count {
     }
 
     fn wait(&self, permits: i64) -> Option<i64> {
+        if permits > self.gcra.limit.rate {
+            return None;
+        }
         let Pace { whole, .. } = self.gcra.pace;
         let mut wait = self.backlog + self.gcra.pace.cost(permits).min(whole) - whole;
         if let Some(rest) = self.rest {
             let left = self.gcra.limit.rate - permits;
             wait = wait.max(rest.backlog - left.saturating_mul(rest.emission));
         }
-        (permits <= self.gcra.limit.rate).then_some((wait.max(0) + 999) / 1000)
+        Some((wait.max(0) + 999) / 1000)
     }
 
     fn state(&self) -> (State, bool, i64) {
