@@ -10,7 +10,7 @@ use bytes::Bytes;
 use http_body::{Body, Frame, SizeHint};
 use pin_project_lite::pin_project;
 
-use super::settle::SettleOnDrop;
+use super::charge::SettleOnDrop;
 
 pin_project! {
     /// The body of the inner service's response, or the short body of a refusal.

@@ -18,9 +18,9 @@ use tower_service::Service;
 use super::{
     answer::{DecisionKind, Fields},
     body::RateLimitBody,
+    charge::SettleOnDrop,
     layer::LayerState,
     request::is_grpc,
-    settle::SettleOnDrop,
 };
 use crate::{
     macros::detail,
@@ -84,12 +84,7 @@ pin_project! {
 impl LayerState {
     /// Puts a grant where handlers and inner layers look for it, and logs which shadow rules would
     /// have refused the request.
-    pub(super) fn admit(
-        self: &Arc<Self>,
-        grant: Grant,
-        request: &mut Parts,
-        fields: Fields,
-    ) -> SettleOnDrop {
+    pub(super) fn admit(&self, grant: Grant, request: &mut Parts, fields: Fields) -> SettleOnDrop {
         let charges = grant.charges().iter();
         for charge in charges.filter(|charge| charge.shadow && charge.standing.refused) {
             detail!(
@@ -98,13 +93,15 @@ impl LayerState {
             );
         }
         let outer = take_outer(&mut request.extensions);
+        let in_response = self.settings.decision_in_response || outer.is_some();
         let grant = grant.admitted(self.id, Arc::as_ptr(&self.store).addr(), outer);
         request.extensions.insert(grant.clone());
         SettleOnDrop {
             grant,
-            shared: Arc::clone(self),
+            store: Arc::clone(&self.store),
             // Clients of gRPC read trailers.
             fields: (!is_grpc(&request.method, &request.headers)).then(|| fields.as_of_now()),
+            in_response,
             awaits_trailers: None,
             is_connect: request.method == Method::CONNECT,
             is_upgraded: false,
@@ -144,9 +141,8 @@ fn add_grant(settling: &mut SettleOnDrop, head: &mut response::Parts) {
     if let Some(fields) = &settling.fields {
         fields.write(grant.charges(), DecisionKind::Granted, head);
     }
-    let in_response = settling.shared.settings.decision_in_response || grant.outer().is_some();
     // The decision of an inner layer leads to this one.
-    if in_response && head.extensions.get::<Decision>().is_none() {
+    if settling.in_response && head.extensions.get::<Decision>().is_none() {
         head.extensions.insert(Decision::Allow(grant.clone()));
     }
 }
@@ -216,7 +212,7 @@ where
 fn decided<S, B, F>(
     decision: Result<Decision, Error>,
     (inner, request): (S, Request<B>),
-    shared: &Arc<LayerState>,
+    shared: &LayerState,
     fields: Fields,
 ) -> State<S, B, F> {
     let (mut parts, body) = request.into_parts();

@@ -14,4 +14,3 @@ pub(crate) mod rule;
 #[cfg(feature = "config")]
 pub(crate) mod rules_file;
 pub(crate) mod service;
-mod settle;

@@ -13,11 +13,10 @@ use tower_service::Service;
 
 use super::{
     body::RateLimitBody,
-    charge::Earlier,
+    charge::{Earlier, SettleOnDrop},
     future::{ResponseFuture, State},
     layer::{LayerState, RateLimitLayer},
     rule::Plan,
-    settle::SettleOnDrop,
 };
 use crate::values::decision::{Decision, Refusal};
 
