@@ -3,14 +3,14 @@
 -- read once, and written once after all decisions, so all are checked before the first write.
 --
 -- KEYS  the states of limiters, {N}~ or {N}~:calendar, and of bans, {N}~:ban or {N}:ban~, in any
---       order
+--       order; {N}:ban~~ for the state of a limiter of which only the ban is asked for
 -- ARGV  1, packed, little-endian:
 --       a lone call, of one caller of key 1 by row 1, of a log or a window:
 --         c8 id, I6 now, B 0, the row, I4 permits
 --       one that settles what the caller took of key 1, by any row: see settle.lua
 --         c8 id, I6 now, B 255, the row, I4 permits, I4 permits that it took, I7 mark, I7 given
 --       any other:
---         8 bytes, I6 now, B rows, B flags (1: tell the time; 2: tell how many numbers each request
+--         8 bytes of any value, I6 now, B rows, B flags (1: tell the time; 2: tell how many numbers each request
 --         has), the rows, the requests
 --       now   ms; 0: the server's clock
 --       rows  see row.lua
@@ -19,8 +19,8 @@
 --             the charges
 --             flags 1: it waits, so a refusal is no strike; 2: it only asks; 4: it bans; 8: it
 --             reports refusals, and asks
---             A log knows each caller by its id, other kinds by that of the first of a request and
---             by the place behind it, from 0 on
+--             A log knows each caller by its id, other kinds by that of the first of its request
+--             and by its place in the request, from 0 on
 --       charge   B key, B row, B flags, I4 permits, and what the flags say: see charge.lua
 -- Reply one integer for a lone call that is granted and has one number, but of a calendar; and for
 --       one that settles: the permits freed; below zero: charged. Or an array: the time in us, if

@@ -1,7 +1,7 @@
 -- Writes `text` from an offset on, or as the whole. A fragment of decide.lua.
 
 if not life then
-  -- Many have the same numbers, and to make a text of one costs as much as a third of a command.
+  -- Many keys have the same numbers, and to make one a text costs as much as a third of a command.
   if offset ~= last_offset then
     last_offset, offset_text = offset, format('%d', offset)
   end
@@ -17,6 +17,6 @@ else
     done = write('SET', name, text, 'PX', life_text)
   elseif not call('SET', name, text, 'PX', life_text, 'NX') then
     -- It has an empty string.
-    answer, reply, size = nil, { false }, 1
+    answer, reply = nil, { false }
   end
 end

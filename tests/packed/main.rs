@@ -1,4 +1,5 @@
-//! The script that keeps limiters packed in one string each, and its twin in Rust: random histories in
+//! The script that keeps limiters packed in one string each, and its twin in Rust: random histories
+//! in
 //! which they agree, and cases that these do not reach.
 
 #![allow(

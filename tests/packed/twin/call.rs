@@ -11,7 +11,8 @@ pub const REPORTS: u8 = 8;
 /// A call: requests that are decided in order.
 #[derive(Clone, Debug, Default)]
 pub struct Call {
-    /// The id of the first caller, from which those of the others are made
+    /// The id of the first caller, from which those of the others are made; a call that is not
+    /// lone says it in its request.
     pub command: [u8; 8],
     /// The time in ms; 0 stands for the server's clock.
     pub now: i64,
@@ -198,7 +199,13 @@ impl Call {
         if let Some((charge, settled)) = charge.and_then(|it| Some((it, it.settled?))) {
             return self.settlement(charge, settled);
         }
-        let mut bytes = self.command.to_vec();
+        // The first bytes of a call that is not lone are nobody's id.
+        let first = if self.is_lone {
+            self.command
+        } else {
+            [0xa5; 8]
+        };
+        let mut bytes = first.to_vec();
         put(&mut bytes, self.now, 6);
         if self.is_lone {
             bytes.push(0);

@@ -15,9 +15,9 @@ use crate::{
     },
 };
 
-/// Each admitted request looks for its key here, so a key is found by one look into one set. The
-/// most that are recorded are 131,072 keys of 80 bytes: 11 MB. One that is evicted has all of its
-/// share.
+/// Each admitted request looks for its key here, so a key is in one small set, and has no memory of
+/// its own. The most that are recorded are 131,072 keys of 80 bytes: 11 MB. One that is evicted has
+/// all of its share.
 const SETS: usize = 1 << 14;
 const MOST_OF_SET: usize = 8;
 /// The parts of an interval. A grant leaves the interval one part too late at most, and two where
@@ -32,7 +32,7 @@ pub(crate) struct Recent {
     clock: Arc<dyn Clock>,
 }
 
-/// Limiters, each known by the hash of its name: by a secret of this process.
+/// Limiters, each known by the hash of its name. A secret of this process is in the hash.
 type Set = Mutex<Vec<(u64, LimiterGrants)>>;
 
 /// The grants of one limiter, the last part of the interval first. There are two more parts than an
@@ -72,10 +72,10 @@ impl Recent {
                 set.push(new);
                 return set.len() - 1;
             }
-            // What leaves its interval first is missed least.
+            // Grants that leave their interval first are missed least.
             let (first, _) = (0..)
                 .zip(set.iter())
-                .min_by_key(|(_, (_, it))| it.ends)
+                .min_by_key(|(_, (_, it))| it.ends.saturating_add(it.interval))
                 .unzip();
             let first = first.unwrap_or(0);
             set[first] = new;

@@ -55,6 +55,8 @@ pub(super) struct Commands {
     in_time: usize,
     /// How long the last command took.
     took: Duration,
+    /// How long the last one of one round trip took.
+    trip: Duration,
     /// Of that, what it takes however few there are.
     way: Duration,
     /// When the bound was last lowered.
@@ -85,6 +87,7 @@ impl Commands {
             in_flight: 0,
             in_time: 0,
             took: Duration::ZERO,
+            trip: Duration::ZERO,
             way: Duration::ZERO,
             lowered: Duration::ZERO,
             last: 0,
@@ -145,18 +148,22 @@ impl Commands {
     /// Returns whether a caller that has waited since then would be answered too late if it were
     /// sent now, or nearly so.
     pub(super) fn is_late(&self, since: Duration, now: Duration) -> bool {
-        let waits = now.saturating_sub(since) + self.took;
-        waits > self.way + self.behind_the_way() / 5 * 4
+        now.saturating_sub(since) + self.took > self.latest()
     }
 
-    /// Returns whether a caller that comes now would be late, so many others being behind a command
-    /// for its limiter that was sent then.
+    /// Returns how long a caller may wait to be answered in time.
+    fn latest(&self) -> Duration {
+        self.way + self.behind_the_way() / 5 * 4
+    }
+
+    /// Returns whether a caller that comes now would be late. For its limiter a command was sent
+    /// then, and so many others are behind it: these commands take one round trip each.
     pub(super) fn is_late_behind(&self, sent: Duration, others: usize, now: Duration) -> bool {
-        let next = sent.saturating_add(self.took).max(now);
+        let next = sent.saturating_add(self.trip).max(now);
         let rounds = others / self.bound.min(self.bounds.most_callers);
         let rounds = u32::try_from(rounds).unwrap_or(u32::MAX);
-        let turn = next.saturating_add(self.took.saturating_mul(rounds));
-        self.is_late(now, turn)
+        let turn = next.saturating_add(self.trip.saturating_mul(rounds));
+        turn.saturating_sub(now) + self.trip > self.latest()
     }
 
     fn behind_the_way(&self) -> Duration {
@@ -186,7 +193,7 @@ impl Commands {
         let was_full = !self.has_room();
         let Some(ended) = self.remove(number) else {
             // It is forgotten.
-            self.took = self.bounds.deadline;
+            (self.took, self.trip) = (self.bounds.deadline, self.bounds.deadline);
             return;
         };
         if ended.callers == 0 {
@@ -203,6 +210,9 @@ impl Commands {
             return;
         }
         self.took = took;
+        if ended.is_single {
+            self.trip = took;
+        }
         if is_slow {
             self.lower(now);
         } else if was_full {

@@ -3,10 +3,10 @@
 //!
 //! Callers beyond the bound wait here, in the order of arrival. How long the last command took says
 //! who would be answered too late. A caller that comes fails with overload if the first before it
-//! would be late, or behind a command for its limiter if it would be late itself; and one that
-//! waits if it would be late when its turn comes. It meets its failure policy, and the breaker does
-//! not count it. So the server decides for callers that wait for it still, and is not sent what the
-//! others would give back.
+//! would be late. One that comes behind a command for its limiter fails if it would be late itself,
+//! and one that waits if it would be late when its turn comes. Such a caller meets its failure
+//! policy, and the breaker does not count it. So the server decides for callers that wait for it
+//! still, and is not sent what the others would give back.
 //!
 //! The callers of one limiter stand in a [`Line`], which one command at a time is for.
 
