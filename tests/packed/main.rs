@@ -1,6 +1,5 @@
 //! The script that keeps limiters packed in one string each, and its twin in Rust: random histories
-//! in
-//! which they agree, and cases that these do not reach.
+//! in which they agree, and cases that these do not reach.
 
 #![allow(
     unreachable_pub,
