@@ -1,5 +1,7 @@
-//! The limiters of the page on names, made as it says: read and spent by Redisson by the names that
-//! stand there.
+//! Each limiter that the pages and the documentation of the code share with Java: made as its
+//! example makes it, and read and spent by Redisson by the name that the example has.
+
+use std::{collections::BTreeSet, fs, path::Path};
 
 use http::request::Parts;
 
@@ -11,49 +13,104 @@ use kit::scene::*;
 
 /// Rust and Java by one clock, which stands still.
 struct Both {
+    server: RedisServer,
     java: Oracle,
     clock: ManualClock,
-    store: RedisStore,
-    server: RedisServer,
+    own: RedisStore,
+    redisson: RedisStore,
 }
 
 impl Both {
     fn new(version: &str) -> Self {
         let (server, clock) = (RedisServer::start(), ManualClock::new());
-        let store = by_clock(&server, &clock).deny_cache(Duration::ZERO);
+        let store = || by_clock(&server, &clock).deny_cache(Duration::ZERO);
         Self {
             java: Oracle::start(version, server.port(), JavaClock::Fake),
-            store: store.redisson().build().unwrap(),
+            own: store().build().unwrap(),
+            redisson: store().redisson().build().unwrap(),
             clock,
             server,
         }
     }
 
-    fn java(&mut self, verb: &str, name: &str) -> String {
+    fn java(&mut self, verb: &str, name: &str, limit: Limit) -> String {
         let now = Clock::now(&self.clock).as_millis();
         let request = oracle::Request::new(verb).text("name", name);
         let request = request.number("now", i64::try_from(now).unwrap());
-        self.java.ask(&request).unwrap()
+        let request = request.number("rate", limit.permits().cast_signed());
+        let interval = i64::try_from(limit.interval().as_millis()).unwrap();
+        self.java
+            .ask(&request.number("interval", interval))
+            .unwrap()
     }
 
-    /// Spends of both sides in turns, of as many permits an hour, and compares what each says that
-    /// is left.
-    async fn share(
-        &mut self,
-        (name, hourly): (&str, u64),
-        limiter: &RateLimiter,
-        spend: impl AsyncFn() -> Decision,
-    ) {
-        assert_eq!(limiter.name(), name);
+    /// Spends of both sides in turns, and compares what each says that is left.
+    async fn share(&mut self, example: &Example) {
         for taken in [0, 2] {
-            granted(spend().await);
-            assert_eq!(self.java("config", name), format!("0 {hourly} 3600000"));
-            let left = hourly - taken - 1;
-            assert_eq!(self.java("available", name), left.to_string(), "{name}");
-            assert_eq!(self.java("tryAcquire", name), "true", "{name}");
-            assert_eq!(free(limiter).await, left - 1, "{name}");
+            example.spend().await;
+            for (limiter, (name, limit)) in example.limiters.iter().zip(&example.limits) {
+                assert_eq!(limiter.name(), name);
+                let config = format!("0 {} {}", limit.permits(), limit.interval().as_millis());
+                assert_eq!(self.java("config", name, *limit), config, "{name}");
+                let left = limit.permits() - taken - 1;
+                let available = self.java("available", name, *limit);
+                assert_eq!(available, left.to_string(), "{name}");
+                assert_eq!(self.java("tryAcquire", name, *limit), "true", "{name}");
+                assert_eq!(free(limiter).await, left - 1, "{name}");
+            }
         }
         self.server.cli(&["FLUSHALL"]);
+    }
+}
+
+/// What one example makes: its limiters, of which a request or a call takes one permit each.
+struct Example {
+    limits: Vec<(String, Limit)>,
+    limiters: Vec<RateLimiter>,
+    request: Option<(RateLimitLayer, Parts)>,
+}
+
+impl Example {
+    /// By `RateLimiter::new`, and `RateLimiter::all` where there are several.
+    async fn exact(store: &RedisStore, limits: &[(&str, Limit)]) -> Self {
+        let mut limiters = Vec::new();
+        for (name, limit) in limits {
+            let limiter = RateLimiter::new(store, name).unwrap();
+            assert!(limiter.try_set_rate(*limit).await.unwrap());
+            limiters.push(limiter);
+        }
+        let limits = limits
+            .iter()
+            .map(|(name, limit)| ((*name).to_owned(), *limit));
+        Self {
+            limits: limits.collect(),
+            limiters,
+            request: None,
+        }
+    }
+
+    /// By the rules that apply to a request.
+    fn of(layer: RateLimitLayer, parts: Parts, limits: &[(&str, Limit)]) -> Self {
+        let limits = limits
+            .iter()
+            .map(|(name, limit)| ((*name).to_owned(), *limit));
+        Self {
+            limits: limits.collect(),
+            limiters: layer.limiters_of(&parts),
+            request: Some((layer, parts)),
+        }
+    }
+
+    async fn spend(&self) {
+        assert_eq!(self.limiters.len(), self.limits.len());
+        let decision = match &self.request {
+            Some((layer, parts)) => decide(layer, Request::from_parts(parts.clone(), ())).await,
+            None => {
+                let all = RateLimiter::all(&self.limiters).unwrap();
+                all.try_acquire().await.unwrap()
+            }
+        };
+        granted(decision);
     }
 }
 
@@ -71,6 +128,69 @@ fn from(address: &str, mut parts: Parts) -> Parts {
     let address = (address.parse::<std::net::IpAddr>().unwrap(), 4711);
     parts.extensions.insert(PeerAddr(address.into()));
     parts
+}
+
+/// Those with exact names: of `RateLimiter::new` here, of `Rule::shared` below.
+async fn exact_ones(both: &mut Both) -> BTreeSet<String> {
+    let five_seconds = Limit::new(50, secs(5));
+    let ten = Limit::per_second(10);
+    let mut seen = BTreeSet::new();
+    for limits in [
+        &[("orders", ten)][..],
+        &[("name", ten)],
+        &[("log", five_seconds)],
+        &[("tokens", Limit::per_minute(1000))],
+        &[("mails", Limit::per_minute(9))],
+        &[
+            ("minute", Limit::per_minute(600)),
+            ("second", Limit::per_second(20)),
+        ],
+        &[("{mail}:s", ten), ("{mail}:h", Limit::per_hour(10))],
+        &[("a{b}c", ten)],
+    ] {
+        let example = Example::exact(&both.own, limits).await;
+        both.share(&example).await;
+        seen.extend(limits.iter().map(|(name, _)| (*name).to_owned()));
+    }
+    let feed = Limit::per_minute(100_000);
+    let mut example = Example::exact(&both.own, &[("feed", feed)]).await;
+    let limiter = example.limiters.remove(0);
+    example.limiters.push(limiter.slots(1000).unwrap());
+    both.share(&example).await;
+
+    let feed_rule = Rule::shared("feed").or_init(feed).slots(1000);
+    let each = Rule::shared("orders:<key>").by(FromHeader::new("x-tenant"));
+    for (written, rule, name, limit) in [
+        ("orders", Rule::shared("orders").or_init(ten), "orders", ten),
+        ("name", Rule::shared("name").or_init(ten), "name", ten),
+        ("feed", feed_rule, "feed", feed),
+        ("orders:<key>", each.or_init(ten), "orders:acme", ten),
+    ] {
+        let layer = layer_of(&both.own, rule);
+        let parts = parts(&[("x-tenant", "acme")]);
+        let example = Example::of(layer, parts, &[(name, limit)]);
+        both.share(&example).await;
+        seen.insert(written.to_owned());
+    }
+    seen
+}
+
+/// As the page on migration has it: Java's limit stays in force until the code has one.
+async fn limits_that_java_sets(both: &mut Both) {
+    let (set, limit) = (Limit::per_hour(7), Limit::per_hour(9));
+    for rule in [Rule::shared("name"), Rule::shared("name").or_init(limit)] {
+        assert_eq!(both.java("trySetRate", "name", set), "true");
+        let layer = layer_of(&both.own, rule);
+        let example = Example::of(layer, parts(&[]), &[("name", set)]);
+        both.share(&example).await;
+    }
+    assert_eq!(both.java("trySetRate", "name", set), "true");
+    let example = Example {
+        limits: vec![("name".to_owned(), set)],
+        limiters: vec![RateLimiter::new(&both.own, "name").unwrap()],
+        request: None,
+    };
+    both.share(&example).await;
 }
 
 /// The rules of the page on names, each with the request that it gives.
@@ -112,33 +232,117 @@ async fn routed() -> Parts {
     head.recv().unwrap()
 }
 
-#[tokio::test]
-async fn the_limiters_of_the_page_are_shared() {
+/// Of a store with `redisson()`.
+async fn those_of_rules(both: &mut Both) {
     let page = include_str!("../../src/docs/keys.md");
     let names = page.lines().filter_map(|line| {
         let name = line.strip_prefix("  `")?.strip_suffix('`')?;
         name.starts_with("ratelimit:{").then_some(name)
     });
-    let names: Vec<_> = names.collect();
+    let (names, keys): (Vec<_>, _) = (names.collect(), keys().await);
+    assert_eq!(names.len(), keys.len());
+    for (name, (rule, parts)) in names.into_iter().zip(keys) {
+        let layer = layer_of(&both.redisson, rule);
+        let example = Example::of(layer, parts, &[(name, Limit::per_hour(5))]);
+        both.share(&example).await;
+    }
+    // Without HTTP the page has these.
+    let mails = Limit::per_hour(20).named("mails");
+    let keyed = mails.clone().keyed(&both.redisson).unwrap().of("ann");
+    let single = mails.single(&both.redisson).unwrap();
+    for (limiter, name) in [(keyed, "{ann}"), (single, "{all}")] {
+        let example = Example {
+            limits: vec![(format!("ratelimit:{name}:mails"), Limit::per_hour(20))],
+            limiters: vec![limiter],
+            request: None,
+        };
+        both.share(&example).await;
+    }
+}
+
+/// The recipe of a reserve for a class, of which Java takes one permit of each.
+async fn reserve(both: &mut Both) {
+    let (hundred, eighty) = (Limit::per_minute(100), Limit::per_minute(80));
+    let all = hundred.by(Constant("backend")).named("all");
+    let background = eighty.by(Constant("backend")).named("background");
+    let layer = layer_of(&both.redisson, [all, background]);
+    let limits = [
+        ("ratelimit:{backend}:all", hundred),
+        ("ratelimit:{backend}:background", eighty),
+    ];
+    let example = Example::of(layer, parts(&[]), &limits);
+    both.share(&example).await;
+}
+
+#[tokio::test]
+async fn the_limiters_of_the_pages_are_shared() {
+    let written = written();
     for version in versions() {
         println!("Redisson {version}");
         let mut both = Both::new(&version);
-        let keys = keys().await;
-        assert_eq!(names.len(), keys.len());
-        for (name, (rule, parts)) in names.iter().zip(keys) {
-            let layer = layer_of(&both.store, rule);
-            let limiter = layer.limiters_of(&parts).remove(0);
-            let spend = async || decide(&layer, Request::from_parts(parts.clone(), ())).await;
-            both.share((name, 5), &limiter, spend).await;
+        let mut seen = exact_ones(&mut both).await;
+        limits_that_java_sets(&mut both).await;
+        those_of_rules(&mut both).await;
+        reserve(&mut both).await;
+        // In the guide, and for the store that keeps all so.
+        let layer = layer_of(
+            &both.redisson,
+            Limit::per_hour(5).by(FromHeader::new("x-key")),
+        );
+        let ann = ("ratelimit:{ann}:default", Limit::per_hour(5));
+        let example = Example::of(layer, parts(&[("x-key", "ann")]), &[ann]);
+        both.share(&example).await;
+        seen.insert(ann.0.to_owned());
+        let missing: Vec<_> = written.difference(&seen).collect();
+        assert!(missing.is_empty(), "no example here has these: {missing:?}");
+    }
+}
+
+/// Returns the names that stand in README, pages and documentation where a limiter is made. Left
+/// out are those that no Redis has, and those that Java composes, which `snippets.rs` runs.
+fn written() -> BTreeSet<String> {
+    let mut texts = vec![fs::read_to_string("README.md").unwrap()];
+    read(Path::new("src"), &mut texts);
+    let mut names = BTreeSet::new();
+    for text in &texts {
+        for call in ["RateLimiter::new(", "Rule::shared(", "getRateLimiter("] {
+            for (at, _) in text.match_indices(call) {
+                let arguments = &text[at + call.len()..];
+                let Some((before, rest)) = arguments.split_once('"') else {
+                    continue;
+                };
+                let (name, after) = rest.split_once('"').expect("a whole text");
+                let is_name = before.len() < 40 && !before.contains([';', '.']);
+                if is_name && !after.starts_with(" +") {
+                    names.insert(name.to_owned());
+                }
+            }
         }
-        // Without HTTP the page has these.
-        let mails = Limit::per_hour(20).named("mails");
-        let keyed = mails.clone().keyed(&both.store).unwrap().of("ann");
-        let single = mails.single(&both.store).unwrap();
-        for (limiter, name) in [(keyed, "{ann}"), (single, "{all}")] {
-            let name = format!("ratelimit:{name}:mails");
-            let spend = async || limiter.try_acquire().await.unwrap();
-            both.share((&name, 20), &limiter, spend).await;
+    }
+    names.retain(|name| !name.starts_with("memory:") && !name.starts_with(".."));
+    assert!(names.len() > 10, "{names:?}");
+    names
+}
+
+/// Reads the pages, and the comments of the code.
+fn read(folder: &Path, texts: &mut Vec<String>) {
+    for entry in fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        if path.is_dir() {
+            read(&path, texts);
+            continue;
+        }
+        let text = fs::read_to_string(&path).unwrap();
+        match path.extension().and_then(|extension| extension.to_str()) {
+            Some("md") => texts.push(text),
+            Some("rs") => {
+                let lines = text.lines().filter_map(|line| {
+                    let line = line.trim_start();
+                    line.strip_prefix("///").or(line.strip_prefix("//!"))
+                });
+                texts.push(lines.collect::<Vec<_>>().join("\n"));
+            }
+            _ => {}
         }
     }
 }

@@ -293,24 +293,26 @@ impl Found {
 
     /// Changes the ban of the caller. Each format has bans of its own, and Redis does not show in
     /// which one a service counts a caller that has nothing in use. Returns whether any has
-    /// changed.
+    /// changed, and why the other was not reached.
     async fn in_both_formats(
         &self,
         change: impl AsyncFn(RateLimiter) -> Result<bool, Error>,
-    ) -> Result<bool, Stop> {
-        let (mut changed, mut refused) = (false, false);
+    ) -> Result<(bool, Option<Error>), Stop> {
+        let (mut changed, mut refused) = (false, None);
         for (own, format) in [(true, "our own"), (false, "Redisson's")] {
             let is_its_own = self.seen.exists() && self.seen.in_own_format() == own;
             match change(self.in_format(own)?).await {
                 // A user of one format may not be allowed to reach the keys of the other.
-                Err(error) if error.kind() == ErrorKind::Rejected && !is_its_own && !refused => {
+                Err(error)
+                    if error.kind() == ErrorKind::Rejected && !is_its_own && refused.is_none() =>
+                {
                     say(format!("nothing was changed in {format} format: {error}"));
-                    refused = true;
+                    refused = Some(error);
                 }
                 done => changed |= done?,
             }
         }
-        Ok(changed)
+        Ok((changed, refused))
     }
 }
 
@@ -388,8 +390,11 @@ impl Change {
         let found = self.one.look().await?;
         let name = found.seen.name();
         self.confirm(&format!("unban {name:?}"))?;
-        if !found.in_both_formats(async |it| it.unban().await).await? {
-            return Err(found.lacks(format!("{name:?} is not banned")));
+        match found.in_both_formats(async |it| it.unban().await).await? {
+            // The ban that was seen is where this user may only read.
+            (false, Some(error)) if found.seen.banned_for().is_some() => return Err(error.into()),
+            (false, _) => return Err(found.lacks(format!("{name:?} is not banned"))),
+            (true, _) => {}
         }
         self.changed(json!({ "name": name, "banned_ms": null }))
     }

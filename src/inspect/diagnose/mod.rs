@@ -106,7 +106,13 @@ impl RedisStore {
         check_timer()?;
         let (look, own) = (Look(self), self.server().client_id()?);
         let (mut report, now) = look.settled(&name, own).await?;
-        if let Some((clients, complete)) = permitted(look.other_clients(&report, own, now).await)? {
+        if report.in_own_format {
+            // It has no keys of clients.
+            (report.other_clients, report.scanned_all) = (Some(Vec::new()), true);
+        } else if report.unseen != Some(false)
+            && let Some((clients, complete)) =
+                permitted(look.other_clients(&report, own, now).await)?
+        {
             (report.other_clients, report.scanned_all) = (Some(clients), complete);
         }
         report.redisson = permitted(look.loaded(RELEASES.map(|(_, sha1)| sha1)).await)?;
@@ -139,6 +145,20 @@ fn permitted<T>(seen: Result<T, Error>) -> Result<Option<T>, Error> {
     }
 }
 
+/// Leaves out what is in keys that this user may not read. Another refusal, as of a command, is not
+/// about what is there.
+fn readable<T>(seen: Result<T, Error>) -> Result<Option<T>, Error> {
+    // "access one of the keys", "access the '..' key"; commands are run.
+    let is_of_keys = |error: &Error| {
+        let said = std::error::Error::source(error).map(ToString::to_string);
+        error.kind() == ErrorKind::Rejected && said.is_some_and(|said| said.contains("access"))
+    };
+    match seen {
+        Err(error) if is_of_keys(&error) => Ok(None),
+        seen => seen.map(Some),
+    }
+}
+
 impl Look<'_> {
     /// Reads the limiter, again if it moved between two pages.
     async fn settled(&self, name: &Name, own: &str) -> Result<(Diagnosis, i64), Error> {
@@ -156,7 +176,7 @@ impl Look<'_> {
     /// than all.
     async fn limiter(&self, name: &Name, own: &str) -> Result<(Diagnosis, i64), Error> {
         let keys = redisson::keys(name, own);
-        let (mut report, now) = match permitted(self.redissons(&keys).await)? {
+        let (mut report, now) = match readable(self.redissons(&keys).await)? {
             Some(read) => read,
             None => (Diagnosis::unread(keys), self.clock(name).await?),
         };
@@ -348,7 +368,7 @@ impl Diagnosis {
         if self.unseen == Some(!own) {
             return seen;
         }
-        let seen = permitted(seen)?;
+        let seen = readable(seen)?;
         if seen.is_none() {
             self.unseen = Some(own);
         }

@@ -364,7 +364,8 @@ impl Diagnosis {
             add!(found, Note "scan_incomplete": "not all keys were searched for other clients: \
                 there may be more of them");
         }
-        if self.other_clients.is_none() || self.redisson.is_none() {
+        let is_refused = self.other_clients.is_none() && self.unseen != Some(false);
+        if is_refused || self.redisson.is_none() {
             add!(found, Note "not_permitted": "other clients or Redisson's releases are unknown: \
                 the user may not call SCAN, ZCOUNT or SCRIPT EXISTS");
         }
