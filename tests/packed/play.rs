@@ -16,6 +16,8 @@ use crate::{
 
 pub struct Play {
     pub world: World,
+    /// What the callers' clock says, in ms, if it counts
+    pub now: i64,
     commands: u64,
 }
 
@@ -23,6 +25,7 @@ impl Play {
     pub fn new() -> Self {
         Self {
             world: World::new(),
+            now: 0,
             commands: 0,
         }
     }
@@ -31,10 +34,16 @@ impl Play {
         self.world.us += 1000 * ms;
     }
 
+    /// Returns the server's time in ms.
+    pub fn ms(&self) -> i64 {
+        self.world.us / 1000
+    }
+
     pub fn call(&mut self, rows: &[Row], requests: &[Request]) -> Vec<Outcome> {
         self.commands += 1;
         let call = Call {
             command: self.commands.to_le_bytes(),
+            now: self.now,
             rows: rows.to_vec(),
             requests: requests.to_vec(),
             ..Call::default()
@@ -102,6 +111,16 @@ pub fn log(limits: &[(i64, i64)]) -> Row {
             .map(|(rate, interval)| Limit { interval, rate })
             .collect(),
     )
+}
+
+/// One of each algorithm
+pub fn kinds(rate: i64, interval: i64) -> [Row; 3] {
+    let limit = Limit { interval, rate };
+    [
+        log(&[(rate, interval)]),
+        Row::Gcra(limit),
+        Row::Window(limit),
+    ]
 }
 
 pub fn of(callers: u8, flags: u8, charge: Charge) -> Request {

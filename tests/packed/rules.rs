@@ -6,7 +6,7 @@ use std::cell::RefCell;
 use proptest::{collection::vec, prelude::*};
 
 use crate::{
-    play::{Play, again, granted, group, log, of},
+    play::{Play, again, granted, group, kinds, log, of},
     twin::{
         Limit, MOST,
         call::{ASKS, Charge, Row},
@@ -118,6 +118,66 @@ fn two_versions_of_a_limit_share_a_command() {
         let outcomes = play.call(&rows, &requests);
         assert!(outcomes.iter().all(|outcome| granted(outcome) == 1));
     }
+}
+
+#[test]
+fn callers_clocks_an_hour_off_lose_no_key() {
+    let mut play = Play::new();
+    for off in [-HOUR, -3000, HOUR] {
+        for row in kinds(5, 1000) {
+            play.world.clear();
+            let grants = (0..100).map(|_| {
+                play.pass(7);
+                play.now = play.ms() + off;
+                play.take(&row, 1)
+            });
+            let most = if matches!(row, Row::Gcra(_)) { 8 } else { 5 };
+            assert_eq!(grants.sum::<i64>(), most, "{row:?}");
+        }
+    }
+}
+
+#[test]
+fn a_clock_set_back_is_written_once_and_refuses_for_an_interval() {
+    let mut play = Play::new();
+    for row in kinds(5, 1000) {
+        play.world.clear();
+        assert_eq!(play.take(&row, 9), 5);
+        play.pass(-HOUR);
+        assert_eq!(play.take(&row, 1), 0);
+        let keys = play.world.keys.clone();
+        assert_eq!(play.take(&row, 1), 0);
+        assert_eq!(keys, play.world.keys);
+        play.pass(1001);
+        assert_eq!(play.take(&row, 1), 1);
+    }
+}
+
+/// A debt is at most as much above a whole limit, and no clock's.
+#[test]
+fn a_debt_lies_ahead_as_no_clock_that_was_set_back() {
+    let mut play = Play::new();
+    let [_, row, _] = kinds(5, 1000);
+    play.take(&row, 5);
+    assert_eq!(play.settle(&row, play.last(), 9, 0), -9);
+    play.pass(1199);
+    assert_eq!(play.take(&row, 1), 0);
+    play.pass(1);
+    assert_eq!(play.take(&row, 1), 1);
+}
+
+#[test]
+fn a_limit_that_comes_or_goes_keeps_what_is_in_use() {
+    let mut play = Play::new();
+    let (one, two) = (log(&[(20, 10_000)]), log(&[(20, 10_000), (3, 1000)]));
+    assert_eq!(play.take(&one, 2), 2);
+    assert_eq!(play.take(&two, 9), 1);
+    assert_eq!(play.take(&one, 20), 17);
+    play.pass(1000);
+    assert_eq!(play.take(&two, 1), 0);
+    play.pass(9000);
+    assert_eq!(play.take(&two, 9), 3);
+    assert_eq!(play.take(&log(&[(3, 1000)]), 1), 0);
 }
 
 /// By a limit for a century.

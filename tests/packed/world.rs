@@ -366,6 +366,12 @@ impl World {
             if writes.split_whitespace().count() > usize::from(may_write) {
                 return Err(format!("{name} is written for nothing, or twice: {writes}"));
             }
+            if stored != before.get(name)
+                && let Some(Ok(state)) = stored.map(Stored::state)
+                && state.pack() != *value
+            {
+                return Err(format!("{state:?} is written in another way"));
+            }
             let (expires, server) = (stored.and_then(|it| it.expires), self.us / 1000);
             let left = expires.map(|expires| expires - server);
             let is_kept = before.get(name).map(|it| it.expires) == Some(expires);

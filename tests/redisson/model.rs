@@ -1,7 +1,7 @@
 //! What the keys of one limiter hold, and what Redisson does to them: the Java half of the model.
 //!
 //! Written from `RRateLimiter`'s behaviour on the wire. The tests compare real Redisson with it
-//! after each step, so they test the model as well. The Rust half is in `ours.rs`.
+//! after each step, so they test the model as well.
 
 use std::{collections::BTreeMap, fmt};
 

@@ -141,6 +141,22 @@ async fn a_dropped_store_gives_back_unused_permits() {
 }
 
 #[tokio::test]
+async fn a_store_that_is_closed_gives_back_more_than_is_queued_at_a_time() {
+    let [observer, store] = [(); 2].map(|()| patient(RedisServer::shared().url()).build().unwrap());
+    let mut limiters = Vec::new();
+    for _ in 0..1200 {
+        let limiter = leased(&store, Limit::per_hour(1000), HOUR / 10).await;
+        let taken = warm(&limiter).await;
+        limiters.push((limiter, taken));
+    }
+    store.settled().await;
+    for (limiter, taken) in limiters {
+        let observed = RateLimiter::new(&observer, limiter.name()).unwrap();
+        assert_eq!(free(&observed).await, 1000 - taken);
+    }
+}
+
+#[tokio::test]
 async fn a_release_after_the_lease_drops_cached_refusals() {
     let (store, clock, limiter) = leased_by_clock(Limit::per_second(100), millis(100)).await;
     // All but what is in hand is taken by another process.

@@ -37,7 +37,11 @@ impl User<'_> {
             format!("~{name}{end} ~{name}{end}:*")
         });
         let keys = keys.collect::<Vec<_>>().join(" ");
-        let user = format!("ACL SETUSER user on >secret resetkeys {keys} +@all");
+        self.is_made(&format!("{keys} +@all"));
+    }
+
+    fn is_made(&self, rules: &str) {
+        let user = format!("ACL SETUSER user on >secret resetkeys -@all {rules}");
         self.server.obeys(&user);
     }
 
@@ -150,6 +154,31 @@ async fn a_user_of_one_format_does_what_it_may_and_learns_of_the_rest() {
                 assert_eq!(until.is_some(), is_banned, "{what}, {own}");
             }
         }
+    }
+}
+
+/// What is there is unknown for another reason than its keys, and the ban is there still.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_user_that_lacks_a_command_or_may_only_read_learns_why() {
+    let server = RedisServer::start();
+    let store = patient(server.url()).build().unwrap();
+    let user = User {
+        server: &server,
+        reaches: &[],
+    };
+    for (kind, rules, verb) in [
+        ((true, false), "~* +@all -zcard", "get"),
+        ((true, true), "~* +@all -eval -evalsha", "get"),
+        ((false, true), "~{} ~{}:* %R~{}~* +@all", "unban --yes"),
+    ] {
+        let name = make(&store, Some(kind)).await;
+        user.is_made(&rules.replace("{}", &name));
+        let output = user.run(&format!("{verb} {name}"));
+        let told = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(3), "{rules}: {told}");
+        assert!(!told.contains("unknown"), "{rules}: {told}");
+        let until = in_format(&store, &name, true).banned_until().await;
+        assert_eq!(until.unwrap().is_some(), kind == (false, true), "{rules}");
     }
 }
 

@@ -63,11 +63,11 @@ impl Recent {
         let sets = self
             .sets
             .get_or_init(|| (0..SETS).map(|_| Mutex::default()).collect());
-        let name = name.seeded_hash();
-        let mut set = lock(&sets[set_of(name)]);
-        let index = set.iter().position(|(it, _)| *it == name);
+        let hash = name.seeded_hash();
+        let mut set = lock(&sets[set_of(hash)]);
+        let index = set.iter().position(|(it, _)| *it == hash);
         let index = index.unwrap_or_else(|| {
-            let new = (name, LimiterGrants::new(standing.permits, interval, at));
+            let new = (hash, LimiterGrants::new(standing.permits, interval, at));
             if set.len() < MOST_OF_SET {
                 set.push(new);
                 return set.len() - 1;
@@ -127,9 +127,9 @@ impl Recent {
 
     /// Acts on what is recorded of a limiter, under the lock of its set.
     fn with<T>(&self, name: &Name, act: impl FnOnce(&mut LimiterGrants) -> T) -> Option<T> {
-        let name = name.seeded_hash();
-        let mut set = lock(&self.sets.get()?[set_of(name)]);
-        let (_, granted) = set.iter_mut().find(|(it, _)| *it == name)?;
+        let hash = name.seeded_hash();
+        let mut set = lock(&self.sets.get()?[set_of(hash)]);
+        let (_, granted) = set.iter_mut().find(|(it, _)| *it == hash)?;
         Some(act(granted))
     }
 
@@ -204,8 +204,8 @@ impl LimiterGrants {
 }
 
 /// Returns the index of a name's set. Its lowest bits are enough on every machine.
-fn set_of(name: u64) -> usize {
-    name as usize % SETS
+fn set_of(hash: u64) -> usize {
+    hash as usize % SETS
 }
 
 fn part_at(now: i64, interval: i64) -> i64 {
