@@ -3,7 +3,7 @@
 
 use kit::{guards::Guards, scene::*};
 use tower_ratelimit::{
-    Error,
+    Ban, Error,
     backend::{Backend, BackendStore, Settings, Swap, failure, laws},
 };
 
@@ -553,6 +553,15 @@ async fn it_counts_all_but_limits_per_client() {
         TimeToLive::Left(secs(5))
     );
     assert!(renamed.delete().await.unwrap() && !renamed.exists().await.unwrap());
+    // A ban by hand, of a caller that has nothing in use.
+    let limit = Limit::per_hour(1).named("k");
+    let limit = limit.ban(Ban::after(2).lasting(secs(60)));
+    let banned = limit.keyed(&store).unwrap().of(7);
+    banned.ban_for(secs(60)).await.unwrap();
+    let refusal = refused(banned.try_acquire().await.unwrap());
+    assert_eq!(refusal.kind(), RefusalKind::Banned);
+    assert!(banned.unban().await.unwrap() && !banned.unban().await.unwrap());
+    take(&banned, 1).await;
     let (plain, prefix) = (Gone::default(), "a b".to_owned());
     let settings = Settings {
         prefix,

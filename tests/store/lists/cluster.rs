@@ -10,7 +10,7 @@ use std::{io::BufReader, io::Write, net::TcpStream};
 
 use super::{
     fleet::Fleet,
-    world::{ask, left},
+    world::{ask, left, refused_by},
 };
 
 fn patient(cluster: &Cluster) -> RedisStoreBuilder {
@@ -38,6 +38,41 @@ async fn limiters<const N: usize>(
 fn scripts(cluster: &Cluster) -> u64 {
     let nodes = cluster.nodes[..MASTERS].iter();
     nodes.map(RedisServer::scripts_called).sum()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_later_refusal_gives_back_the_earlier() {
+    let cluster = Cluster::start();
+    let store = patient(&cluster).build().unwrap();
+    // The greatest cost for its limit goes first; here the limits are unknown, so the order of the
+    // list holds.
+    let limits = [(0, 9), (1, 9), (2, 2)];
+    let limiters = limiters(
+        &store,
+        limits.map(|(node, permits)| (cluster.name_on(node), permits)),
+    )
+    .await;
+    let all = RateLimiter::all(&limiters).unwrap();
+    let granted = granted(all.try_acquire_many(2).await.unwrap());
+    assert_eq!(permits_taken(&granted).len(), 3);
+    assert_eq!(left(&limiters).await, [7, 7, 0]);
+    let refusal = refused(all.try_acquire_each(&[3, 3, 1]).await.unwrap());
+    assert_eq!(refused_by(&refusal)[0].0, limiters[2].name());
+    assert_eq!(refusal.limits().count(), 3);
+    assert_eq!(refusal.limits().nth(1).unwrap().remaining(), None);
+    store.close().await;
+    assert_eq!(left(&limiters).await, [7, 7, 0]);
+
+    // An error of one, too.
+    let unset = RateLimiter::new(&store, &unique("unset")).unwrap();
+    let with_unset = RateLimiter::all([&limiters[0], &limiters[1], &unset]).unwrap();
+    fails(with_unset.try_acquire().await, ErrorKind::NotInitialized);
+    store.close().await;
+    assert_eq!(left(&limiters).await, [7, 7, 0]);
+
+    all.give_back(&granted);
+    store.close().await;
+    assert_eq!(left(&limiters).await, [9, 9, 2]);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
