@@ -10,8 +10,8 @@
 --       one that settles what the caller took of key 1, by any row: see settle.lua
 --         c8 id, I6 now, B 255, the row, I4 permits, I4 permits that it took, I7 mark, I7 given
 --       any other:
---         8 bytes of any value, I6 now, B rows, B flags (1: tell the time; 2: tell how many numbers each request
---         has), the rows, the requests
+--         8 bytes of any value, I6 now, B rows, B flags (1: tell the time; 2: tell how many numbers
+--         each request has), the rows, the requests
 --       now   ms; 0: the server's clock
 --       rows  see row.lua
 --       request  B callers, B charges, B flags, c8 id of each caller, the charges. Of one caller

@@ -15,7 +15,8 @@
 //!   (`BreakerLog`). The queues of those that wait for permits (`Waits`) are locked alone.
 //! - Leases: the shard of the table > what is known of one limiter (`LeaseEntry`) > the balance of
 //!   one lease (`Balance`).
-//! - The share of a limit in an outage: the grants of some limiters (`Recent`) > the store in memory.
+//! - The share of a limit in an outage: the grants of some limiters (`Recent`) > the store in
+//!   memory.
 //! - The store in memory: one `Shard`, or those of a list in the order of their numbers > the names
 //!   that are not tracked (`Untracked`).
 //!

@@ -316,6 +316,20 @@ async fn scores_from_the_future_are_found() {
     check(&diagnosis, &[("scores_ahead", &text)]);
 }
 
+/// The keys of its bans and of the calendar begin as its own do.
+#[tokio::test]
+async fn our_own_format_has_no_keys_of_other_clients() {
+    let store = patient(RedisServer::shared().url()).build().unwrap();
+    let limit = Limit::per_hour(10).named(&unique("own"));
+    let limiter = limit.single(&store).unwrap();
+    take(&limiter, 1).await;
+    limiter.ban_for(HOUR).await.unwrap();
+    let diagnosis = store.diagnose(limiter.name()).await.unwrap();
+    let data = json!(diagnosis);
+    assert_eq!(data["in_own_format"], true);
+    assert_eq!(data["other_clients"], json!([]));
+}
+
 #[tokio::test]
 async fn what_other_clients_left_is_found() {
     // A name that, as a pattern, would match another one's keys.

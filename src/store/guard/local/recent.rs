@@ -73,11 +73,11 @@ impl Recent {
                 return set.len() - 1;
             }
             // Grants that leave their interval first are missed least.
-            let (first, _) = (0..)
-                .zip(set.iter())
-                .min_by_key(|(_, (_, it))| it.ends.saturating_add(it.interval))
-                .unzip();
-            let first = first.unwrap_or(0);
+            let leaves = |at: &usize| {
+                let (_, it) = &set[*at];
+                it.ends.saturating_add(it.interval)
+            };
+            let first = (0..set.len()).min_by_key(leaves).unwrap_or(0);
             set[first] = new;
             first
         });
@@ -368,6 +368,25 @@ mod tests {
         assert!(recorded.iter().all(|permits| [0, 3].contains(permits)));
         let kept = recorded.iter().filter(|permits| **permits == 3).count();
         assert!((120_000..=SETS * MOST_OF_SET).contains(&kept), "{kept}");
+    }
+
+    /// Also of a part that has just ended: its grants count for the rest of the interval.
+    #[test]
+    fn grants_of_a_long_interval_outlast_those_of_short_ones() {
+        let (recent, clock) = clocked();
+        let (ann, day) = (Name::exact("ann").unwrap(), 86_400_000);
+        clock.set(Duration::from_millis(day / PARTS as u64 - 1));
+        let daily = Standing {
+            interval: day,
+            ..standing()
+        };
+        recent.record(&ann, &daily, 3, Duration::ZERO);
+        clock.advance(Duration::from_secs(60));
+        for name in 0..200_000 {
+            let name = Name::exact(&format!("user{name}")).unwrap();
+            recent.record(&name, &standing(), 1, Duration::ZERO);
+        }
+        assert_eq!(recent.count(&ann), 3);
     }
 
     /// The next decision must find it charged.

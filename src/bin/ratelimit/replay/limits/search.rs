@@ -42,8 +42,8 @@ impl Search {
         all.filter(|it| !self.is_known(*it)).collect()
     }
 
-    /// Takes how many callers a run has touched; `None` if there can be no limit of so many permits,
-    /// nor of fewer.
+    /// Takes how many callers a run has touched; `None` if there can be no limit of so many
+    /// permits, nor of fewer.
     pub(crate) fn found(&mut self, permits: u64, touched: Option<u64>) {
         self.runs.insert(permits, touched);
         if touched.is_some_and(|touched| touched <= self.few) {

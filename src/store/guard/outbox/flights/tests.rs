@@ -203,3 +203,16 @@ fn a_caller_behind_a_command_is_late_by_when_it_would_be_answered() {
         assert_eq!(is, is_late, "{took}, {others}, {now}");
     }
 }
+
+/// As a list of several calls does: a limiter's own command takes one round trip.
+#[test]
+fn a_call_of_several_round_trips_says_nothing_of_a_command() {
+    let mut flights = flights(1);
+    let number = sends(&mut flights, at(0));
+    flights.end(number, true, List::new(), at(10));
+    let Some(Ok(number)) = flights.enter_alone(false, at(10)) else {
+        panic!("there is room");
+    };
+    flights.end(number, true, List::new(), at(70));
+    assert!(!flights.commands.is_late_behind(at(70), 0, at(71)));
+}
