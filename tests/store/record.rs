@@ -1,6 +1,6 @@
 //! The history of each limiter, as the servers executed it, checked against the laws.
 
-use std::collections::{BTreeMap, BTreeSet, HashSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 
 use kit::{ledger::Ledger, monitor::Seen, permits_of};
 
@@ -147,24 +147,6 @@ impl Record {
         refused
     }
 
-    /// Returns the permits that a perfect limiter would have granted to the same calls.
-    pub fn ideal(&self, rate: i64, interval: i64) -> i64 {
-        let (mut free, mut granted) = (rate, 0);
-        let mut log = VecDeque::new();
-        for call in self.calls() {
-            while let Some((_, permits)) = log.front().filter(|(at, _)| at + interval <= call.at) {
-                free += permits;
-                log.pop_front();
-            }
-            if call.permits <= free {
-                free -= call.permits;
-                granted += call.permits;
-                log.push_back((call.at, call.permits));
-            }
-        }
-        granted
-    }
-
     /// L1: no window of one interval, between two resets, has more than the rate.
     pub fn check_never_over(&self, log: &str, rate: i64, interval: i64) {
         let fullest = self.grants.fullest_window(log, interval);
@@ -256,7 +238,6 @@ mod tests {
             calls: calls.collect(),
             ..Record::default()
         };
-        assert_eq!(record.ideal(3, 100), 5);
         assert_eq!(record.refused_in_vain(52, 100), []);
         assert_eq!(record.refused_in_vain(53, 100), [refusal]);
         assert_eq!(record.refused_in_vain(51, 39), [refusal]);
