@@ -142,35 +142,6 @@ async fn a_waiter_keeps_what_it_is_granted() {
     assert_eq!(left(&[first, second]).await, [0, 4]);
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_node_that_is_down_costs_the_list_and_nothing_else() {
-    let mut cluster = Cluster::start();
-    let store = patient(&cluster).deadline(millis(500)).build().unwrap();
-    let names = [0, 1, 2].map(|node| (cluster.name_on(node), 9));
-    let limiters = limiters(&store, names).await;
-    let all = RateLimiter::all(&limiters).unwrap();
-    // A late answer is none, and what it took is given back.
-    until("one is granted", async || {
-        matches!(all.try_acquire().await, Ok(Decision::Allow(_)))
-    })
-    .await;
-    cluster.nodes[2].kill();
-    for _ in 0..5 {
-        let error = all.try_acquire().await.unwrap_err();
-        let kind = error.kind();
-        assert!(
-            matches!(kind, ErrorKind::Unavailable | ErrorKind::Timeout),
-            "{error:?}"
-        );
-    }
-    let live = RateLimiter::all(&limiters[..2]).unwrap();
-    until("the others have all of theirs", async || {
-        matches!(live.try_acquire_many(8).await, Ok(Decision::Allow(_)))
-    })
-    .await;
-    assert_eq!(left(&limiters[..2]).await, [0, 0]);
-}
-
 /// A diagnosis goes to the node with the limiter's hash slot.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn limiters_are_diagnosed_wherever_they_are() {

@@ -2,12 +2,7 @@
 //! and one limit is reset.
 
 use crate::record::{Place, Record};
-use kit::{
-    monitor::Feed,
-    proxy::Proxy,
-    random::{Random, seed},
-    scene::*,
-};
+use kit::{monitor::Feed, random::Random, scene::*};
 use std::{collections::BTreeMap, collections::BTreeSet};
 
 use tower_ratelimit::AllOf;
@@ -259,22 +254,4 @@ pub fn list(limiters: &[RateLimiter], random: &mut Random) -> (Vec<usize>, AllOf
     which.rotate_left(by);
     let all = RateLimiter::all(which.iter().map(|limiter| &limiters[*limiter]));
     (which, all.unwrap())
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn lists_are_whole_on_one_server() {
-    let seed = seed();
-    let server = RedisServer::start();
-    let proxy = Proxy::start(server.address());
-    let tags = [(); 3].map(|()| unique("fleet"));
-    let name = |number: usize| format!("{{{}}}:{number}", tags[number % 3]);
-    let fleet = Fleet {
-        masters: vec![&server],
-        // Every refusal is to be in the record.
-        stores: [&proxy.url(), &server.url()]
-            .map(|url| patient(url).deny_cache(Duration::ZERO).build().unwrap()),
-        names: [0, 1, 2, 3, 4, 5].map(name),
-    };
-    let resent = fleet.run(seed, async |_| proxy.cut_replies(1)).await;
-    assert!(resent > 0, "{resent} after {} cuts", proxy.replies_cut());
 }
