@@ -1,51 +1,16 @@
-//! Callers of one limiter share a call while another one is in flight: on a real Redis, which is
-//! stopped meanwhile.
-
-mod dropped;
+//! Callers in line for one limiter, and calls that are in flight: on a real Redis, and over a
+//! connection that is slow. What it saves that they share calls, `kinds::table` counts; callers that
+//! leave are those of `tests/matrix/leaving.rs`.
 
 use kit::scene::*;
-
-pub(crate) const CROWD: usize = 64;
-
-/// Returns a store that calls Redis each time, and whose decisions a busy machine does not turn
-/// into decisions by policy.
-fn patient(server: &RedisServer) -> RedisStoreBuilder {
-    let store = kit::scene::patient(server.url()).prefix(&unique("queue"));
-    store.deny_cache(Duration::ZERO)
-}
-
-async fn ask(layer: RateLimitLayer) -> (StatusCode, Decision) {
-    let answer = send(&layer, Request::new(())).await;
-    (answer.status(), decision_of(&answer).clone())
-}
-
-fn remaining(decision: &Decision) -> Option<u64> {
-    decision.limits().next().unwrap().remaining()
-}
-
-/// Has a crowd ask while the server stands still; their answers, and how many scripts that took.
-pub(crate) async fn crowd<T: Send + 'static, F: Future<Output = T> + Send + 'static>(
-    server: &mut RedisServer,
-    ask: impl Fn() -> F,
-) -> (Vec<T>, u64) {
-    let before = server.scripts_called();
-    server.stop_process();
-    let mut crowd = JoinSet::new();
-    for _ in 0..CROWD {
-        crowd.spawn(ask());
-        settle().await;
-    }
-    server.resume();
-    let answers = crowd.join_all().await;
-    (answers, server.scripts_called() - before)
-}
+use tower_ratelimit::redis::{Arg, Cmd, Pipeline, RedisFuture, Value, aio::ConnectionLike};
 
 /// Its turn by what is known would come in an hour. Another process makes room.
 #[tokio::test]
 async fn a_waiter_learns_within_a_deny_cache_what_another_process_has_changed() {
     let server = RedisServer::start();
     let [here, there] = [(); 2].map(|()| {
-        let store = kit::scene::patient(server.url()).deny_cache(millis(100));
+        let store = patient(server.url()).deny_cache(millis(100));
         store.build().unwrap()
     });
     for change in [
@@ -80,44 +45,11 @@ async fn a_waiter_learns_within_a_deny_cache_what_another_process_has_changed() 
     }
 }
 
-/// The first of them, which is alone, and all others share one that the server knows.
-#[tokio::test]
-async fn requests_that_come_together_cost_two_scripts() {
-    let mut server = RedisServer::start();
-    let store = patient(&server).build().unwrap();
-    let one = RateLimitLayer::new(&store, Limit::per_hour(80).by(Constant("one")));
-    let by = |limit: Limit, name: &str| limit.by(Constant("list")).named(name);
-    let rules = [
-        by(Limit::per_hour(80), "hourly"),
-        by(Limit::per_minute(500), "minutely"),
-    ];
-    let list = layer_of(&store, rules);
-    let window = Limit::per_hour(80).by(Constant("window")).named("window");
-    let window = RateLimitLayer::new(&store, window.algorithm(Algorithm::FixedWindow));
-    for layer in [one, list, window] {
-        // The server learns the scripts.
-        let (answers, _) = crowd(&mut server, || ask(layer.clone())).await;
-        assert!(answers.iter().all(|(status, _)| *status == StatusCode::OK));
-        let (answers, scripts) = crowd(&mut server, || ask(layer.clone())).await;
-        assert_eq!(scripts, 2);
-        let passed = answers
-            .iter()
-            .filter(|(status, _)| *status == StatusCode::OK);
-        assert_eq!(passed.count(), 80 - CROWD);
-        // All but the first get the number after the same call.
-        let remaining = answers.iter().map(|(_, decision)| remaining(decision));
-        assert_eq!(remaining.filter(|left| *left == Some(0)).count(), CROWD - 1);
-    }
-    let known = server.figure("memory", "number_of_cached_scripts:");
-    assert_eq!(known, Some(1));
-}
-
 /// Each caller chooses whether the permits left are counted.
 #[tokio::test]
 async fn one_that_wants_exact_numbers_gets_them_behind_one_that_does_not() {
-    let mut server = RedisServer::start();
-    let clock = ManualClock::new();
-    let store = patient(&server).client_clock(clock.clone());
+    let (mut server, clock) = (RedisServer::start(), ManualClock::new());
+    let store = by_clock(&server, &clock).deny_cache(Duration::ZERO);
     let store = store.build().unwrap();
     let limiter = limited(&store, Limit::per_second(10)).await;
     let rule = Rule::shared(limiter.name());
@@ -131,13 +63,98 @@ async fn one_that_wants_exact_numbers_gets_them_behind_one_that_does_not() {
     }
     // Five have expired, and one was free.
     server.stop_process();
-    let requests = [(); 2].map(|()| tokio::spawn(ask(layer.clone())));
+    let requests = [(); 2].map(|()| {
+        let layer = layer.clone();
+        tokio::spawn(async move { decide(&layer, Request::new(())).await })
+    });
     settle().await;
     let mut counting = pin!(limiter.try_acquire());
     begin(counting.as_mut()).await;
     server.resume();
+    let remaining = |decision: &Decision| decision.limits().next().unwrap().remaining();
     for request in requests {
-        assert_eq!(remaining(&request.await.unwrap().1), None);
+        assert_eq!(remaining(&request.await.unwrap()), None);
     }
     assert_eq!(remaining(&counting.await.unwrap()), Some(3));
+}
+
+/// What it is asked to send, in order. It never answers a call, and while it sends the second one,
+/// another command may overtake it.
+#[derive(Clone, Default)]
+struct Slow {
+    sent: Arc<Mutex<Vec<&'static str>>>,
+    is_sending: Arc<AtomicBool>,
+}
+
+impl Slow {
+    fn count(&self) -> usize {
+        self.sent.lock().unwrap().len()
+    }
+}
+
+impl ConnectionLike for Slow {
+    fn req_packed_command<'a>(&'a mut self, command: &'a Cmd) -> RedisFuture<'a, Value> {
+        let mut words = command.args_iter();
+        // Where others have the number of their rows.
+        let settles = words.any(|word| match word {
+            Arg::Simple(bytes) => bytes.get(14) == Some(&255),
+            _ => false,
+        });
+        Box::pin(async move {
+            if settles {
+                self.sent.lock().unwrap().push("settlement");
+                return Ok(Value::Int(1));
+            }
+            if self.count() == 1 {
+                self.is_sending.store(true, Ordering::SeqCst);
+                let began = Instant::now();
+                // The thread, as no other task of it is polled either while a call is sent.
+                while self.count() == 1 && began.elapsed() < Duration::from_millis(200) {
+                    thread::sleep(Duration::from_millis(1));
+                }
+            }
+            self.sent.lock().unwrap().push("call");
+            std::future::pending().await
+        })
+    }
+
+    fn req_packed_commands<'a>(
+        &'a mut self,
+        _: &'a Pipeline,
+        _: usize,
+        _: usize,
+    ) -> RedisFuture<'a, Vec<Value>> {
+        Box::pin(std::future::pending())
+    }
+
+    fn get_db(&self) -> i64 {
+        0
+    }
+}
+
+/// A caller leaves when a task has its call, and has not sent it yet: what gives back may overtake
+/// the call, and comes once more after it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_gives_back_comes_after_its_call() {
+    let connection = Slow::default();
+    let store = patiently(RedisStore::connection(connection.clone()));
+    let store = store.build().unwrap();
+    let orders = Limit::per_hour(9).named("orders").keyed(&store).unwrap();
+    let limiter = || orders.of(unique("a"));
+    let (first, leaving) = (limiter(), limiter());
+    let first = tokio::spawn(async move { first.try_acquire().await });
+    until("the first is sent", async || connection.count() == 1).await;
+    let mut leaving = Box::pin(leaving.try_acquire());
+    begin(leaving.as_mut()).await;
+    let is_sending = async || connection.is_sending.load(Ordering::SeqCst);
+    until("the second is taken", is_sending).await;
+    drop(leaving);
+    let is_given_back = async || {
+        let sent = connection.sent.lock().unwrap();
+        let mut calls = sent.iter().enumerate().filter(|(_, it)| **it == "call");
+        let second = calls.nth(1);
+        second.is_some_and(|(at, _)| sent[at..].contains(&"settlement"))
+    };
+    until("it is given back", is_given_back).await;
+    first.abort();
 }
