@@ -4,7 +4,7 @@ use kit::{
     permissions,
     resp::command_with_password,
     scene::*,
-    traffic::{ALLOWED, BY_REDIS, DENIED, ask, service, service_with},
+    traffic::{BY_REDIS, ask, service, service_with},
 };
 use tower_ratelimit::Error;
 
@@ -182,25 +182,6 @@ async fn a_user_who_may_not_load_scripts_may_send_texts() {
     let server = RedisServer::start();
     allow(&server, &enough().replace("+script|load ", "+eval "));
     everything(&server).await.unwrap();
-}
-
-#[tokio::test]
-async fn a_user_who_may_call_no_script_is_rejected() {
-    let server = RedisServer::start();
-    allow(&server, &enough().replace("+evalsha ", ""));
-    let store = store(&server).build().unwrap();
-    store.ping().await.unwrap();
-    let limiter = RateLimiter::new(&store, "ratelimit:orders").unwrap();
-    let error = limiter.try_acquire().await.unwrap_err();
-    assert_eq!(error.kind(), ErrorKind::Rejected, "{}", say(error));
-    let deny = service(&store, LIMIT, FailurePolicy::Deny);
-    assert_eq!(ask(&deny).await, DENIED);
-    let allow_all = service(&store, LIMIT, FailurePolicy::Allow);
-    assert_eq!(ask(&allow_all).await, ALLOWED);
-
-    // Granted at run time, it works at once.
-    allow(&server, &enough());
-    assert_eq!(ask(&deny).await, BY_REDIS);
 }
 
 /// A script that may not call one command may have written for the first limiters of a list.

@@ -62,21 +62,6 @@ async fn lists_that_are_sent_at_once_are_decided_too() {
     assert!(proxy.refused_mixed() > 1, "they were in flight together");
 }
 
-/// Also those that wait, and a list of limiters without HTTP.
-#[tokio::test]
-async fn a_list_that_waits_is_decided_too() {
-    let (_server, proxy) = Proxy::and_server();
-    proxy.refuse_mixed_from_now(true);
-    let store = patient(proxy.url()).build().unwrap();
-    let limit = Limit::new(1, millis(300));
-    let [one, other] = [limited(&store, limit).await, limited(&store, limit).await];
-    let both = RateLimiter::all([&one, &other]).unwrap();
-    for _ in 0..3 {
-        both.acquire().await.unwrap();
-    }
-    assert_eq!(proxy.refused_mixed(), 1);
-}
-
 #[tokio::test]
 async fn verify_says_it_beforehand() {
     let (_server, proxy) = Proxy::and_server();
