@@ -48,36 +48,6 @@ fn is_granted(decision: Result<Decision, Error>) -> bool {
     }
 }
 
-/// By each way to count: over connections that repeat calls or not, to nodes that do not know the
-/// scripts yet.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn limiters_live_in_all_slots() {
-    let cluster = Cluster::start();
-    let store = patient(&cluster);
-    store.ping().await.unwrap();
-    for way in Way::ALL {
-        let mut receipts = Vec::new();
-        for number in 0..60 {
-            let name = cluster.name_on(number % MASTERS);
-            let limiter = way.named(&store, &name, LIMIT).await;
-            assert!(is_granted(limiter.try_acquire_many(4).await));
-            for _ in 0..3 {
-                receipts.push((limiter.clone(), take(&limiter, 2).await));
-            }
-            assert!(!is_granted(limiter.try_acquire().await));
-        }
-        for (limiter, grant) in &receipts {
-            limiter.give_back(grant);
-            limiter.give_back(grant);
-        }
-        store.close().await;
-        assert_eq!(store.health().lost_receipts, 0, "{way:?}");
-        for (limiter, _) in &receipts {
-            assert_eq!(free(limiter).await, 6, "{way:?}");
-        }
-    }
-}
-
 /// Each node is sent the script, while another is silent.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn users_who_may_send_no_texts_load_them_where_they_are_needed() {
