@@ -242,32 +242,61 @@ mod tests {
     use super::*;
     use crate::monitor::escaped;
 
+    /// A record of a log of our own: its id, its callers (1; 0 of a slot, 255 of what a settlement
+    /// charged), its permits and its time.
+    type Written = (u8, u8, u64, u64);
+
     fn member(id: u8, permits: u8) -> String {
-        let mut member = String::from("\\x10");
-        for _ in 0..16 {
-            member += &format!("\\x{id:02x}");
-        }
-        member + &format!("\\x{permits:02x}\\x00\\x00\\x00")
+        escaped(&[&[16][..], &[id; 16], &[permits, 0, 0, 0]].concat())
     }
 
-    fn script(words: &[&str]) -> Seen {
-        Seen {
-            micros: 0,
-            by_script: true,
-            words: words.iter().map(|&word| word.to_owned()).collect(),
+    impl Ledger {
+        fn script(&mut self, words: &[&str]) {
+            self.seen(true, words);
         }
-    }
 
-    fn granted(ledger: &mut Ledger, score: i64, id: u8, permits: u8) {
-        let (score, member) = (score.to_string(), member(id, permits));
-        ledger.read(&script(&["ZADD", "log", "NX", &score, &member]));
+        fn seen(&mut self, by_script: bool, words: &[&str]) {
+            self.read(&Seen {
+                micros: 0,
+                by_script,
+                words: words.iter().map(|&word| word.to_owned()).collect(),
+            });
+        }
+
+        fn grant(&mut self, score: i64, id: u8, permits: u8) {
+            let (score, member) = (score.to_string(), member(id, permits));
+            self.script(&["ZADD", "log", "NX", &score, &member]);
+        }
+
+        /// Writes records at an offset, of which this many are ahead, before the log's end.
+        fn write(&mut self, offset: &str, records: &[Written], ahead: u8) {
+            self.write_used(offset, records, ahead, None);
+        }
+
+        /// The same; the one window, if there is any, has so many permits. What is behind the
+        /// records matters nowhere else.
+        fn write_used(&mut self, offset: &str, all: &[Written], ahead: u8, used: Option<u8>) {
+            let record = |&(id, callers, permits, time): &Written| {
+                let [permits, time] = [permits, time].map(|it| escaped(&it.to_le_bytes()[..6]));
+                escaped(&[id; 8]) + &escaped(&[0, callers]) + &permits + &time
+            };
+            let records: String = all.iter().map(record).collect();
+            let window = used.map(|used| [&[0; 13][..], &[used], &[0; 16]].concat());
+            let windows = u8::from(window.is_some());
+            let end = [0, 0, 0, 0, 0, 0, ahead, windows, 17, 183];
+            let state = records + &escaped(&window.unwrap_or_default()) + &escaped(&end);
+            match offset {
+                "" => self.script(&["SET", "n~", &state, "PX", "9"]),
+                _ => self.script(&["SETRANGE", "n~", offset, &state]),
+            }
+        }
     }
 
     #[test]
     fn a_window_that_is_too_full_is_found() {
         let mut ledger = Ledger::default();
         for (score, id, permits) in [(0, 1, 2), (60, 2, 1), (100, 3, 2), (159, 4, 1)] {
-            granted(&mut ledger, score, id, permits);
+            ledger.grant(score, id, permits);
         }
         assert_eq!(ledger.fullest_window("log", 100), 4, "from 60 to 159");
         assert_eq!(ledger.fullest_window("log", 99), 3);
@@ -280,16 +309,13 @@ mod tests {
         let bytes = |number: u64, width: usize| escaped(&number.to_le_bytes()[..width]);
         let begins = |ledger: &mut Ledger, label, used| {
             let parts = [bytes(label, 6), bytes(0, 6), bytes(used, 7), bytes(0, 7)];
-            let rest = [bytes(0, 6), escaped(&[0; 40]), escaped(&[21, 183])];
-            let state = [parts.concat(), rest.concat()].concat();
-            ledger.read(&script(&["SET", "n~", &state, "PX", "9"]));
-        };
-        let goes_on = |ledger: &mut Ledger, used| {
-            ledger.read(&script(&["SETRANGE", "n~", "12", &bytes(used, 7)]));
+            let state = parts.concat() + &escaped(&[0; 46]) + &escaped(&[21, 183]);
+            ledger.script(&["SET", "n~", &state, "PX", "9"]);
         };
         begins(&mut ledger, 20_261_101, 7);
-        goes_on(&mut ledger, 9);
-        goes_on(&mut ledger, 6);
+        for used in [9, 6] {
+            ledger.script(&["SETRANGE", "n~", "12", &bytes(used, 7)]);
+        }
         begins(&mut ledger, 20_261_102, 8);
         assert_eq!(ledger.fullest_window("n~", 100), 9);
         assert_eq!(ledger.kept("n~"), 14);
@@ -299,69 +325,24 @@ mod tests {
         assert_eq!(ledger.kept("n~"), 19);
     }
 
-    /// Returns a record of a log of our own: of one caller, of a slot (0), or what a settlement
-    /// charged (255).
-    fn record(id: u8, callers: u8, permits: u64, time: u64) -> String {
-        let [permits, time] = [permits, time].map(|it| escaped(&it.to_le_bytes()[..6]));
-        escaped(&[id; 8]) + &escaped(&[0, callers]) + &permits + &time
-    }
-
-    /// Writes records at an offset, of which this many are ahead, before the log's end. A whole
-    /// state has one window, of so many permits; what is behind the records matters nowhere else.
-    fn writes(ledger: &mut Ledger, offset: &str, records: &[String], ahead: u8) {
-        writes_as(ledger, offset, records, ahead, None);
-    }
-
-    fn writes_as(
-        ledger: &mut Ledger,
-        offset: &str,
-        records: &[String],
-        ahead: u8,
-        used: Option<u8>,
-    ) {
-        let windows = u8::from(used.is_some());
-        let mut window = vec![0; 30 * usize::from(windows)];
-        if let Some(used) = used {
-            window[13] = used;
-        }
-        let end = [&window, &[0; 6][..], &[ahead, windows, 17, 183]].concat();
-        let bytes = records.concat() + &escaped(&end);
-        ledger.read(&match offset {
-            "" => script(&["SET", "n~", &bytes, "PX", "9"]),
-            _ => script(&["SETRANGE", "n~", offset, &bytes]),
-        });
-    }
-
     #[test]
     fn an_own_log_that_is_too_full_is_found() {
         let mut ledger = Ledger::default();
-        writes(&mut ledger, "", &[record(1, 1, 2, 100)], 0);
-        writes(&mut ledger, "22", &[record(2, 1, 3, 150)], 0);
+        ledger.write("", &[(1, 1, 2, 100)], 0);
+        ledger.write("22", &[(2, 1, 3, 150)], 0);
         assert_eq!(ledger.fullest_window("n~", 100), 5);
         assert_eq!(ledger.fullest_window("n~", 50), 3);
         // A slot, of grants that are known.
-        let whole = [
-            record(0, 0, 2, 100),
-            record(2, 1, 3, 150),
-            record(3, 1, 1, 210),
-        ];
-        writes(&mut ledger, "", &whole, 0);
-        assert_eq!(ledger.fullest_window("n~", 100), 5, "the first has expired");
+        ledger.write("", &[(1, 0, 2, 100), (2, 1, 3, 150), (3, 1, 1, 210)], 0);
+        assert_eq!(ledger.fullest_window("n~", 100), 5, "one has expired");
         assert_eq!(ledger.kept("n~"), 6);
-        writes(&mut ledger, "0", &[record(2, 1, 3, 50)], 0);
-        assert_eq!(
-            ledger.fullest_window("n~", 100),
-            5,
-            "no grant is earlier than it was"
-        );
-        for lost in ["DEL n~", "FLUSHALL"] {
-            ledger.read(&Seen {
-                micros: 0,
-                by_script: false,
-                words: lost.split(' ').map(str::to_owned).collect(),
-            });
-            writes(&mut ledger, "", &[record(4, 1, 3, 220)], 0);
-            assert_eq!(ledger.fullest_window("n~", 100), 5, "{lost}");
+        ledger.write("0", &[(2, 1, 3, 50)], 0);
+        let fullest = ledger.fullest_window("n~", 100);
+        assert_eq!(fullest, 5, "no grant is earlier than it was");
+        for lost in [&["DEL", "n~"][..], &["FLUSHALL"]] {
+            ledger.seen(false, lost);
+            ledger.write("", &[(4, 1, 3, 220)], 0);
+            assert_eq!(ledger.fullest_window("n~", 100), 5, "{lost:?}");
         }
         assert_eq!(ledger.fullest_window_of_all("n~", 100), 10);
     }
@@ -369,40 +350,26 @@ mod tests {
     #[test]
     fn what_is_settled_in_an_own_log_counts_as_settled() {
         let mut ledger = Ledger::default();
-        writes(
-            &mut ledger,
-            "",
-            &[record(1, 1, 2, 100), record(2, 1, 2, 101)],
-            0,
-        );
-        writes(&mut ledger, "22", &[record(2, 1, 1, 101)], 0);
+        ledger.write("", &[(1, 1, 2, 100), (2, 1, 2, 101)], 0);
+        ledger.write("22", &[(2, 1, 1, 101)], 0);
         assert_eq!(ledger.kept("n~"), 3, "one is given back");
-        writes(
-            &mut ledger,
-            "0",
-            &[record(1, 1, 0, 100), record(2, 1, 1, 101)],
-            0,
-        );
+        ledger.write("0", &[(1, 1, 0, 100), (2, 1, 1, 101)], 0);
         assert_eq!((ledger.kept("n~"), ledger.given_back()), (1, 1));
-        writes(&mut ledger, "44", &[record(2, 255, 5, 120)], 0);
+        ledger.write("44", &[(2, 255, 5, 120)], 0);
         assert_eq!(ledger.kept("n~"), 6, "more is charged");
-        writes(&mut ledger, "44", &[record(2, 255, 0, 120)], 0);
+        ledger.write("44", &[(2, 255, 0, 120)], 0);
         assert_eq!((ledger.kept("n~"), ledger.given_back()), (1, 2));
-        writes(&mut ledger, "", &[record(1, 1, 2, 900)], 0);
+        ledger.write("", &[(1, 1, 2, 900)], 0);
         assert_eq!(ledger.kept("n~"), 3, "executed after it was given back");
         assert_eq!(ledger.fullest_window("n~", 10), 2);
     }
 
     #[test]
     fn books_that_are_wrong_are_found() {
-        let records = [
-            record(1, 1, 2, 100),
-            record(2, 1, 3, 101),
-            record(3, 1, 7, 140),
-        ];
-        let books = |records: &[String], used| {
+        let records = [(1, 1, 2, 100), (2, 1, 3, 101), (3, 1, 7, 140)];
+        let books = |records: &[Written], used| {
             let mut ledger = Ledger::default();
-            writes_as(&mut ledger, "", records, 1, used);
+            ledger.write_used("", records, 1, used);
             (ledger.mistake, ledger.twice)
         };
         let fine = books(&records, Some(5));
@@ -416,52 +383,39 @@ mod tests {
     #[test]
     fn permits_ahead_of_an_own_log_are_one_grant() {
         let mut ledger = Ledger::default();
-        writes(
-            &mut ledger,
-            "",
-            &[record(1, 1, 2, 100), record(2, 1, 7, 140)],
-            1,
-        );
+        ledger.write("", &[(1, 1, 2, 100), (2, 1, 7, 140)], 1);
         assert_eq!(ledger.fullest_window("n~", 100), 9);
-        let joined = [record(2, 1, 7, 145), record(3, 1, 1, 145)];
-        writes(&mut ledger, "22", &joined, 0);
+        ledger.write("22", &[(2, 1, 7, 145), (3, 1, 1, 145)], 0);
         assert_eq!(ledger.kept("n~"), 10);
-        assert_eq!(
-            ledger.fullest_window("n~", 5),
-            7,
-            "from the time they were fetched for"
-        );
+        let fullest = ledger.fullest_window("n~", 5);
+        assert_eq!(fullest, 7, "from the time they were fetched for");
     }
 
     #[test]
     fn what_comes_twice_counts_once_and_what_is_given_back_not_at_all() {
         let mut ledger = Ledger::default();
-        granted(&mut ledger, 0, 1, 2);
-        granted(&mut ledger, 5, 1, 2);
+        ledger.grant(0, 1, 2);
+        ledger.grant(5, 1, 2);
         assert_eq!(ledger.kept("log"), 2);
-        ledger.read(&script(&["ZREM", "log", &member(1, 2)]));
+        ledger.script(&["ZREM", "log", &member(1, 2)]);
         assert_eq!(ledger.kept("log"), 0);
-        granted(&mut ledger, 9, 1, 2);
+        ledger.grant(9, 1, 2);
         assert_eq!(ledger.kept("log"), 2, "executed after it was given back");
-        granted(&mut ledger, 900, 1, 2);
+        ledger.grant(900, 1, 2);
         assert_eq!(ledger.kept("log"), 2, "and found when it had expired");
     }
 
     #[test]
     fn lost_data_ends_a_window_and_is_seen_in_that_of_all() {
         let mut ledger = Ledger::default();
-        granted(&mut ledger, 0, 1, 3);
-        ledger.read(&Seen {
-            micros: 0,
-            by_script: false,
-            words: vec!["FLUSHALL".to_owned()],
-        });
-        granted(&mut ledger, 1, 2, 2);
+        ledger.grant(0, 1, 3);
+        ledger.seen(false, &["FLUSHALL"]);
+        ledger.grant(1, 2, 2);
         assert_eq!(ledger.fullest_window("log", 100), 3);
         assert_eq!(ledger.fullest_window_of_all("log", 100), 5);
         ledger.reset("log");
-        granted(&mut ledger, 2, 2, 2);
-        granted(&mut ledger, 3, 3, 2);
+        ledger.grant(2, 2, 2);
+        ledger.grant(3, 3, 2);
         assert_eq!(ledger.fullest_window("log", 100), 4);
     }
 }
