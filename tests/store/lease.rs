@@ -1,7 +1,5 @@
 //! Permits taken ahead, on real servers: what they save, and that they change no law.
 
-mod rules;
-
 use kit::scene::*;
 
 /// A limiter that permits are leased of, and its store.
@@ -27,38 +25,6 @@ async fn warm(limiter: &RateLimiter) -> u64 {
         }
     }
     panic!("no lease");
-}
-
-/// Polls until these permits are free, because a release is carried out in the background.
-async fn free_at_last(limiter: &RateLimiter, permits: u64) {
-    until("they are free", async || free(limiter).await == permits).await;
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_hot_limiter_asks_once_for_hundreds_however_many_ask_at_once() {
-    for (callers, each) in [(1, 5_000), (64, 400)] {
-        let server = RedisServer::start();
-        let store = patient(server.url()).build().unwrap();
-        // Of real time: so long that no machine is too slow for it.
-        let limit = Limit::per_minute(10_000_000);
-        let hot = leased(&store, limit, secs(6)).await;
-        let before = server.scripts_called();
-        let mut tasks = JoinSet::new();
-        for _ in 0..callers {
-            let hot = hot.clone();
-            tasks.spawn(async move {
-                for _ in 0..each {
-                    take(&hot, 1).await;
-                }
-            });
-        }
-        tasks.join_all().await;
-        let (calls, requests) = (server.scripts_called() - before, callers * each);
-        println!("{calls} script calls for {requests} requests of {callers} callers");
-        assert!(calls * 1000 <= requests * 5, "{calls} of {callers} callers");
-        store.close().await;
-        assert_eq!(free(&hot).await, 10_000_000 - requests, "{callers} callers");
-    }
 }
 
 #[tokio::test]
@@ -120,24 +86,14 @@ async fn a_known_refusal_hides_no_permits_in_hand() {
 }
 
 #[tokio::test]
-async fn by_the_servers_clock_a_lease_looks_healthy_and_is_over_by_itself() {
-    let store = patient(RedisServer::shared().url()).build().unwrap();
-    let limiter = leased(&store, Limit::new(1000, secs(60)), secs(2)).await;
-    let taken = warm(&limiter).await;
-    let diagnosis = store.diagnose(limiter.name()).await.unwrap();
-    assert!(diagnosis.findings().is_empty(), "{diagnosis:?}");
-    // There are no more calls, but this process ends the lease.
-    free_at_last(&limiter, 1000 - taken).await;
-}
-
-#[tokio::test]
 async fn a_dropped_store_gives_back_unused_permits() {
     let [observer, store] = [(); 2].map(|()| patient(RedisServer::shared().url()).build().unwrap());
     let limiter = leased(&store, Limit::per_hour(1000), HOUR / 10).await;
     let observed = RateLimiter::new(&observer, limiter.name()).unwrap();
     let taken = warm(&limiter).await;
     drop((limiter, store));
-    free_at_last(&observed, 1000 - taken).await;
+    // In the background.
+    kit::traffic::is_free(&observed, 1000 - taken).await;
 }
 
 #[tokio::test]
@@ -234,4 +190,34 @@ async fn leased_permits_are_granted_until_the_lease_ends_while_redis_is_gone() {
     assert_eq!(decision.source(), Source::Lease);
     clock.advance(millis(1));
     fails(limiter.try_acquire().await, ErrorKind::Unavailable);
+}
+
+/// In Redisson's format, a call that finds the limit of another process writes its own, and grants
+/// by that no permits of before.
+#[tokio::test]
+async fn a_lease_ends_when_a_call_finds_the_limit_rewritten() {
+    for rewritten in [false, true] {
+        let (clock, prefix) = (ManualClock::new(), unique("lease"));
+        let store = shared_by_clock(&clock).prefix(&prefix).redisson();
+        let store = store.build().unwrap();
+        let cost = |parts: &http::request::Parts| parts.uri.path()[1..].parse().unwrap();
+        let rule = Rule::new("api", Limit::per_second(1000), Constant("all"));
+        let layer = RateLimitLayer::new(&store, rule.lease(millis(100)).cost_by(cost));
+        let ask = async |cost| {
+            let request = Request::get(format!("/{cost}")).body(());
+            decide(&layer, request.unwrap()).await
+        };
+        while ask(1).await.source() != Source::Lease {}
+        if rewritten {
+            let other = patient(RedisServer::shared().url()).build().unwrap();
+            let other = RateLimiter::new(&other, &format!("{prefix}:{{all}}:api")).unwrap();
+            other.set_rate(Limit::per_second(500)).await.unwrap();
+        }
+        // More than the lease has, so that Redis is called.
+        let decision = ask(100).await;
+        assert_eq!(decision.source(), Source::Store);
+        assert_eq!(decision.limits().next().unwrap().permits(), 1000);
+        let source = ask(1).await.source();
+        assert_eq!(source == Source::Lease, !rewritten, "{source:?}");
+    }
 }
