@@ -1,33 +1,24 @@
 //! Bans as several processes see them, and what they cost: see `tests/web/tower/bans.rs` for what
-//! they mean.
+//! they mean, and `tests/laws` for when they end, by either clock.
 
-use kit::{Cluster, scene::*};
+use kit::scene::*;
 use tower_ratelimit::{
     Ban,
-    observe::{Decided, Observer, StoreCall},
+    observe::{Observer, StoreCall},
 };
 
 const MINUTE: Duration = secs(60);
 /// For how long a process repeats what it knows: also by the time of a busy machine
 const CAP: Duration = secs(30);
 
-/// The calls that decide, and what became of requests.
+/// The number of calls that decide.
 #[derive(Debug, Default)]
-struct Told {
-    calls: AtomicUsize,
-    results: Mutex<Vec<[&'static str; 2]>>,
-}
+struct Calls(AtomicUsize);
 
-impl Observer for Told {
-    fn decided(&self, event: &Decided<'_>) {
-        let rule = event.rules.first().map_or("", |rule| rule.result.as_str());
-        let mut results = self.results.lock().unwrap();
-        results.push([event.result.as_str(), rule]);
-    }
-
+impl Observer for Calls {
     fn called(&self, event: &StoreCall<'_>) {
-        self.calls
-            .fetch_add(usize::from(event.callers > 0), Ordering::SeqCst);
+        let decides = usize::from(event.callers > 0);
+        self.0.fetch_add(decides, Ordering::SeqCst);
     }
 }
 
@@ -35,12 +26,12 @@ impl Observer for Told {
 struct Instance {
     store: RedisStore,
     layer: RateLimitLayer,
-    seen: Arc<Told>,
+    seen: Arc<Calls>,
 }
 
 impl Instance {
     fn new(store: RedisStoreBuilder, rule: Rule) -> Self {
-        let seen = Arc::new(Told::default());
+        let seen = Arc::new(Calls::default());
         let store = store.observe(seen.clone()).build().unwrap();
         let cost = |parts: &http::request::Parts| parts.uri.path()[1..].parse().unwrap_or(1);
         let layer = layer_of(&store, rule.cost_by(cost));
@@ -65,7 +56,7 @@ impl Instance {
 
     /// Returns how many calls there were since the last time.
     fn calls(&self) -> usize {
-        self.seen.calls.swap(0, Ordering::SeqCst)
+        self.seen.0.swap(0, Ordering::SeqCst)
     }
 }
 
@@ -90,26 +81,6 @@ fn two(rule: &Rule) -> (ManualClock, [Instance; 2]) {
     };
     let processes = [process(), process()];
     (clock, processes)
-}
-
-#[tokio::test]
-async fn refusals_from_memory_count_to_the_last() {
-    let (clock, [here, _]) = two(&rule(1, 5));
-    assert_eq!(here.ask(1).await, None);
-    assert_eq!(here.ask(1).await, OVER);
-    for _ in 0..3 {
-        clock.advance(millis(1));
-        assert_eq!(here.ask(1).await, OVER_AGAIN);
-    }
-    // The fifth would be the last one: it is asked for.
-    assert_eq!(here.ask(1).await, BANNED);
-    assert_eq!(here.ask(1).await, BANNED_AGAIN);
-    assert_eq!(here.calls(), 3);
-    let results = here.seen.results.lock().unwrap();
-    assert_eq!(
-        results[4..],
-        [["deny", "deny"], ["banned", "banned"], ["banned", "banned"]]
-    );
 }
 
 #[tokio::test]
@@ -177,18 +148,6 @@ async fn of_refusals_in_one_call_the_last_bans() {
     }
 }
 
-/// A limiter by the same name in the other format is another one.
-#[tokio::test]
-async fn a_ban_is_of_one_format() {
-    let (_, [here, _]) = two(&rule(9, 1));
-    let other = RateLimiter::new(&here.store, here.limiter().name()).unwrap();
-    other.ban_for(MINUTE).await.unwrap();
-    assert_eq!(here.ask(1).await, None);
-    here.limiter().ban_for(MINUTE).await.unwrap();
-    assert!(other.unban().await.unwrap());
-    assert_eq!(here.ask(1).await, BANNED);
-}
-
 /// In Redisson's format no call for a ban names a key of ours.
 #[tokio::test]
 async fn a_user_of_redissons_keys_alone_is_banned() {
@@ -236,55 +195,6 @@ async fn a_known_ban_outlasts_an_outage_and_a_process_bans_by_itself() {
     assert_eq!(here.ask(1).await, BANNED_HERE);
     clock.advance(15 * MINUTE - millis(1));
     assert_eq!(here.ask(1).await, BANNED_HERE);
-}
-
-/// The server's clock: windows and keys end by it.
-#[tokio::test]
-async fn a_ban_ends_by_the_servers_clock() {
-    let [one, two, three] = Way::OWN.map(ban_ends);
-    tokio::join!(one, two, three);
-}
-
-async fn ban_ends(way: Way) {
-    // So long that a busy machine sees it.
-    let short = Ban::after(1).within(MINUTE).lasting(secs(4));
-    let store = patient(RedisServer::shared().url()).prefix(&unique("bans"));
-    let process = Instance::new(store, way.rule(rule(3, 1)).ban(short));
-    assert_eq!(process.ask(3).await, None, "{way:?}");
-    assert_eq!(process.ask(1).await, BANNED, "{way:?}");
-    let until = process.limiter().banned_until().await.unwrap();
-    assert!(until.is_some(), "{way:?}");
-    let ends = async || process.limiter().banned_until().await.unwrap().is_none();
-    kit::scene::until("the ban ends", ends).await;
-    assert_eq!(process.ask(1).await, BANNED, "refused once more, {way:?}");
-    process.store.close().await;
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_keys_share_a_hash_slot_of_a_cluster() {
-    let cluster = Cluster::start();
-    let per_key = |name: &str| Limit::per_hour(9).by(FromHeader::new("x-key")).named(name);
-    let ban = Ban::after(1).within(MINUTE).lasting(MINUTE);
-    let [here, there] = [0, 1].map(|_| {
-        let store = patiently(RedisStore::cluster(cluster.urls()));
-        let store = store.build().unwrap();
-        let all = Limit::per_hour(50).by(Constant("all")).named("all");
-        // Of two identities: two calls.
-        let rules = [per_key("one"), per_key("two"), all];
-        layer_of(&store, rules.map(|rule| rule.ban(ban)))
-    });
-    for number in 0..9 {
-        let key = format!("caller-{number}");
-        let ask = async |layer: &RateLimitLayer| {
-            let request = Request::builder().header("x-key", &key).body(()).unwrap();
-            decide(layer, request).await
-        };
-        assert!(ask(&here).await.is_allowed());
-        let two = here.limiter("two", [&key]).unwrap();
-        two.ban_for(MINUTE).await.unwrap();
-        assert_eq!(refused(ask(&there).await).kind(), RefusalKind::Banned);
-        assert_eq!(refused(ask(&here).await).kind(), RefusalKind::Banned);
-    }
 }
 
 #[tokio::test]
