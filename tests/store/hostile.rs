@@ -1,7 +1,6 @@
 //! Attacks: secrets in output, input chosen by the sender of a request, and the cost of a flood.
 
 mod first;
-mod floods;
 mod injection;
 mod secrets;
 
