@@ -44,16 +44,13 @@ use std::{collections::HashMap, collections::hash_map::Entry, fmt::Debug, fs, pa
 use tower_ratelimit::Error;
 
 use file::{Allow, Case, Deny, File, MOST_SLOTS, Numbers, Step, algorithm, limit_of};
-use world::{Stores, World, memory, memory_of_redisson};
+use world::{Stores, World, memory};
 
 #[tokio::test]
 async fn in_memory() {
     for (file, case) in cases() {
         // A window in our own format ends a millisecond earlier.
-        let mut world = match case.algorithm.as_deref() {
-            Some("FixedWindow") => memory_of_redisson(),
-            _ => memory(),
-        };
+        let mut world = memory(case.algorithm.as_deref() == Some("FixedWindow"));
         play(&format!("{file}: {}", case.name), &mut world, &case).await;
     }
 }
@@ -69,7 +66,7 @@ async fn in_slots() {
         if case.runs_in_slots() {
             let what = format!("{file}: {} in slots", case.name);
             let in_redis = stores.iter().map(Stores::world);
-            for mut world in std::iter::once(memory_of_redisson()).chain(in_redis) {
+            for mut world in std::iter::once(memory(true)).chain(in_redis) {
                 world.note_in_slots(MOST_SLOTS);
                 play(&what, &mut world, &case).await;
             }

@@ -6,7 +6,6 @@ mod foreign;
 mod gcra;
 mod slots;
 mod table;
-mod window;
 
 use kit::{calendar_key, scene::*, state_key};
 

@@ -198,29 +198,14 @@ async fn what_a_server_is_started_with_is_reported() {
 }
 
 /// What Memorystore for Redis blocks, by its documentation.
-const BLOCKED: [&str; 15] = [
-    "ACL",
-    "BGREWRITEAOF",
-    "BGSAVE",
-    "CLIENT",
-    "CLUSTER",
-    "COMMAND",
-    "CONFIG",
-    "DEBUG",
-    "LASTSAVE",
-    "MIGRATE",
-    "MONITOR",
-    "OBJECT",
-    "SHUTDOWN",
-    "REPLICAOF",
-    "SAVE",
-];
+const BLOCKED: &str = "ACL BGREWRITEAOF BGSAVE CLIENT CLUSTER COMMAND CONFIG DEBUG LASTSAVE MIGRATE \
+                       MONITOR OBJECT SHUTDOWN REPLICAOF SAVE";
 
 #[tokio::test]
 async fn what_a_service_blocks_is_not_needed() {
     let server = RedisServer::start();
     let mut rules = ["on", ">secret", "~*", "+@all"].map(str::to_owned).to_vec();
-    rules.extend(BLOCKED.map(|command| format!("-{command}")));
+    rules.extend(BLOCKED.split(' ').map(|command| format!("-{command}")));
     let verification = verify_with(&server, &rules).await;
     assert_eq!(found(&verification), [], "{verification}");
     let store = patient(as_user(&server));

@@ -39,21 +39,13 @@ struct Wish {
     user: String,
 }
 
-pub(crate) fn memory() -> World {
-    let clock = ManualClock::new();
-    let store = |client| (client, MemoryStore::builder().clock(clock.clone()).build());
-    World::new(clock.clone(), ["a", "b"].map(store))
-}
-
-/// One whose rules are in Redisson's format, too.
-pub(crate) fn memory_of_redisson() -> World {
+/// One whose rules are in Redisson's format, too, or not.
+pub(crate) fn memory(redisson: bool) -> World {
     let clock = ManualClock::new();
     let store = |client| {
-        let store = MemoryStore::builder()
-            .redisson()
-            .clock(clock.clone())
-            .build();
-        (client, store)
+        let store = MemoryStore::builder().clock(clock.clone());
+        let store = if redisson { store.redisson() } else { store };
+        (client, store.build())
     };
     World::new(clock.clone(), ["a", "b"].map(store))
 }

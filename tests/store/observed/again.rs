@@ -131,22 +131,3 @@ fn an_observer_may_ask_its_store_again() {
         }
     });
 }
-
-/// Where there never was a runtime, no task can report the loss either.
-#[test]
-fn a_loss_is_reported_where_there_is_no_runtime() {
-    ends(|| {
-        let server = RedisServer::start();
-        let again = Arc::new(Again::default());
-        let store = patient(server.url())
-            .observe(again.clone())
-            .build()
-            .unwrap();
-        let limiter = runtime().block_on(limited(&store, Limit::per_hour(9)));
-        let grant = runtime().block_on(take(&limiter, 2));
-        again.store.set(store).unwrap();
-        again.limiter.set(limiter.clone()).unwrap();
-        limiter.settle(&grant, 1);
-        assert!(again.seen.lock().unwrap().contains_key("lost"));
-    });
-}
