@@ -164,24 +164,6 @@ async fn a_slot_moves_under_traffic() {
     assert_eq!(free(&limiter).await, 8);
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn killed_connections_cost_no_decision() {
-    let cluster = Cluster::start();
-    let store = patient(&cluster);
-    let limiters = one_each(&store, &cluster).await;
-    for _ in 0..3 {
-        for node in &cluster.nodes {
-            assert!(node.kill_clients() > 0);
-        }
-        for limiter in &limiters {
-            assert!(is_granted(limiter.try_acquire().await));
-        }
-    }
-    for limiter in &limiters {
-        assert_eq!(free(limiter).await, 7);
-    }
-}
-
 /// Turns the keys whose names contain this into sets, which no limiter is. Returns how many.
 fn spoil(cluster: &Cluster, part: &str) -> usize {
     let mut spoilt = 0;
