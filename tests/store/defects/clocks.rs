@@ -13,18 +13,6 @@ fn server_time() -> i64 {
     RedisServer::shared().micros() / 1000 - START
 }
 
-/// Returns a limiter that another wrote, by the server's clock: all of it is taken by these.
-fn all_taken(rate: &str, interval: u64, grants: &[(i64, u32)]) -> (RateLimiter, Keys) {
-    let name = unique("clocks");
-    let keys = Keys::of(&name);
-    keys.plant_limit(rate, interval, "0");
-    for (time, permits) in grants {
-        keys.plant(*time, *permits);
-    }
-    keys.plant_value("0");
-    (limiter(&store().build().unwrap(), &name), keys)
-}
-
 // Section 4.7: Redisson counts by each caller's clock. One that is 5 s ahead takes the permits of
 // the others, twice the rate in a window, and starves them. By default no caller's clock is even
 // sent.
@@ -51,32 +39,6 @@ async fn no_callers_clock_is_sent() {
         panic!("not one grant");
     };
     assert!((earliest..=latest).contains(&score), "{score}");
-}
-
-// Section 4.7: so a caller waits for them for the interval, not for the hour.
-#[tokio::test]
-async fn grants_from_the_future_are_waited_for_no_longer_than_others() {
-    let future = server_time() + 3_600_000;
-    let (ours, keys) = all_taken("2", 200, &[(future, 1), (future + 1, 1)]);
-    let waited = tokio::time::timeout(secs(20), ours.acquire_many(2)).await;
-    waited.expect("an interval, not an hour").unwrap();
-    let books = keys.books();
-    assert_eq!(books.value.unwrap(), "0");
-    let permits: Vec<_> = books.log.iter().map(|(_, permits)| *permits).collect();
-    assert_eq!(permits, [2]);
-}
-
-// Section 4.7: an entry at most a tenth of the interval ahead is an honest one: a Java host a
-// little ahead, or a lease.
-#[tokio::test]
-async fn grants_from_the_near_future_stay() {
-    let near = server_time() + 300_000;
-    let (ours, keys) = all_taken("2", 3_600_000, &[(near, 2)]);
-    let Answer::Wait(wait) = take(&ours, 1).await else {
-        panic!("it should wait");
-    };
-    assert!((3_840_000..=3_900_000).contains(&wait), "{wait}");
-    assert_eq!(keys.books(), books(0, &[(near, 2)]));
 }
 
 // Section 4.7: by choice one can count by callers' clocks, as Java does. A caller that is an hour

@@ -165,10 +165,6 @@ impl Keys {
     pub(crate) fn lives(&self) -> [i64; 3] {
         [&self.hash, &self.value, &self.log].map(|key| redis(&["PTTL", key]).parse().unwrap())
     }
-
-    pub(crate) fn logged(&self) -> u64 {
-        redis(&["ZCARD", &self.log]).parse().unwrap()
-    }
 }
 
 pub(crate) fn store() -> RedisStoreBuilder {

@@ -1,13 +1,14 @@
 //! Limits that were written by hand, or by a peer that takes any number, and that cannot be counted
 //! with.
 
-use super::*;
+use crate::defects::world::{Keys, unused};
 use kit::scene::*;
 
 /// Within no time everything would be granted; the others are no whole milliseconds, or too many.
 const INTERVALS: [&str; 12] = [
     "0", "-0", "-1", "-1000", "-inf", "inf", "nan", "0.5", "1.5", "1e300", "soon", "",
 ];
+const FOREIGN: ErrorKind = ErrorKind::ForeignState;
 const RATES: [&str; 6] = ["-inf", "inf", "nan", "1e300", "many", ""];
 
 /// A limiter of each kind that looks at the hash, with this in it.
@@ -21,25 +22,18 @@ fn limiters(store: &RedisStore, field: &str, value: &str) -> [RateLimiter; 3] {
 }
 
 async fn is_an_error(limiter: &RateLimiter, what: &str) {
+    println!("{what}");
     let keys = Keys::of(limiter.name());
     let fields = keys.fields();
     for _ in 0..10 {
-        let asked = [
-            limiter.try_acquire().await,
-            limiter.try_acquire_many(5).await,
-            limiter.try_acquire_for(1, millis(20)).await,
-        ];
-        for decision in asked {
-            let kind = decision.map_err(|error| error.kind());
-            assert_eq!(kind.map(|_| ()), Err(ErrorKind::ForeignState), "{what}");
-        }
+        fails(limiter.try_acquire().await, FOREIGN);
+        fails(limiter.try_acquire_many(5).await, FOREIGN);
+        fails(limiter.try_acquire_for(1, millis(20)).await, FOREIGN);
     }
-    for asked in [limiter.available_permits().await, limiter.release(1).await] {
-        let kind = asked.map_err(|error| error.kind());
-        assert_eq!(kind, Err(ErrorKind::ForeignState), "{what}");
-    }
-    fails(limiter.repair().await, ErrorKind::ForeignState);
-    fails(limiter.limit().await, ErrorKind::ForeignState);
+    fails(limiter.available_permits().await, FOREIGN);
+    fails(limiter.release(1).await, FOREIGN);
+    fails(limiter.repair().await, FOREIGN);
+    fails(limiter.limit().await, FOREIGN);
     assert_eq!((keys.fields(), keys.books()), (fields, unused()), "{what}");
     // Setting a limit mends it.
     limiter.set_rate(Limit::per_second(5)).await.unwrap();
@@ -49,9 +43,10 @@ async fn is_an_error(limiter: &RateLimiter, what: &str) {
 #[tokio::test]
 async fn a_stored_limit_that_cannot_be_counted_with_is_an_error() {
     let stores = [
-        store(&ManualClock::new()).build().unwrap(),
-        shared_redis().build().unwrap(),
-    ];
+        shared_redis().client_clock(ManualClock::new()),
+        shared_redis(),
+    ]
+    .map(|store| store.build().unwrap());
     let intervals = INTERVALS.iter().map(|value| ("interval", *value));
     let rates = RATES.iter().map(|value| ("rate", *value));
     for (field, value) in intervals.chain(rates) {
@@ -73,23 +68,18 @@ async fn nor_is_anything_granted_by_it_in_any_other_way() {
         for limiter in [&limiter, &in_slots] {
             let other = limited(&store, Limit::per_second(5)).await;
             let all = RateLimiter::all([&other, limiter]).unwrap();
-            let error = all.try_acquire().await.unwrap_err();
-            assert_eq!(error.kind(), ErrorKind::ForeignState, "{value:?}");
+            fails(all.try_acquire().await, FOREIGN);
             assert_eq!(free(&other).await, 5);
 
-            let key = format!("{{{}}}:value", limiter.name());
-            RedisServer::shared().command(&["SET", &key, "3"]);
-            let error = limiter.try_acquire().await.unwrap_err();
-            assert_eq!(error.kind(), ErrorKind::ForeignState, "{value:?}");
+            Keys::of(limiter.name()).plant_value("3");
+            fails(limiter.try_acquire().await, FOREIGN);
 
             let rule = Rule::shared(limiter.name()).or_init(Limit::per_second(5));
             let rule = rule.on_failure(FailurePolicy::Deny);
             let layer = RateLimitLayer::new(&store, rule);
-            let Decision::Deny(refusal) = decide(&layer, Request::new(())).await else {
-                panic!("it passed by {value:?}");
-            };
+            let refusal = refused(decide(&layer, Request::new(())).await);
             let kind = refusal.error().map(tower_ratelimit::Error::kind);
-            assert_eq!(kind, Some(ErrorKind::ForeignState), "{value:?}");
+            assert_eq!(kind, Some(FOREIGN), "{value:?}");
         }
     }
 }
