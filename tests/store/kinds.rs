@@ -2,12 +2,11 @@
 //! is one kind's own.
 
 mod calendar;
-mod foreign;
 mod gcra;
 mod slots;
 mod table;
 
-use kit::{calendar_key, scene::*, state_key};
+use kit::scene::*;
 
 async fn send(layer: &RateLimitLayer, key: &str) -> Response<RateLimitBody<String>> {
     let request = Request::get("/").header("x-key", key);

@@ -1,6 +1,7 @@
 //! What is so in Redis: keys, calls, and what two processes do.
 
 use super::*;
+use kit::{calendar_key, state_key};
 use std::collections::BTreeSet;
 
 const CROWD: usize = 64;
