@@ -1,19 +1,13 @@
-//! One line when a store starts failing, one when it answers again.
+//! One line when a store starts failing, one when it answers again. Those of a breaker are in its
+//! unit tests.
 
 use kit::{
     scene::*,
-    traffic::{BY_REDIS, HOURLY, ask, by_redis, service_with},
+    traffic::{BY_REDIS, HOURLY, ask, service_with},
 };
 use tracing_subscriber::filter::LevelFilter;
 
 use super::log::Log;
-
-/// The lines with these words, at the default level of an operator.
-fn lines_with(log: &Log, words: &str) -> Vec<String> {
-    let mut lines = log.lines();
-    lines.retain(|line| line.contains(words) && !line.contains("DEBUG"));
-    lines
-}
 
 /// There are so many lines, and the last has these words.
 #[track_caller]
@@ -70,34 +64,4 @@ async fn an_outage_is_two_lines_without_a_key() {
     for line in log.lines() {
         println!("{line}");
     }
-}
-
-/// Each of its pauses is none of it.
-#[tokio::test]
-async fn a_breaker_that_opens_and_closes_is_two_lines() {
-    let log = Log::default();
-    let _capturing = log.capture(LevelFilter::TRACE);
-    let mut server = RedisServer::start();
-    // So long that a busy machine does not open it before.
-    let store = hasty(server.url(), millis(500)).build().unwrap();
-    let service = service_with(&store, HOURLY.by(Constant("alice-of-the-secret-key")));
-    by_redis([&service]).await;
-    assert_eq!(lines_with(&log, "breaker"), [""; 0]);
-    server.stop_process();
-    // Open for long enough that it was tried and failed.
-    until("it is open for a while", async || {
-        // The rule has no policy of its own.
-        assert_eq!(ask(&service).await.1, Source::Local);
-        let health = store.health();
-        let node = &health.nodes[0];
-        node.breaker != BreakerState::Closed && node.lasts > SECOND
-    })
-    .await;
-    is_last(&lines_with(&log, "breaker"), 1, "WARN");
-    is_last(&lines_with(&log, "breaker"), 1, "open");
-    server.resume();
-    by_redis([&service]).await;
-    is_last(&lines_with(&log, "breaker"), 2, "INFO");
-    is_last(&lines_with(&log, "breaker"), 2, "closed");
-    assert!(!log.text().contains("secret"), "{}", log.text());
 }
