@@ -4,8 +4,6 @@ mod floods;
 
 use kit::scene::*;
 
-use http::request::Parts;
-
 #[tokio::test]
 async fn it_is_for_a_minute_at_most_and_can_be_switched_off() {
     let clock = ManualClock::new();
@@ -29,36 +27,6 @@ async fn it_is_for_a_minute_at_most_and_can_be_switched_off() {
         clock.advance(millis(1));
         assert_eq!(limiter.try_acquire().await.unwrap().source(), source);
     }
-}
-
-/// A limit goes with its request: what is known of one says nothing about another.
-#[tokio::test]
-async fn requests_of_one_key_are_refused_by_their_own_limits() {
-    let clock = ManualClock::new();
-    let store = shared_by_clock(&clock).prefix(&unique("plan"));
-    let store = store.deny_cache(secs(60)).build().unwrap();
-    let number = |parts: &Parts, name: &str| {
-        let value = parts.headers.get(name).unwrap().to_str().unwrap();
-        value.parse::<u32>().unwrap()
-    };
-    let by_plan = limit_by(move |parts| Limit::per_hour(number(parts, "plan").into()));
-    let rule = Rule::new("api", by_plan, Constant("all"));
-    let layer = RateLimitLayer::new(&store, rule.cost_by(move |parts| number(parts, "cost")));
-    let ask = async |plan: u32, cost: u32| {
-        let request = Request::builder().header("plan", plan).header("cost", cost);
-        let decision = decide(&layer, request.body(()).unwrap()).await;
-        (decision.is_allowed(), decision.source())
-    };
-    assert_eq!(ask(1, 1).await, (true, Source::Store));
-    assert_eq!(ask(1, 1).await, (false, Source::Store));
-    assert_eq!(ask(1, 1).await, (false, Source::Cache));
-    // One of five is taken, so there is no room for this.
-    assert_eq!(ask(5, 5).await, (false, Source::Store));
-    assert!(!ask(1, 1).await.0);
-    assert_eq!(ask(5, 4).await, (true, Source::Store));
-    assert!(!ask(1, 1).await.0);
-    assert!(!ask(5, 1).await.0);
-    assert_eq!(ask(6, 1).await, (true, Source::Store));
 }
 
 /// Another process, as one of Java, changes or deletes a limit. What this one knew of its requests

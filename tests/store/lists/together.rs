@@ -1,7 +1,7 @@
 //! `RateLimiter::all`: several limiters of exact names, without HTTP.
 
 use kit::scene::*;
-use tower_ratelimit::{AllOf, Error};
+use tower_ratelimit::AllOf;
 
 use crate::limiter::pending;
 
@@ -119,48 +119,4 @@ async fn room_of_one_wakes_those_who_wait_for_all(store: impl Store, clock: Manu
     assert!(limiters[1].update_rate(raised).await.unwrap());
     waiting.await.unwrap();
     assert_eq!(left(&limiters).await, [7, 0]);
-}
-
-/// Limiters that take one call each: grants of some callers in a queue must not leave with the
-/// caller that makes the call.
-#[tokio::test]
-async fn a_line_that_leaves_while_it_is_asked_for_loses_nothing() {
-    type Waiting = Pin<Box<dyn Future<Output = Result<Grant, Error>> + Send>>;
-    let store = patient(RedisServer::shared().url()).build().unwrap();
-    for round in 0..60 {
-        let log = RateLimiter::new(&store, &unique("log")).unwrap();
-        let limit = Limit::per_hour(100);
-        log.try_set_rate(limit).await.unwrap();
-        let other = [Way::Window, Way::Gcra][round % 2];
-        let other = other.limited(&store, limit).await;
-        let all = RateLimiter::all([&log, &other]).unwrap();
-        let mut waiting: Vec<Waiting> = (0..6)
-            .map(|_| all.clone())
-            .map(|all| Box::pin(async move { all.acquire().await }) as Waiting)
-            .collect();
-        let mut polls = 0;
-        std::future::poll_fn(|cx| {
-            polls += 1;
-            waiting.retain_mut(|waiter| match waiter.as_mut().poll(cx) {
-                Poll::Ready(grant) => {
-                    all.give_back(&grant.unwrap());
-                    false
-                }
-                Poll::Pending => true,
-            });
-            // Another moment in each round.
-            if waiting.is_empty() || polls > 1 + round % 20 {
-                Poll::Ready(())
-            } else {
-                Poll::Pending
-            }
-        })
-        .await;
-        drop(waiting);
-        until("all is given back", async || {
-            store.close().await;
-            log.available_permits().await.unwrap() == 100
-        })
-        .await;
-    }
 }
