@@ -153,21 +153,6 @@ async fn answers_that_come_too_late_open_it() {
     assert_eq!(proxy.connections(), 1);
 }
 
-/// A connection that says nothing is replaced though there is hardly a call.
-#[tokio::test]
-async fn a_silent_connection_is_replaced_while_it_is_open() {
-    let (_server, proxy) = Proxy::and_server();
-    // It is open by then, also on a busy machine, which does not take as long for an answer.
-    let store = hasty(proxy.url(), millis(100)).response_timeout(secs(5));
-    let (store, services) = healthy(store).await;
-    let before = proxy.connections();
-
-    proxy.freeze();
-    open(&store, &services[1]).await;
-    heals(&store, &services).await;
-    assert_eq!(proxy.connections(), before + 1);
-}
-
 /// The connection has pauses of its own, during which no caller waits: a breaker would only add to
 /// them.
 #[tokio::test]
