@@ -83,22 +83,6 @@ async fn a_call_that_finds_another_limit_or_none_drops_what_is_known_of_the_name
     }
 }
 
-/// It would fail for good, though another process has raised the limit.
-#[tokio::test]
-async fn a_caller_that_waits_for_more_than_the_limit_asks_before_it_fails() {
-    let store = shared_redis().deny_cache(secs(60)).build().unwrap();
-    let others = shared_redis().build().unwrap();
-    for way in Way::STORED {
-        let limiter = limited(&store, Limit::per_hour(3)).await;
-        let other = way.limiter(RateLimiter::new(&others, limiter.name()).unwrap());
-        let limiter = way.limiter(limiter);
-        refused(limiter.try_acquire_many(5).await.unwrap());
-        fails(limiter.acquire_many(5).await, ErrorKind::AboveRate);
-        assert!(other.update_rate(Limit::per_hour(7)).await.unwrap());
-        limiter.acquire_many(5).await.unwrap();
-    }
-}
-
 /// As a loop that was ported from Java, where the call sleeps.
 #[tokio::test]
 async fn a_loop_around_a_hopeless_wait_asks_redis_once() {

@@ -5,6 +5,7 @@ mod calendar;
 mod gcra;
 mod slots;
 mod table;
+mod window;
 
 use kit::scene::*;
 
