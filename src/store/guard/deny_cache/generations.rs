@@ -27,22 +27,26 @@ use crate::{
 const GENERATIONS: usize = if cfg!(interleavings) { 1 } else { 1 << 16 };
 
 /// Changes, counted by name.
-///
-/// A count that wraps around seems not to have changed: that takes 2^32 changes while one refusal
-/// is valid.
 #[derive(Debug)]
 pub(crate) struct Generations {
     /// Made by the first call, as a store may be set up in several steps.
-    counts: LazyLock<Box<[AtomicU32]>>,
-    /// For each count the limiter that was seen last, and its limit: a half of each one's hash.
-    limits: LazyLock<Box<[AtomicU64]>>,
+    all: LazyLock<Box<[Generation]>>,
+}
+
+/// The changes of the names that share it.
+#[derive(Debug, Default)]
+struct Generation {
+    /// One that wraps around seems not to have changed: that takes 2^32 changes while one refusal
+    /// is valid.
+    count: AtomicU32,
+    /// The limiter that was seen last, and its limit: a half of each one's hash.
+    seen: AtomicU64,
 }
 
 impl Default for Generations {
     fn default() -> Self {
         Self {
-            counts: LazyLock::new(|| (0..GENERATIONS).map(|_| AtomicU32::default()).collect()),
-            limits: LazyLock::new(|| (0..GENERATIONS).map(|_| AtomicU64::default()).collect()),
+            all: LazyLock::new(|| (0..GENERATIONS).map(|_| Generation::default()).collect()),
         }
     }
 }
@@ -64,8 +68,8 @@ impl Generations {
     /// Makes refusals of this name stale. Call it when a change is known, before it is reported to
     /// anyone.
     pub(crate) fn changed(&self, name: &Name) {
-        if let Some(count) = self.counts.get(Self::index(name)) {
-            count.fetch_add(1, Ordering::Release);
+        if let Some(generation) = self.all.get(Self::index(name)) {
+            generation.count.fetch_add(1, Ordering::Release);
         }
     }
 
@@ -74,7 +78,7 @@ impl Generations {
     /// names that share an index and take turns, no change is noticed.
     pub(crate) fn saw_limit(&self, name: &Name, limit: (u64, u64), answered: Option<&mut Seen>) {
         let index = Self::index(name);
-        let (Some(last), Some(count)) = (self.limits.get(index), self.counts.get(index)) else {
+        let Some(Generation { count, seen: last }) = self.all.get(index) else {
             return;
         };
         let of_limit = BuildSpread::new().hash_one(limit) >> 32;
@@ -100,8 +104,8 @@ impl Generations {
     }
 
     fn at(&self, index: usize) -> u32 {
-        let count = self.counts.get(index);
-        count.map_or(0, |count| count.load(Ordering::Acquire))
+        let generation = self.all.get(index);
+        generation.map_or(0, |it| it.count.load(Ordering::Acquire))
     }
 
     /// Returns the index of a name's count. Its text decides alone: the algorithms share the same

@@ -27,13 +27,25 @@ const PARTS: usize = 8;
 /// The recent grants of the store.
 pub(crate) struct Recent {
     /// Made for the first rule that may need it, or leases.
-    sets: OnceLock<Box<[Set]>>,
+    sets: OnceLock<Box<[Mutex<Set>]>>,
     /// The clock of the limits.
     clock: Arc<dyn Clock>,
 }
 
-/// Limiters, each known by the hash of its name. A secret of this process is in the hash.
-type Set = Mutex<Vec<(u64, LimiterGrants)>>;
+/// Some limiters, each known by the hash of its name: a secret of this process is in it.
+#[derive(Default)]
+struct Set {
+    /// Together, as a look-up reads all of them, and the grants of one.
+    hashes: [u64; MOST_OF_SET],
+    grants: Vec<LimiterGrants>,
+}
+
+impl Set {
+    fn index(&self, hash: u64) -> Option<usize> {
+        let known = self.hashes.iter().take(self.grants.len());
+        known.copied().position(|it| it == hash)
+    }
+}
 
 /// The grants of one limiter, the last part of the interval first. There are two more parts than an
 /// interval has: the first and the last are cut, and a lease may lie a part ahead.
@@ -65,23 +77,24 @@ impl Recent {
             .get_or_init(|| (0..SETS).map(|_| Mutex::default()).collect());
         let hash = name.seeded_hash();
         let mut set = lock(&sets[set_of(hash)]);
-        let index = set.iter().position(|(it, _)| *it == hash);
-        let index = index.unwrap_or_else(|| {
-            let new = (hash, LimiterGrants::new(standing.permits, interval, at));
-            if set.len() < MOST_OF_SET {
-                set.push(new);
-                return set.len() - 1;
+        let index = set.index(hash).unwrap_or_else(|| {
+            let new = LimiterGrants::new(standing.permits, interval, at);
+            let all = set.grants.len();
+            if all < MOST_OF_SET {
+                set.hashes[all] = hash;
+                set.grants.push(new);
+                return all;
             }
             // Grants that leave their interval first are missed least.
             let leaves = |at: &usize| {
-                let (_, it) = &set[*at];
+                let it = &set.grants[*at];
                 it.ends.saturating_add(it.interval)
             };
-            let first = (0..set.len()).min_by_key(leaves).unwrap_or(0);
-            set[first] = new;
+            let first = (0..all).min_by_key(leaves).unwrap_or(0);
+            (set.hashes[first], set.grants[first]) = (hash, new);
             first
         });
-        let (_, granted) = &mut set[index];
+        let granted = &mut set.grants[index];
         granted.permits = standing.permits;
         granted.move_to(interval, at);
         granted.add(permits);
@@ -129,8 +142,8 @@ impl Recent {
     fn with<T>(&self, name: &Name, act: impl FnOnce(&mut LimiterGrants) -> T) -> Option<T> {
         let hash = name.seeded_hash();
         let mut set = lock(&self.sets.get()?[set_of(hash)]);
-        let (_, granted) = set.iter_mut().find(|(it, _)| *it == hash)?;
-        Some(act(granted))
+        let index = set.index(hash)?;
+        set.grants.get_mut(index).map(act)
     }
 
     fn now(&self) -> i64 {

@@ -1,28 +1,55 @@
 //! A caller that stands in a line or shares a command: by which limiters, and what it waits for.
 
-use std::time::Duration;
+use std::{
+    hash::{Hash, Hasher},
+    iter,
+    time::Duration,
+};
 
 use tokio::{runtime::Handle, sync::oneshot};
 
 use crate::values::{
-    List,
     charge::Charge,
-    compiled_limit::Limiter,
-    decision::{Decision, Source},
+    decision::{Charges, Decision, Source},
     demand::Demand,
     error::{Error, ErrorKind},
+    name::Name,
 };
 
 /// The limiters of callers, each with whether it is a shadow, and whether its rule bans. Callers
 /// that differ in any of these stand in different lines.
-pub(super) type LineKey = List<(Limiter, [bool; 2])>;
+///
+/// It is the charges of a caller, as these are shared where a copy of its own would be made three
+/// times for each.
+#[derive(Clone)]
+pub(super) struct LineKey(Charges);
 
-pub(super) fn key(demand: &Demand) -> LineKey {
-    let key_of = |charge: &Charge| {
-        let bans = charge.compiled().ban.is_some();
-        (charge.limiter.clone(), [charge.shadow, bans])
-    };
-    demand.charges().map(key_of).collect()
+impl LineKey {
+    pub(super) fn of(demand: &Demand) -> Self {
+        Self(demand.charges.clone())
+    }
+
+    /// Returns the names of the limiters: there is one at least.
+    pub(super) fn names(&self) -> impl Iterator<Item = &Name> {
+        self.0.iter().map(Charge::name)
+    }
+}
+
+impl PartialEq for LineKey {
+    fn eq(&self, other: &Self) -> bool {
+        let part = |charge: &Charge| (charge.shadow, charge.compiled().ban.is_some());
+        let is_same =
+            |it: &Charge, other: &Charge| it.limiter == other.limiter && part(it) == part(other);
+        self.0.len() == other.0.len() && iter::zip(&*self.0, &*other.0).all(|(a, b)| is_same(a, b))
+    }
+}
+
+impl Eq for LineKey {}
+
+impl Hash for LineKey {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.0.iter().for_each(|charge| charge.limiter.hash(state));
+    }
 }
 
 /// Returns whether a server has answered, and not a lease alone, or an error on the way to it.
@@ -75,7 +102,7 @@ impl Reply {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::values::decision::{Charges, Grant};
+    use crate::values::decision::Grant;
 
     #[test]
     fn only_what_a_server_says_is_an_answer() {

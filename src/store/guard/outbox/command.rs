@@ -10,7 +10,14 @@
 //! gets the error; those behind them are in the next one. Callers whose task is gone send for
 //! themselves.
 
-use std::{future::poll_fn, mem, pin::pin, slice, sync::Arc, task::Poll};
+use std::{
+    future::poll_fn,
+    mem,
+    pin::{Pin, pin},
+    slice,
+    sync::Arc,
+    task::Poll,
+};
 
 use tokio::{
     runtime::{Handle, Id},
@@ -19,7 +26,7 @@ use tokio::{
 
 use super::{
     Outbox,
-    caller::{Caller, LineKey, Reply, is_answer, key},
+    caller::{Caller, LineKey, Reply, is_answer},
     flights::{Entered, Flights, TakenLine},
 };
 use crate::{
@@ -40,15 +47,16 @@ pub(super) async fn acquire<S: Calls>(
         // Without a runtime, no task can send a shared command.
         return Box::pin(outbox.call_alone(demand)).await;
     };
-    let (key, joins) = (key(demand), outbox.inner.joins(demand));
+    let (key, joins) = (LineKey::of(demand), outbox.inner.joins(demand));
     let node = outbox.nodes.index(demand.first().name());
     let entered = outbox.with(node, |flights, now| {
-        flights.enter(&key, joins, demand, &runtime, now)
+        flights.enter(&key, joins, demand, runtime, now)
     });
     match entered {
         Entered::Alone(number) => {
             let mut in_flight = outbox.in_flight(node, number, List::from([key]));
-            in_flight.acquire(demand).await
+            // Boxed, so that it does not enlarge the future of those that share a command.
+            Box::pin(in_flight.acquire(demand)).await
         }
         Entered::Behind(number, reply) => {
             let mut in_line = InLine {
@@ -231,7 +239,7 @@ impl<S: Calls> Command<S> {
                     }
                 }
             };
-            while_wanted(call, &mut self.callers).await
+            while_wanted(pin!(call), &mut self.callers).await
         };
         if let Some(answers) = answers {
             self.answer(counts.iter().map(|(count, _)| *count), answers);
@@ -356,8 +364,10 @@ impl<S: Calls> Drop for Command<S> {
 }
 
 /// Waits for a call as long as one of its callers waits for a reply.
-async fn while_wanted<T>(call: impl Future<Output = T>, callers: &mut [Caller]) -> Option<T> {
-    let mut call = pin!(call);
+async fn while_wanted<T>(
+    mut call: Pin<&mut impl Future<Output = T>>,
+    callers: &mut [Caller],
+) -> Option<T> {
     let mut left = 0;
     poll_fn(|cx| {
         if callers.is_empty() {

@@ -69,13 +69,13 @@ struct Line {
 }
 
 impl Line {
-    fn push(&mut self, number: u64, demand: &Demand, runtime: &Handle, now: Duration) -> Entered {
+    fn push(&mut self, number: u64, demand: &Demand, runtime: Handle, now: Duration) -> Entered {
         let (reply, receiver) = oneshot::channel();
         let caller = Caller {
             number,
             since: now,
             reply,
-            runtime: runtime.clone(),
+            runtime,
         };
         self.behind.push_back((demand.clone(), caller));
         Entered::Behind(number, receiver)
@@ -133,7 +133,7 @@ impl Flights {
         key: &LineKey,
         joins: Option<Joins>,
         demand: &Demand,
-        runtime: &Handle,
+        runtime: Handle,
         now: Duration,
     ) -> Entered {
         let deadline = self.commands.bounds.deadline;

@@ -51,7 +51,7 @@ pub(crate) use self::nodes::Nodes;
 #[cfg(feature = "_guards")]
 pub(crate) use self::traffic::HasUnread;
 use self::{
-    caller::{LineKey, Reply, key},
+    caller::{LineKey, Reply},
     command::{Command, InFlight},
     flights::{Flights, Start},
     wait_queue::WaitQueue,
@@ -87,7 +87,7 @@ impl Waits {
     pub(crate) fn is_waited_for(&self, demand: &Demand) -> bool {
         self.waiting.load(Ordering::SeqCst) > 0
             && lock(&self.queues)
-                .get(&key(demand))
+                .get(&LineKey::of(demand))
                 .is_some_and(|queue| queue.waiting().any(|waiter| waiter.call.is_none()))
     }
 
@@ -104,10 +104,9 @@ impl Listener for Arc<Waits> {
         if self.waiting.load(Ordering::SeqCst) == 0 {
             return;
         }
-        let waited_for = |key: &LineKey| key.iter().any(|(limiter, ..)| limiter.name == *name);
         let mut wakers = Vec::new();
         for (key, queue) in lock(&self.queues).iter_mut() {
-            if waited_for(key) && !(undone && queue.in_parts) {
+            if key.names().any(|it| it == name) && !(undone && queue.in_parts) {
                 queue.nudge();
                 wakers.append(&mut queue.wakers);
             }

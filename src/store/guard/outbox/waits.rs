@@ -18,7 +18,6 @@ use tokio::runtime::Handle;
 
 use super::{
     LineKey, Outbox,
-    caller::key,
     wait_queue::{Times, Turn, Until, WaitQueue},
 };
 use crate::{
@@ -39,7 +38,7 @@ pub(super) async fn acquire<S: Calls>(
     demand: &Demand,
     deadline: Option<Duration>,
 ) -> Result<Decision, Error> {
-    let key = key(demand);
+    let key = LineKey::of(demand);
     let now = outbox.clock.now();
     let in_parts = !outbox.inner.decides_together(demand);
     // Before it can be asked for, or room that is made then would go unnoticed.
@@ -184,10 +183,10 @@ struct Asking<S: Calls> {
 impl<S: Calls> Asking<S> {
     async fn send(mut self) {
         let outbox = Arc::clone(&self.outbox);
-        let Some((limiter, ..)) = self.key.first() else {
+        let Some(name) = self.key.names().next() else {
             return;
         };
-        let entered = outbox.wait_to_send(&limiter.name, true).await;
+        let entered = outbox.wait_to_send(name, true).await;
         let until = outbox
             .nodes
             .clock
