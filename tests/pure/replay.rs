@@ -50,16 +50,13 @@ fn limits(random: &mut Random, number: usize, most: u64, intervals: &[u64]) -> V
 
 /// The settings that read what a log writes.
 fn settings(format: Format, limits: &[Way]) -> Replay {
-    let replay = by("ip", limits);
-    let rows = match format {
-        Format::Timed => replay.rows.duration_column("10", Duration::from_secs(1)),
-        Format::Combined | Format::Json | Format::Csv => replay.rows,
-    };
-    Replay {
-        rows,
-        share: 0.05,
-        ..replay
+    let mut replay = by("ip", limits);
+    if matches!(format, Format::Timed) {
+        let (column, place) = ("duration".to_owned(), "10".to_owned());
+        replay.rows.places.push((column, place, 1_000_000_000));
     }
+    replay.share = 0.05;
+    replay
 }
 
 #[test]

@@ -45,7 +45,7 @@ pub(crate) struct LogOptions {
     /// written when requests end: in seconds, or in a unit, as in `duration=took:ms`.
     #[arg(long, value_parser = parsers::place, value_delimiter = ',')]
     #[arg(value_name = "COLUMN=PLACE")]
-    columns: Vec<(String, String)>,
+    columns: Vec<(String, String, i64)>,
     /// Skip so many words before each line, which another program has put there
     #[arg(long, default_value_t = 0)]
     #[arg(value_name = "WORDS", hide_short_help = true)]
@@ -85,17 +85,10 @@ type Kept = (Request<()>, Option<Box<str>>, bool);
 
 impl LogOptions {
     /// Returns rows that are read so.
-    pub(crate) fn rows(&self, mut rows: Rows) -> Result<Rows, String> {
+    pub(crate) fn rows(&self, mut rows: Rows) -> Rows {
         (rows.reorder, rows.skip) = (self.reorder, self.skip_fields);
-        for (column, place) in &self.columns {
-            if column == "duration" && place != "-" {
-                let (column, unit) = parsers::duration(place)?;
-                rows = rows.duration_column(column, unit);
-            } else {
-                rows.places.push((column.clone(), place.clone()));
-            }
-        }
-        Ok(rows)
+        rows.places.extend_from_slice(&self.columns);
+        rows
     }
 
     /// Reads a log, and calls `each` with the time, request and caller of each line. Callers are in
@@ -110,7 +103,7 @@ impl LogOptions {
         // A log must have these: a typing error would be silent.
         let fields = self.field.iter().map(|(name, column)| (&**name, &**column));
         let columns = fields.clone().map(|(_, column)| column).chain(by);
-        let rows = columns.fold(self.rows(rows)?, |rows, column| rows.column(column, false));
+        let rows = columns.fold(self.rows(rows), |rows, column| rows.column(column, false));
         let file = open(log).map_err(in_file(log))?;
         let (mut invalid, mut with_host, mut without_address) = (0, 0, 0);
         let keep = |cells: &[Option<Cow<'_, str>>]| {

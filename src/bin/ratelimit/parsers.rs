@@ -49,28 +49,22 @@ const COLUMNS: [&str; 8] = [
     "ip", "time", "request", "method", "path", "host", "status", "duration",
 ];
 
-/// Reads where a column is, as in `time=2+3`.
-pub(crate) fn place(text: &str) -> Result<(String, String), String> {
+/// Reads where a column is, as in `time=2+3`, and of a duration the nanoseconds in its unit, as in
+/// `duration=took:ms`.
+pub(crate) fn place(text: &str) -> Result<(String, String, i64), String> {
     let (name, place) = fixed::<String>(text)?;
     if !COLUMNS.contains(&&*name) || place.is_empty() {
         let known = format!("the columns are `{}`", COLUMNS.join("`, `"));
         return Err(format!("write a column and its place: {known}"));
     }
-    if name == "duration" {
-        duration(&place)?;
-    }
-    Ok((name, place))
-}
-
-/// Reads the column of a duration and its unit, as in `took:ms`.
-pub(crate) fn duration(text: &str) -> Result<(&str, Duration), String> {
-    let (column, unit) = text.rsplit_once(':').unwrap_or((text, "s"));
-    let unit = match unit {
-        "s" => Duration::from_secs(1),
-        "ms" => Duration::from_millis(1),
-        "us" => Duration::from_micros(1),
-        "ns" => Duration::from_nanos(1),
+    let with_unit = place.rsplit_once(':').filter(|_| name == "duration");
+    let (column, unit) = with_unit.unwrap_or((&place, "s"));
+    let nanos = match unit {
+        "s" => 1_000_000_000,
+        "ms" => 1_000_000,
+        "us" => 1000,
+        "ns" => 1,
         _ => return Err(format!("the unit is `s`, `ms`, `us` or `ns`, not `{unit}`")),
     };
-    Ok((column, unit))
+    Ok((name, column.to_owned(), nanos))
 }

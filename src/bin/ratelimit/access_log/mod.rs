@@ -18,9 +18,11 @@ pub(crate) use self::{
     time::{SECOND, micros},
 };
 
-/// The columns that are read of every log: the time, which no log may lack, the duration where one
-/// is subtracted, and what shows whether a line is a request.
-pub(crate) const OWN: [&str; 5] = ["time", "", "method", "path", "status"];
+/// The columns that are read of every log: the time, which no log may lack, the duration where the
+/// user names one, and what shows whether a line is a request.
+pub(crate) const OWN: [&str; 5] = ["time", DURATION, "method", "path", "status"];
+/// The column that is subtracted, because a server writes a line when its request ends.
+const DURATION: &str = "duration";
 
 /// How an access log is read, in the order of time: which columns, and where they are.
 ///
@@ -40,12 +42,11 @@ pub(crate) struct Rows {
     /// Those of [`OWN`], and those that are read, each with whether a log may lack it.
     columns: Vec<(String, bool)>,
     /// By column, where the user says that it is: its name or number in the log, two of these with
-    /// a plus between them, or `-` for one that the log does not have.
-    pub(crate) places: Vec<(String, String)>,
+    /// a plus between them, or `-` for one that the log does not have. With
+    /// the unit of a duration in nanoseconds.
+    pub(crate) places: Vec<(String, String, i64)>,
     /// The words before each line, by blanks, which another program has put there.
     pub(crate) skip: usize,
-    /// The unit of the duration in nanoseconds, if one is subtracted.
-    unit: Option<i64>,
     /// Requests whose lines are apart by up to this time are put in order. Later ones are counted,
     /// and left out.
     pub(crate) reorder: Duration,
@@ -102,7 +103,6 @@ impl Rows {
             columns: OWN.map(|name| (name.to_owned(), name != "time")).to_vec(),
             places: Vec::new(),
             skip: 0,
-            unit: None,
             reorder: Duration::from_secs(60),
         };
         let columns = columns.into_iter();
@@ -115,18 +115,10 @@ impl Rows {
         self
     }
 
-    /// Subtracts the duration in this column, in numbers of the given unit or with units of their
-    /// own, because a server writes a line when its request ends.
-    pub(crate) fn duration_column(mut self, column: &str, unit: Duration) -> Self {
-        self.unit = Some(i64::try_from(unit.as_nanos()).unwrap_or(i64::MAX));
-        self.columns[1] = ("duration".to_owned(), false);
-        self.places.push(("duration".to_owned(), column.to_owned()));
-        self
-    }
-
-    /// Returns whether a duration is subtracted.
-    pub(crate) fn has_durations(&self) -> bool {
-        self.unit.is_some()
+    /// Returns the unit of the duration, in nanoseconds, if one is subtracted.
+    pub(crate) fn unit(&self) -> Option<i64> {
+        let duration = self.placed(DURATION);
+        duration.and_then(|(_, place, unit)| (place != "-").then_some(*unit))
     }
 
     fn needs(&self, column: &str) -> bool {
@@ -134,9 +126,8 @@ impl Rows {
     }
 
     /// Returns where the user says that a column is.
-    fn place(&self, column: &str) -> Option<&str> {
-        let mut places = self.places.iter().rev();
-        places.find(|(name, _)| name == column).map(|(_, it)| &**it)
+    fn placed(&self, column: &str) -> Option<&(String, String, i64)> {
+        self.places.iter().rev().find(|(name, ..)| name == column)
     }
 }
 

@@ -9,7 +9,7 @@ use std::{
 };
 
 use super::{
-    Rows, RowsRead,
+    DURATION, Rows, RowsRead,
     format::{Cells, FIELDS, Lack, LogFormat, rival, suggestion},
     kind::{ColumnTally, Kind, is_request, says_nothing},
     time::{self, Resolution, micros},
@@ -210,7 +210,7 @@ impl<T> Reading<'_, T> {
         let time = time::read(written);
         self.tallies[0].add(written, time.is_some());
         let written = time?;
-        let lasted = match (self.rows.unit, lasted.as_deref()) {
+        let lasted = match (self.rows.unit(), lasted.as_deref()) {
             (None, _) => 0,
             // nginx writes it where no server was asked.
             (_, Some(text)) if says_nothing(text) => 0,
@@ -233,7 +233,7 @@ impl<T> Reading<'_, T> {
     /// Returns the resolution of the starts: where a duration is subtracted, both have one.
     fn resolution(&self) -> Duration {
         let written = self.written.get();
-        if self.rows.has_durations() {
+        if self.rows.unit().is_some() {
             // Few servers are so slow that durations show their resolution: at most seconds.
             written + self.lasted.get().min(Duration::from_secs(1))
         } else {
@@ -297,8 +297,8 @@ impl<T> Reading<'_, T> {
             // One that says nothing in any line is as good as none.
             let is_silent = *optional && lines > 0 && tally.said == 0;
             let Some(column) = column.as_ref().filter(|_| !is_silent) else {
-                read.missing
-                    .extend((!name.is_empty()).then(|| name.clone()));
+                let is_asked_for = name != DURATION;
+                read.missing.extend(is_asked_for.then(|| name.clone()));
                 continue;
             };
             let name = column.word.map_or(&**name, |_| "request");

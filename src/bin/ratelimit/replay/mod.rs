@@ -142,13 +142,13 @@ fn by_limits(arguments: &ReplayArguments) -> Result<Report, Stop> {
     client.check()?;
     let mut rows = Rows::of([&*arguments.by]);
     if let Some(column) = &arguments.client_ip_from {
-        let place = ("forwarded".to_owned(), column.clone());
+        let place = ("forwarded".to_owned(), column.clone(), 0);
         rows = rows.column("forwarded", false);
         rows.places.push(place);
     }
     let limits = arguments.limit.iter();
     let replay = Replay {
-        rows: arguments.columns.rows(rows)?,
+        rows: arguments.columns.rows(rows),
         limits: limits.map(|limit| (arguments.algorithm, *limit)).collect(),
         share: arguments.share.unwrap_or(0.001),
         show_keys: arguments.show_keys,

@@ -2,7 +2,7 @@
 
 use smallvec::SmallVec;
 
-use super::super::{Rows, kind::Kind, words::skip};
+use super::super::{DURATION, Rows, kind::Kind, words::skip};
 use super::{
     Column, ColumnPart, Lack, LogFormat, Shape, SplitLine, cells, is_name, layout, member, text_of,
     value_of,
@@ -107,19 +107,17 @@ impl<'a> Finder<'a> {
 
     /// Finds a column; `None` for an optional one that is not there.
     fn column(&self, name: &str, optional: bool) -> Result<Option<Column>, Lack> {
-        if name.is_empty() {
-            return Ok(None);
-        }
         let of_request = ["method", "path"].iter().position(|it| *it == name);
         let lacks = |place| (Kind::of(name), self.lacks(place));
-        let in_request = || Some((self.wanted.place("request")?, Some(of_request?)));
-        let placed = self.wanted.place(name).map(|place| (place, None));
-        match placed.or_else(in_request) {
+        let placed = |name, word| Some((&*self.wanted.placed(name)?.1, word));
+        let in_request = || placed("request", Some(of_request?));
+        match placed(name, None).or_else(in_request) {
             Some(("-", _)) => return Ok(None),
             Some((place, word)) => {
                 let found = self.place(place, word).map(Some);
                 return found.ok_or_else(|| lacks(place));
             }
+            None if name == DURATION && optional => return Ok(None),
             None => {}
         }
         let mut usual = USUAL.iter().filter_map(|it| it.split_once(": "));

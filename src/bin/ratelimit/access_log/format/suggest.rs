@@ -33,7 +33,7 @@ pub(in super::super) fn suggestion(sample: &[&str], wanted: &Rows) -> String {
 /// Returns why another column may be the one of the callers: nearly all of these lines have few
 /// addresses, and the other has many. Proxies have few.
 pub(in super::super) fn rival(sample: &[&str], wanted: &Rows) -> Option<String> {
-    if !wanted.needs("ip") || wanted.needs("forwarded") || wanted.place("ip").is_some() {
+    if !wanted.needs("ip") || wanted.needs("forwarded") || wanted.placed("ip").is_some() {
         return None;
     }
     let columns = Columns::of_sample(sample, wanted);

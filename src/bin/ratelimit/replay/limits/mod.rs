@@ -124,7 +124,7 @@ impl Replay {
 
     /// Returns the bounds of each limit where times are so far apart.
     fn bounds(&self, resolution: Duration) -> impl Iterator<Item = LimitBounds> {
-        let whole = !self.rows.has_durations();
+        let whole = self.rows.unit().is_none();
         let limits = self.limits.iter();
         limits.map(move |(by, limit)| LimitBounds::of(*by, limit.interval(), resolution, whole))
     }
@@ -168,7 +168,7 @@ impl Replay {
         Report {
             without_caller: callers.missing,
             callers: callers.count(),
-            durations_subtracted: self.rows.has_durations(),
+            durations_subtracted: self.rows.unit().is_some(),
             candidates: candidates.collect(),
             smallest,
             busiest: self.busiest(&read, callers, pass),
