@@ -161,6 +161,8 @@ fn addresses_count_as_peers_do() {
         "192.0.2.1",
         "192.0.2.1:8080",
         "::ffff:192.0.2.1",
+        " 192.0.2.1 ",
+        " [::ffff:192.0.2.1]:80 ",
         // Two names that are no addresses, and nothing.
         "abba",
         "cafe:1",
@@ -173,7 +175,7 @@ fn addresses_count_as_peers_do() {
     assert_eq!((report.callers, report.without_caller), (4, 2));
     let busiest = report.busiest.iter();
     let busiest: Vec<_> = busiest.map(|it| (it.caller.as_str(), it.most[1])).collect();
-    let peers = [("2001:db8::/56", 3), ("192.0.2.1", 3)];
+    let peers = [("192.0.2.1", 5), ("2001:db8::/56", 3)];
     assert_eq!(
         busiest,
         [&peers[..], &[("abba", 1), ("cafe:1", 1)]].concat()
@@ -218,6 +220,31 @@ fn unreadable_lines_are_counted_and_shown_harmlessly() {
     assert_eq!((read.first_ms, read.last_ms), (time, time));
     assert_eq!(report.candidates[0].touched, [1, 1]);
     assert_eq!(report.candidates[0].refused, [1, 1]);
+}
+
+/// A duration of any size is one, or its line is unreadable, next to any time.
+#[test]
+fn no_duration_is_too_long() {
+    let line = |time: &str, took: &str| {
+        format!("{{\"ts\":\"{time}T00:00:00Z\",\"ip\":\"192.0.2.1\",\"took\":\"{took}\"}}\n")
+    };
+    let times = ["0001-01-02", "1969-12-31", "2026-01-01", "9999-12-29"];
+    let longest = format!("{}us", i64::MAX);
+    let lines = times
+        .map(|time| ["5us", "30000days", "3000000000s", &longest].map(|took| line(time, took)));
+    let mut replay = by("ip", &[(Algorithm::SlidingLog, Limit::per_minute(1))]);
+    replay.rows.reorder = Duration::MAX;
+    let (column, place) = ("duration".to_owned(), "took".to_owned());
+    replay.rows.places.push((column, place, 1));
+    for first in lines.iter().flatten() {
+        for second in lines.iter().flatten() {
+            // Durations that are none in half of the lines are an error, in words.
+            match run(&replay, &format!("{first}{second}")) {
+                Ok(Report { read, .. }) => assert_eq!(read.requests + read.late, 2, "{read:?}"),
+                Err(error) => assert!(error.contains("holds a duration in"), "{error}"),
+            }
+        }
+    }
 }
 
 #[test]

@@ -14,10 +14,11 @@ use tower_ratelimit::command::caller_of;
 pub(crate) fn counted_as(caller: &str) -> Cow<'_, str> {
     // Most keys that are no address begin with a letter that no address has.
     let may_begin = |first: u8| first.is_ascii_hexdigit() || matches!(first, b':' | b'[');
-    let address = caller.bytes().next().filter(|first| may_begin(*first));
+    let address = caller.trim_start().bytes().next();
+    let address = address.filter(|first| may_begin(*first));
     match address.and_then(|_| ip_of(caller)) {
         None => Cow::Borrowed(caller),
-        Some(IpAddr::V4(_)) if !caller.contains(':') => Cow::Borrowed(caller),
+        Some(IpAddr::V4(_)) if !caller.contains(':') => Cow::Borrowed(caller.trim()),
         Some(address) => Cow::Owned(caller_of(address)),
     }
 }
@@ -31,8 +32,9 @@ pub(crate) fn shown_caller(caller: &str, show_keys: bool, secret: &RandomState) 
     }
 }
 
-/// Reads an address, with or without a port.
+/// Reads an address, with or without a port, and with or without blanks around it.
 pub(crate) fn ip_of(text: &str) -> Option<IpAddr> {
+    let text = text.trim();
     let with_port = || Some(text.parse::<SocketAddr>().ok()?.ip());
     // HAProxy and others write no brackets.
     let bare = || {

@@ -54,10 +54,10 @@ impl Kind {
     /// Returns whether a text is of this kind.
     pub(super) fn holds(self, text: &str) -> bool {
         match self {
-            Self::Address => ip_of(text.trim()).is_some(),
+            Self::Address => ip_of(text).is_some(),
             Self::Addresses => text.split(',').all(|it| {
-                let it = it.trim();
-                matches!(it, "" | "unknown") || ip_of(it).is_some()
+                let is_unknown = matches!(it.trim(), "" | "unknown");
+                is_unknown || ip_of(it).is_some()
             }),
             Self::Time => time::read(text).is_some(),
             Self::Duration => says_nothing(text) || time::duration(text, 1).is_some(),

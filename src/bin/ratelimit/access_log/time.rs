@@ -70,15 +70,17 @@ fn since_epoch(text: &str) -> Option<i64> {
 }
 
 /// Reads a duration in microseconds: `0.005` of the given nanoseconds, or with units of its own, as
-/// `5ms` and `1m2.5s`.
+/// `5ms` and `1m2.5s`. No request has taken a century.
 pub(super) fn duration(text: &str, unit: i64) -> Option<i64> {
-    if !text.ends_with(|it: char| it.is_alphabetic()) {
-        return Some(decimal(&plain(text)?, unit)? / 1000);
-    }
-    let time: SignedDuration = text.parse().ok()?;
-    let has_digits = text.starts_with(|it: char| it.is_ascii_digit());
-    let micros = i64::try_from(time.as_micros()).ok()?;
-    (has_digits && micros >= 0).then_some(micros)
+    const CENTURY: i64 = 100 * 365 * 86_400 * SECOND;
+    let micros = if text.ends_with(|it: char| it.is_alphabetic()) {
+        let has_digits = text.starts_with(|it: char| it.is_ascii_digit());
+        let time = text.parse::<SignedDuration>().ok().filter(|_| has_digits)?;
+        i64::try_from(time.as_micros()).ok()?
+    } else {
+        decimal(&plain(text)?, unit)? / 1000
+    };
+    (0..CENTURY).contains(&micros).then_some(micros)
 }
 
 /// Reads a number of units, with or without a fraction.
