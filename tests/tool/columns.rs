@@ -171,7 +171,10 @@ fn lines_that_are_no_requests_are_left_out() {
     );
     let log = path_of("no_requests.log", &log);
     let ran = run(&format!("replay '{log}' --rules '{rules}'"));
-    contains(&ran.said, "7 of 107 lines left out: no valid requests");
+    contains(
+        &ran.said,
+        "7 of 107 lines: no valid requests, and left out.",
+    );
     contains(&ran.output, "0 of 100 requests refused");
 }
 
@@ -249,6 +252,12 @@ fn durations_have_units_and_exponents() {
         log,
         "--columns duration=took",
         &["duration=took, which holds a duration in 0"],
+    );
+    // One that was named and says nothing is no column that the log may lack.
+    refused_with(
+        &log.replace("long", "-"),
+        "--columns duration=took",
+        &["duration=took, which says nothing in 1 of 1 lines"],
     );
 }
 

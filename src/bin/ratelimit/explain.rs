@@ -64,7 +64,7 @@ pub(crate) fn run(arguments: &ExplainArguments) -> Result<bool, Stop> {
         return Err(Stop::usage(reason));
     }
     let mut stage = Stage::new(rules?)?;
-    if needs(&read_toml(&arguments.file)?).contains(&Need::Router) {
+    if needs(&read_toml(&arguments.file)?).contains(&Need::Unseen(NO_ROUTER.to_owned())) {
         say(NO_ROUTER);
     }
     let (method, path) = (arguments.method.as_str(), arguments.path.as_str());

@@ -18,7 +18,7 @@ use tower_ratelimit::{Limit, key::PeerAddr};
 use crate::{
     access_log::{Rows, RowsRead, counted_as, ip_of, says_nothing},
     assumptions::CodeKeys,
-    needs::{NO_ROUTER, Need},
+    needs::Need,
     out::{counted, harmless, in_file, say},
     parsers,
     stage::RuleEffect,
@@ -65,7 +65,7 @@ pub(crate) struct LogRead {
     fields: Vec<String>,
     /// The requests whose address names a host.
     with_host: u64,
-    /// The requests that say no address.
+    /// The requests without an address.
     without_address: u64,
 }
 
@@ -78,10 +78,6 @@ const USUAL: [(&str, &str, &str); 5] = [
     ("host", "hosts", ""),
     ("status", "status", ": each response counts as 200"),
 ];
-
-/// What is kept of a line until all earlier ones are read: the request, its caller, and whether it
-/// says an address.
-type Kept = (Request<()>, Option<Box<str>>, bool);
 
 impl LogOptions {
     /// Returns rows that are read so.
@@ -119,11 +115,11 @@ impl LogOptions {
             let request = request(usual, fields.clone().map(|(it, _)| it).zip(others));
             // HTTP may have none like it.
             invalid += u64::from(request.is_none());
-            Some((request?, caller, present(usual[0]).is_some()))
+            Some((request?, caller))
         };
-        let decide = |_, time: i64, (request, caller, has_address): Kept| {
+        let decide = |_, time: i64, (request, caller): (Request<()>, _)| {
             with_host += u64::from(request.uri().host().is_some());
-            without_address += u64::from(!has_address);
+            without_address += u64::from(request.extensions().get::<PeerAddr>().is_none());
             let time = Duration::from_micros(u64::try_from(time).unwrap_or(0));
             each(time, request, caller);
         };
@@ -217,22 +213,15 @@ impl LogRead {
         let missing: Vec<_> = needs.iter().filter_map(|need| self.missing(need)).collect();
         missing.iter().for_each(say);
         let has_all = missing.is_empty();
+        left_out(&self.rows).for_each(say);
         let counts = has_all && needs.contains(&Need::Column("ip"));
         let without = if counts { self.without_address } else { 0 };
-        let (lines, requests) = (self.rows.lines, self.rows.requests);
-        for (count, of, thing, what) in [
-            (self.rows.late, lines, "line", "left out: too late"),
-            (
-                self.rows.invalid,
-                lines,
-                "line",
-                "left out: no valid requests",
-            ),
-            (without, requests, "request", "have no address to count by"),
-        ] {
-            if count > 0 {
-                say(format!("{count} of {} {what}", counted(of, thing)));
-            }
+        let requests = self.rows.requests;
+        if without > 0 {
+            let requests = counted(requests, "request");
+            say(format!(
+                "{without} of {requests} have no address to count by"
+            ));
         }
         report_left_out(&self.rows) && has_all && without as f64 <= LOST * requests as f64
     }
@@ -257,14 +246,7 @@ impl LogRead {
                      `--field {name}=COLUMN`"
                 ))
             }
-            Need::Flights(rule) => {
-                let rule = harmless(rule);
-                Some(format!(
-                    "a replay ends each request at once, so {rule:?}, which counts what is in \
-                     flight, refuses nothing here"
-                ))
-            }
-            Need::Router => Some(NO_ROUTER.to_owned()),
+            Need::Unseen(what) => Some(what.clone()),
             Need::Column(_) | Need::Field(_) => None,
         }
     }
@@ -300,6 +282,18 @@ pub(crate) fn columns_line(read: &RowsRead) -> String {
         [] => "Columns: none, as the log is empty.".to_owned(),
         columns => format!("Columns: {}", columns.join(",")),
     }
+}
+
+/// Returns how many lines count for nothing, by what is wrong with them.
+pub(crate) fn left_out(read: &RowsRead) -> impl Iterator<Item = String> {
+    let lines = counted(read.lines, "line");
+    let kinds = [
+        (read.unreadable, "unreadable"),
+        (read.late, "too late to be put in order, and left out"),
+        (read.invalid, "no valid requests, and left out"),
+    ];
+    let kinds = kinds.into_iter().filter(|(count, _)| *count > 0);
+    kinds.map(move |(count, what)| format!("{count} of {lines}: {what}."))
 }
 
 /// Says which lines are unreadable. Returns whether no more than a hundredth was left out.

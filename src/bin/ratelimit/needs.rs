@@ -5,6 +5,8 @@ use std::collections::BTreeSet;
 use serde_json::Value;
 use tower_ratelimit::Limit;
 
+use crate::out::harmless;
+
 /// A part of a request that decides by which rules and as which caller it is counted.
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Need {
@@ -12,10 +14,8 @@ pub(crate) enum Need {
     Column(&'static str),
     /// A header, or a key of the code.
     Field(String),
-    /// How long requests of this rule are in flight.
-    Flights(String),
-    /// The route that serves a request.
-    Router,
+    /// What no log shows, and what that means here.
+    Unseen(String),
 }
 
 /// What it means that no router is here.
@@ -35,7 +35,11 @@ pub(crate) fn needs(file: &Value) -> BTreeSet<Need> {
         let rates = tiers.map(|(_, rate)| rate).chain([&rule["rate"]]);
         let mut limits = rates.filter_map(|it| it.as_str()?.parse::<Limit>().ok());
         if limits.any(|limit| limit.is_in_flight()) {
-            needs.insert(Need::Flights(name.clone()));
+            needs.insert(Need::Unseen(format!(
+                "a replay ends each request at once, so {:?}, which counts what is in flight, \
+                 refuses nothing here",
+                harmless(name)
+            )));
         }
         add_key(file, &rule["by"], &mut needs);
         if rule["cost"].is_object() {
@@ -79,7 +83,7 @@ fn add_key(file: &Value, by: &Value, needs: &mut BTreeSet<Need>) {
             ("peer", _) => Need::Column("ip"),
             ("route", _) => {
                 needs.extend(["method", "path"].map(Need::Column));
-                Need::Router
+                Need::Unseen(NO_ROUTER.to_owned())
             }
             _ if key["from"] == "client-ip" => {
                 let header = key["header"].as_str().unwrap_or("x-forwarded-for");

@@ -45,10 +45,14 @@ pub(crate) fn table(names: &str, rows: &[Value]) -> String {
     if rows.is_empty() {
         return String::new();
     }
-    let head: Vec<_> = names.split(' ').map(label).collect();
+    columns(&cells(names, rows))
+}
+
+/// Returns the cells of such a table, row by row.
+pub(crate) fn cells(names: &str, rows: &[Value]) -> Vec<Vec<String>> {
+    let head = names.split(' ').map(label).collect();
     let cells = |row: &Value| names.split(' ').map(|it| words(it, &row[it])).collect();
-    let cells: Vec<_> = iter::once(head).chain(rows.iter().map(cells)).collect();
-    columns(&cells)
+    iter::once(head).chain(rows.iter().map(cells)).collect()
 }
 
 /// Returns the name of a member in words.

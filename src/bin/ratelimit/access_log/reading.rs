@@ -62,10 +62,11 @@ impl Rows {
         {
             sample.push(text.into_owned());
         }
-        let problem = reading.find_format(&sample);
-        let whole = sample.iter().filter(|text| is_whole(text));
-        let shown = whole.map(|text| trimmed(text));
-        let shown: Vec<_> = shown.filter(|text| is_content(text)).collect();
+        let whole = sample.iter().zip(1..).filter(|(text, _)| is_whole(text));
+        let whole = whole.map(|(text, number)| (trimmed(text), number));
+        let (shown, numbers): (Vec<_>, Vec<u64>) =
+            whole.filter(|(line, _)| is_content(line)).unzip();
+        let problem = reading.find_format(shown.iter().zip(numbers));
         if let Some((kind, reason)) = problem {
             return Err(self.unclear(kind, &reason, "", &shown));
         }
@@ -135,24 +136,18 @@ impl<T> Reading<'_, T> {
     }
 
     /// Finds the format by the lines that show the most columns. Returns what is missing.
-    fn find_format(&mut self, sample: &[String]) -> Option<Lack> {
+    fn find_format<'l>(&mut self, lines: impl Iterator<Item = (&'l &'l str, u64)>) -> Option<Lack> {
         let mut problem = None;
-        for (text, number) in sample.iter().zip(1..) {
-            let line = trimmed(text);
-            if !is_whole(text) || !is_content(line) {
-                continue;
-            }
+        for (line, number) in lines {
             match LogFormat::find(line, self.rows) {
+                Ok(format) if format.has_header() => {
+                    (self.header, self.format) = (number, Some(format));
+                    break;
+                }
                 Ok(format) => {
-                    let before = self.format.as_ref().map_or(usize::MAX, LogFormat::missing);
-                    let has_header = format.has_header();
-                    if has_header || format.missing() < before {
-                        self.format = Some(format);
-                    }
-                    if has_header {
-                        self.header = number;
-                        break;
-                    }
+                    let found = self.format.take();
+                    let better = found.filter(|found| found.missing() <= format.missing());
+                    self.format = better.or(Some(format));
                 }
                 Err((kind, reason)) => {
                     problem.get_or_insert((kind, format!("line {number} of the log: {reason}")));
@@ -294,11 +289,11 @@ impl<T> Reading<'_, T> {
         let lines = read.lines - read.unreadable;
         let columns = format.columns.iter().zip(&rows.columns);
         for ((column, (name, optional)), tally) in columns.zip(&self.tallies) {
-            // One that says nothing in any line is as good as none.
-            let is_silent = *optional && lines > 0 && tally.said == 0;
+            // One that says nothing in any line is as good as none, unless the user named it.
+            let is_named = name == DURATION;
+            let is_silent = *optional && !is_named && lines > 0 && tally.said == 0;
             let Some(column) = column.as_ref().filter(|_| !is_silent) else {
-                let is_asked_for = name != DURATION;
-                read.missing.extend(is_asked_for.then(|| name.clone()));
+                read.missing.extend((!is_named).then(|| name.clone()));
                 continue;
             };
             let name = column.word.map_or(&**name, |_| "request");
@@ -310,8 +305,10 @@ impl<T> Reading<'_, T> {
                 read.columns.push((name.to_owned(), column.place.clone()));
             }
         }
+        let mut addresses = read.columns.iter().filter(|(name, _)| name == "ip");
         if read.lines > ENOUGH
-            && let Some(reason) = rival(sample, rows)
+            && let Some((_, place)) = addresses.next()
+            && let Some(reason) = rival(sample, rows, place)
         {
             return Err(reason);
         }

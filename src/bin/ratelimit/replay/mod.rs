@@ -1,7 +1,6 @@
 //! `ratelimit replay`: reports what limits would have refused in an access log.
 
 mod demo;
-mod html;
 mod limits;
 mod report;
 mod rules;
@@ -20,17 +19,14 @@ use tower_ratelimit::{
     key::{ClientIp, KeyExtractor},
 };
 
+use self::limits::{Replay, Report};
 pub(crate) use self::report::ASSUMED;
-use self::{
-    limits::{Replay, Report},
-    report::{BUSIEST, busiest, candidates, conclusion, notes, size},
-};
 use crate::{
     Stop,
     access_log::{OWN, Rows},
     assumptions::Assumptions,
-    log::{self, LogOptions, columns_line, report_left_out, request},
-    out::{Format, columns, in_file},
+    log::{self, LogOptions, report_left_out, request},
+    out::{Format, in_file},
     parsers,
 };
 
@@ -130,9 +126,11 @@ pub(crate) fn run(arguments: &ReplayArguments) -> Result<bool, Stop> {
     }
     let report = by_limits(arguments)?;
     if let Some(path) = &arguments.html {
-        fs::write(path, html::page(&report)).map_err(in_file(path))?;
+        fs::write(path, report::html(&report)).map_err(in_file(path))?;
     }
-    arguments.format.print(&page(&report), json!(report))?;
+    arguments
+        .format
+        .print(&report::words(&report), json!(report))?;
     Ok(report_left_out(&report.read))
 }
 
@@ -181,17 +179,4 @@ fn client_of(client: &ClientIp, fields: &[Option<Cow<'_, str>>]) -> Option<Strin
     let peer = [peer.as_deref(), None, None, None, None];
     let (parts, ()) = request(peer, iter::once(forwarded))?.into_parts();
     client.find(&parts).map(|address| address.to_string())
-}
-
-/// Returns a report as it is printed on a page.
-fn page(report: &Report) -> String {
-    let (read, size, limits) = (columns_line(&report.read), size(report), candidates(report));
-    let mut page = format!("{read}\n{size}\n\n{}\n", columns(&limits));
-    for smallest in &report.smallest {
-        page += &(conclusion(report, smallest) + "\n");
-    }
-    if !report.busiest.is_empty() {
-        page += &format!("\n{BUSIEST}:\n{}", columns(&busiest(report)));
-    }
-    page + "\n" + &notes(report).join("\n")
 }

@@ -42,7 +42,13 @@ impl LogFormat {
         let shown = if format.has_header() { 0 } else { usize::MAX };
         let line = format.shape.line(text, shown);
         let line = line.map_err(|error| (Kind::Time, format!("it is no JSON: {error}")))?;
-        let finder = Finder::new(&format, line, text, wanted);
+        let finder = Finder {
+            names: format.shape.names(&line, text),
+            line,
+            text,
+            wanted,
+            has_header: format.has_header(),
+        };
         if finder.names.len() < 2 {
             let reason = "it is neither JSON, nor of the common or combined format, nor the header \
                           of a CSV file";
@@ -69,14 +75,12 @@ struct Finder<'a> {
     /// The names of the columns, or their numbers.
     names: Vec<String>,
     has_header: bool,
-    /// Set if words are `name=value`. One alone may be what a client has sent.
-    has_values: bool,
 }
 
-impl<'a> Finder<'a> {
-    fn new(format: &LogFormat, line: SplitLine<'a>, text: &'a str, wanted: &'a Rows) -> Self {
-        let mut has_values = false;
-        let names = match (&format.shape.header, &line) {
+impl Shape {
+    /// Returns the names of the columns of a line, or their numbers.
+    fn names(&self, line: &SplitLine<'_>, text: &str) -> Vec<String> {
+        match (&self.header, line) {
             (Some(names), _) => names.clone(),
             (None, SplitLine::Json(value)) => {
                 let names = value.as_object().into_iter().flatten();
@@ -85,8 +89,6 @@ impl<'a> Finder<'a> {
                 names.chain([String::new()]).collect()
             }
             (None, SplitLine::Words(words)) => {
-                let named = |word: &&&str| word.split_once('=').is_some_and(|(it, _)| is_name(it));
-                has_values = words.iter().filter(named).count() >= 3;
                 let known = layout(words, text).unwrap_or(&[]);
                 let named = |index: usize| match known.get(index) {
                     Some(name) => (*name).to_owned(),
@@ -94,17 +96,11 @@ impl<'a> Finder<'a> {
                 };
                 (0..words.len()).map(named).collect()
             }
-        };
-        Self {
-            line,
-            text,
-            wanted,
-            names,
-            has_header: format.has_header(),
-            has_values,
         }
     }
+}
 
+impl Finder<'_> {
     /// Finds a column; `None` for an optional one that is not there.
     fn column(&self, name: &str, optional: bool) -> Result<Option<Column>, Lack> {
         let of_request = ["method", "path"].iter().position(|it| *it == name);
@@ -163,8 +159,10 @@ impl<'a> Finder<'a> {
                 if let Some(number) = number.filter(|it| *it < self.names.len()) {
                     return Some(ColumnPart::Number(number));
                 }
-                let mut words = words.iter();
-                let is_named = self.has_values && words.any(|it| value_of(it, name).is_some());
+                // One alone may be what a client has sent.
+                let named = |word: &&&str| word.split_once('=').is_some_and(|(it, _)| is_name(it));
+                let is_named = words.iter().any(|it| value_of(it, name).is_some())
+                    && words.iter().filter(named).count() >= 3;
                 is_named.then(|| ColumnPart::Name(name.to_owned()))
             }
         }

@@ -13,7 +13,7 @@ use super::super::{
     kind::{ColumnTally, KINDS, Kind, says_nothing},
     words::{Words, skip},
 };
-use super::{LogFormat, Shape, SplitLine, cells, layout, text_of};
+use super::{Shape, SplitLine, cells, layout, text_of};
 
 /// The words before a line that may be a prefix, at most.
 const LONGEST_PREFIX: usize = 12;
@@ -31,20 +31,15 @@ pub(in super::super) fn suggestion(sample: &[&str], wanted: &Rows) -> String {
 }
 
 /// Returns why another column may be the one of the callers: nearly all of these lines have few
-/// addresses, and the other has many. Proxies have few.
-pub(in super::super) fn rival(sample: &[&str], wanted: &Rows) -> Option<String> {
-    if !wanted.needs("ip") || wanted.needs("forwarded") || wanted.placed("ip").is_some() {
+/// addresses in this place, and the other has many. Proxies have few.
+pub(in super::super) fn rival(sample: &[&str], wanted: &Rows, place: &str) -> Option<String> {
+    if wanted.needs("forwarded") || wanted.placed("ip").is_some() {
         return None;
     }
     let columns = Columns::of_sample(sample, wanted);
-    let format = sample
-        .iter()
-        .find_map(|line| LogFormat::find(line, wanted).ok())?;
-    let at = wanted.columns.iter().position(|(it, _)| it == "ip")?;
-    let place = &format.columns.get(at)?.as_ref()?.place;
     let count = |name: &str| columns.found.get(name).map(|it| it.different.len());
     let few = count(place)?;
-    let is_rival = |it: &&&str| **it != *place && !wanted.needs(it) && count(it) > Some(few * 5);
+    let is_rival = |it: &&&str| **it != place && !wanted.needs(it) && count(it) > Some(few * 5);
     let addresses = columns.columns_of(Kind::Addresses);
     let rival = addresses.iter().find(is_rival)?.escape_debug();
     let place = place.escape_debug();

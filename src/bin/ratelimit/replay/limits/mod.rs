@@ -8,7 +8,6 @@
 mod callers;
 mod pass;
 mod report;
-mod search;
 mod smallest;
 
 use std::{
@@ -28,7 +27,7 @@ use self::{
 pub(crate) use self::{
     pass::Way,
     report::{Busiest, Candidate, Figure, Moment, Report, SmallestLimit},
-    search::Search,
+    smallest::Search,
 };
 use crate::access_log::{OWN, Rows, RowsRead, unread};
 
@@ -125,8 +124,12 @@ impl Replay {
     /// Returns the bounds of each limit where times are so far apart.
     fn bounds(&self, resolution: Duration) -> impl Iterator<Item = LimitBounds> {
         let whole = self.rows.unit().is_none();
-        let limits = self.limits.iter();
-        limits.map(move |(by, limit)| LimitBounds::of(*by, limit.interval(), resolution, whole))
+        self.limits.iter().map(move |(by, limit)| LimitBounds {
+            algorithm: *by,
+            interval: limit.interval(),
+            resolution,
+            whole,
+        })
     }
 
     /// Returns the limits that bound the figures of each limit.

@@ -1,6 +1,6 @@
 //! The report of a replay.
 
-use std::{fmt::Display, time::Duration};
+use std::time::Duration;
 
 use serde::{Serialize, Serializer};
 use tower_ratelimit::{Algorithm, Limit};
@@ -40,7 +40,6 @@ pub(crate) struct Report {
 /// The effect that one limit would have had.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub(crate) struct Candidate {
-    #[serde(serialize_with = "as_text")]
     pub(crate) limit: Limit,
     /// The algorithm that counted
     #[serde(serialize_with = "as_text")]
@@ -92,7 +91,7 @@ pub(crate) struct Moment {
     pub(crate) refused: Vec<Figure>,
 }
 
-fn as_text<S: Serializer>(value: &impl Display, serializer: S) -> Result<S::Ok, S::Error> {
+fn as_text<S: Serializer>(value: &Algorithm, serializer: S) -> Result<S::Ok, S::Error> {
     serializer.collect_str(value)
 }
 

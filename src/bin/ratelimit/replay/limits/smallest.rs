@@ -1,13 +1,14 @@
-//! The smallest limits, between bounds where times are coarse: [`LimitBounds`], [`Smallest`].
+//! The smallest limits, between bounds where times are coarse: [`LimitBounds`], [`Search`],
+//! [`Smallest`].
 
-use std::time::Duration;
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::Duration,
+};
 
 use tower_ratelimit::{Algorithm, Limit};
 
-use super::{
-    pass::{LogPass, Way},
-    search::Search,
-};
+use super::pass::{LogPass, Way};
 
 /// The limits whose figures bound those of a limit where times are coarse.
 ///
@@ -20,35 +21,21 @@ use super::{
 pub(super) struct LimitBounds {
     pub(super) algorithm: Algorithm,
     pub(super) interval: Duration,
-    /// The resolution of the log, if that is coarse.
-    resolution: Option<Duration>,
-    /// Set if all times are multiples of the resolution.
-    whole: bool,
+    /// The resolution of the log.
+    pub(super) resolution: Duration,
+    /// Set if all times are multiples of it.
+    pub(super) whole: bool,
 }
 
 impl LimitBounds {
-    pub(super) fn of(
-        algorithm: Algorithm,
-        interval: Duration,
-        resolution: Duration,
-        whole: bool,
-    ) -> Self {
-        Self {
-            algorithm,
-            interval,
-            resolution: Some(resolution).filter(|it| *it * 20 > interval),
-            whole,
-        }
-    }
-
     /// Returns the limits to run for this many permits: one that refuses the least, unless none is
     /// sure to refuse, and one that refuses the most.
     pub(super) fn of_permits(&self, permits: u64) -> [Option<Way>; 2] {
         let limit = |permits, interval| Limit::try_new(permits, interval).ok();
-        let Some(resolution) = self.resolution else {
+        if self.resolution * 20 <= self.interval {
             let given = limit(permits, self.interval).map(|limit| (self.algorithm, limit));
             return [given; 2];
-        };
+        }
         let (times, longer) = match self.algorithm {
             Algorithm::SlidingLog => (1, Duration::ZERO),
             // The time from permit to permit is rounded up to a microsecond.
@@ -57,8 +44,8 @@ impl LimitBounds {
             _ => (2, Duration::from_millis(1)),
         };
         let shorter = self.interval + Duration::from_millis(u64::from(self.whole));
-        let shorter = shorter.checked_sub(resolution).map(|it| millis(it, 0));
-        let longer = millis(self.interval + resolution + longer, 999);
+        let shorter = shorter.checked_sub(self.resolution).map(|it| millis(it, 0));
+        let longer = millis(self.interval + self.resolution + longer, 999);
         let least = shorter.and_then(|it| limit(permits.saturating_mul(times), it));
         let most = limit(permits, longer).or(limit(permits, self.interval));
         [least, most].map(|limit| limit.map(|limit| (Algorithm::SlidingLog, limit)))
@@ -69,6 +56,84 @@ impl LimitBounds {
 fn millis(time: Duration, micros: u64) -> Duration {
     let time = (time + Duration::from_micros(micros)).as_millis();
     Duration::from_millis(u64::try_from(time).unwrap_or(u64::MAX))
+}
+
+/// The most limits between both ends that one reading tries.
+const TRIED: u32 = 8;
+
+/// The search for the smallest permits that touch fewer than a share of callers.
+pub(crate) struct Search {
+    pub(crate) callers: u64,
+    /// The largest number of callers that it may touch.
+    pub(super) few: u64,
+    /// The largest permits that touch too many callers. 0 is no limit, and touches all.
+    pub(crate) below: u64,
+    /// The smallest permits that touch few enough.
+    pub(crate) permits: u64,
+    /// By permits, the callers that runs touched; `None` if there can be no such limit.
+    runs: BTreeMap<u64, Option<u64>>,
+}
+
+impl Search {
+    /// Begins between no permits and so many.
+    pub(crate) fn new(callers: u64, share: f64, permits: u64) -> Self {
+        Self {
+            callers,
+            few: most_of(callers, share),
+            below: 0,
+            permits,
+            runs: BTreeMap::new(),
+        }
+    }
+
+    /// Returns the permits that the next reading is to try, if there is anything left to find or to
+    /// verify: both ends, and some at equal ratios between them.
+    pub(crate) fn tried(&self) -> BTreeSet<u64> {
+        let (low, high) = (self.below, self.permits);
+        let (least, ratio) = (low.max(1) as f64, high as f64 / low.max(1) as f64);
+        let share = |part: u32| f64::from(part) / f64::from(TRIED + 1);
+        let between = (1..=TRIED).map(|part| (least * ratio.powf(share(part))) as u64);
+        let between = between.filter(|it| low < *it && *it < high);
+        let all = between.chain([low, high]);
+        all.filter(|it| !self.is_known(*it)).collect()
+    }
+
+    /// Takes how many callers a run has touched; `None` if there can be no limit of so many
+    /// permits, nor of fewer.
+    pub(crate) fn found(&mut self, permits: u64, touched: Option<u64>) {
+        self.runs.insert(permits, touched);
+        if touched.is_some_and(|touched| touched <= self.few) {
+            self.permits = self.permits.min(permits);
+        } else {
+            self.below = self.below.max(permits);
+        }
+    }
+
+    /// Returns whether no permits are left between both ends.
+    pub(crate) fn is_found(&self) -> bool {
+        self.callers > 0 && self.below + 1 == self.permits
+    }
+
+    /// Returns whether a run has shown what it touches, or none is needed.
+    pub(super) fn is_known(&self, permits: u64) -> bool {
+        self.callers == 0 || permits == 0 || self.runs.contains_key(&permits)
+    }
+
+    /// Returns the callers that it touches, if that is known.
+    pub(crate) fn touched(&self, permits: u64) -> Option<u64> {
+        match permits {
+            0 => Some(self.callers),
+            permits => self.runs.get(&permits).copied().flatten(),
+        }
+    }
+}
+
+/// Returns the largest number of callers that is less than this share of them.
+fn most_of(callers: u64, share: f64) -> u64 {
+    // In billionths, so that a tenth of a percent of 1000 is 1.
+    const WHOLE: f64 = 1e9;
+    let share = (share * WHOLE).round() as u128 * u128::from(callers);
+    u64::try_from(share.saturating_sub(1) / WHOLE as u128).unwrap_or(u64::MAX)
 }
 
 /// The search for one end of a smallest limit: that of the bound that refuses the least, or the
@@ -188,8 +253,12 @@ mod tests {
             (FixedWindow, 10_000, true, Some((10, 9001)), (5, 11_001)),
             (Gcra, 10_000, true, Some((10, 9001)), (5, 11_001)),
         ] {
-            let second = Duration::from_secs(1);
-            let bounds = LimitBounds::of(algorithm, Duration::from_millis(interval), second, whole);
+            let bounds = LimitBounds {
+                algorithm,
+                interval: Duration::from_millis(interval),
+                resolution: Duration::from_secs(1),
+                whole,
+            };
             let by = if interval < 20_000 {
                 SlidingLog
             } else {
@@ -202,6 +271,22 @@ mod tests {
                 expected,
                 "{algorithm:?} in {interval}"
             );
+        }
+    }
+
+    #[test]
+    fn fewer_than_a_share_is_exact() {
+        for (touched, callers, share, few) in [
+            (0, 10, 0.0, true),
+            (1, 1000, 0.001, false),
+            (1, 1001, 0.001, true),
+            (49, 50_000, 0.001, true),
+            (50, 50_000, 0.001, false),
+            (2, 10, 0.3, true),
+            (3, 10, 0.3, false),
+        ] {
+            let most = most_of(callers, share);
+            assert_eq!(touched <= most, few, "{touched} of {callers}");
         }
     }
 }
