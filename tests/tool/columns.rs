@@ -397,6 +397,7 @@ fn a_gate_needs_requests_callers_and_fine_times() {
     assert_eq!((ran.status, ran.said.as_str()), (0, ""));
     contains(&ran.output, "\nColumns: ip=1,time=4,request=5");
     let coarse = line("192.0.2.1", "1791640536");
+    let named = fine.repeat(96) + &line("host.example", "1791640536.125").repeat(4);
     for (new, log, status, said) in [
         (&new, "", 1, "the log has no requests"),
         (&new, &*coarse, 1, "the figures are approximate"),
@@ -410,6 +411,8 @@ fn a_gate_needs_requests_callers_and_fine_times() {
             1,
             "1 of 2 requests",
         ),
+        // A name is no address that a rule could count by.
+        (&new, &*named, 1, "4 of 100 requests have no address"),
     ] {
         let ran = gate(new, log);
         assert_eq!(ran.status, status, "{said}: {}", ran.said);

@@ -227,13 +227,10 @@ impl<T> Reading<'_, T> {
 
     /// Returns the resolution of the starts: where a duration is subtracted, both have one.
     fn resolution(&self) -> Duration {
-        let written = self.written.get();
-        if self.rows.unit().is_some() {
-            // Few servers are so slow that durations show their resolution: at most seconds.
-            written + self.lasted.get().min(Duration::from_secs(1))
-        } else {
-            written
-        }
+        // Few servers are so slow that durations show their resolution: at most seconds.
+        let lasted = self.lasted.get().min(Duration::from_secs(1));
+        let lasted = self.rows.unit().map(|_| lasted);
+        self.written.get() + lasted.unwrap_or_default()
     }
 
     /// Counts what the columns of a line hold. Returns whether it is a request.

@@ -135,30 +135,22 @@ impl Shape {
     }
 }
 
-/// Returns the names of columns, if the line is a header: of a CSV file, or of the extended format
-/// of the W3C.
+/// Returns the names of columns, if the line is a header: of a CSV file, where all between commas
+/// are names, or of the extended format of the W3C.
 fn header(line: &str) -> Option<Vec<String>> {
-    let names = match line.strip_prefix(FIELDS) {
-        Some(names) => names.split_whitespace().map(str::to_owned).collect(),
-        None if is_csv_header(line) => {
-            let names = Words::of(line, b',');
-            names.map(|it| it.trim().to_owned()).collect()
-        }
-        None => return None,
-    };
-    Some(names)
-}
-
-/// Returns whether all between commas are names.
-fn is_csv_header(line: &str) -> bool {
     const LONGEST_NAME: usize = 64;
     let is_of_name = |it: char| it.is_alphanumeric() || "_-.@()/ :".contains(it);
     let is_name = |it: &str| {
-        let it = it.trim();
         let starts = it.starts_with(|it: char| it.is_alphabetic() || "_@".contains(it));
         starts && it.len() <= LONGEST_NAME && it.chars().all(is_of_name) && !Kind::Address.holds(it)
     };
-    line.contains(',') && Words::of(line, b',').all(is_name)
+    let names: Vec<_> = match line.strip_prefix(FIELDS) {
+        Some(names) => names.split_whitespace().collect(),
+        None => Words::of(line, b',').map(str::trim).collect(),
+    };
+    let is_csv = line.contains(',') && names.iter().all(|it| is_name(it));
+    let is_header = is_csv || line.starts_with(FIELDS);
+    is_header.then(|| names.into_iter().map(str::to_owned).collect())
 }
 
 /// Returns the names of a known layout of words.

@@ -141,10 +141,8 @@ impl Columns {
                 Kind::Time | Kind::Request | Kind::Status => true,
                 Kind::Addresses | Kind::Duration | Kind::Host | Kind::Any => false,
             };
-            if !is_needed {
-                continue;
-            }
             match &self.columns_of(kind)[..] {
+                _ if !is_needed => {}
                 // No option adds these.
                 [] if matches!(kind, Kind::Address | Kind::Time) => {
                     also += &format!("; no column holds {noun}");
