@@ -213,7 +213,7 @@ impl LogRead {
         let missing: Vec<_> = needs.iter().filter_map(|need| self.missing(need)).collect();
         missing.iter().for_each(say);
         let has_all = missing.is_empty();
-        left_out(&self.rows).for_each(say);
+        left_out(&self.rows, 0).for_each(say);
         let counts = has_all && needs.contains(&Need::Column("ip"));
         let without = if counts { self.without_address } else { 0 };
         let requests = self.rows.requests;
@@ -284,13 +284,15 @@ pub(crate) fn columns_line(read: &RowsRead) -> String {
     }
 }
 
-/// Returns how many lines count for nothing, by what is wrong with them.
-pub(crate) fn left_out(read: &RowsRead) -> impl Iterator<Item = String> {
+/// Returns how many lines count for nothing, by what is wrong with them, and how many of the others
+/// have no caller.
+pub(crate) fn left_out(read: &RowsRead, callerless: u64) -> impl Iterator<Item = String> {
     let lines = counted(read.lines, "line");
     let kinds = [
         (read.unreadable, "unreadable"),
         (read.late, "too late to be put in order, and left out"),
         (read.invalid, "no valid requests, and left out"),
+        (callerless, "without a caller, and not limited"),
     ];
     let kinds = kinds.into_iter().filter(|(count, _)| *count > 0);
     kinds.map(move |(count, what)| format!("{count} of {lines}: {what}."))

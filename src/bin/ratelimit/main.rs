@@ -18,7 +18,6 @@ mod parsers;
 mod redis;
 mod replay;
 mod stage;
-mod stop;
 
 use std::process::ExitCode;
 
@@ -26,10 +25,7 @@ use clap::{CommandFactory, Parser, Subcommand};
 use clap_complete::Shell;
 use tokio::runtime::Builder;
 
-use self::{
-    out::{print, say},
-    stop::Stop,
-};
+use self::out::{Stop, print, say};
 
 /// Choose limits by access logs, check rules files, and manage limiters in Redis.
 ///

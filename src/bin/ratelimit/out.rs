@@ -1,14 +1,15 @@
-//! Prints results and messages of a command, as text or JSON.
+//! Prints results and messages of a command, as text or JSON, and says why one ends early: [`Stop`].
 
 use std::{
     fmt::Display,
-    io::{self, ErrorKind, Write},
+    io::{self, Write},
     iter,
     path::Path,
     time::Duration,
 };
 
 use serde_json::Value;
+use tower_ratelimit::{ConfigError, Error, ErrorKind};
 
 /// The version of what `--json` prints. It grows when a member changes or goes.
 const SCHEMA: u32 = 1;
@@ -98,7 +99,7 @@ pub(crate) fn in_file<E: Display>(file: &Path) -> impl Fn(E) -> String {
 pub(crate) fn print(result: &str) -> Result<(), String> {
     let mut output = io::stdout().lock();
     match write!(output, "{result}").and_then(|()| output.flush()) {
-        Err(error) if error.kind() != ErrorKind::BrokenPipe => {
+        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
             Err(format!("the result cannot be written: {error}"))
         }
         _ => Ok(()),
@@ -123,4 +124,40 @@ pub(crate) fn columns(rows: &[Vec<String>]) -> String {
         text += &format!("{}\n", cells.collect::<String>().trim_end());
     }
     text
+}
+
+/// Why a command ends without a result: the exit status, and the reason.
+pub(crate) struct Stop(pub(crate) u8, pub(crate) String);
+
+impl Stop {
+    /// The command cannot be meant so, or a file cannot be read.
+    pub(crate) fn usage(reason: impl Into<String>) -> Self {
+        Self(2, reason.into())
+    }
+}
+
+impl From<String> for Stop {
+    fn from(reason: String) -> Self {
+        Self::usage(reason)
+    }
+}
+
+impl From<ConfigError> for Stop {
+    fn from(error: ConfigError) -> Self {
+        Self::usage(error.to_string())
+    }
+}
+
+impl From<Error> for Stop {
+    fn from(error: Error) -> Self {
+        let reason = match std::error::Error::source(&error) {
+            Some(source) => format!("{error}: {}", source.to_string().escape_debug()),
+            None => error.to_string(),
+        };
+        match error.kind() {
+            ErrorKind::Limit => Self::usage(reason),
+            ErrorKind::NotInitialized => Self(4, reason),
+            _ => Self(3, reason),
+        }
+    }
 }

@@ -5,7 +5,6 @@ mod format;
 mod kind;
 mod reading;
 mod time;
-mod words;
 
 use std::time::Duration;
 

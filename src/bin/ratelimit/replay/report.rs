@@ -258,13 +258,7 @@ fn notes(report: &Report) -> Vec<String> {
         notes.push(AT_THE_END.to_owned());
     }
     notes.push(ASSUMED.to_owned());
-    notes.extend(left_out(read));
-    if report.without_caller > 0 {
-        let (without, lines) = (report.without_caller, counted(read.lines, "line"));
-        notes.push(format!(
-            "{without} of {lines}: without a caller, and not limited."
-        ));
-    }
+    notes.extend(left_out(read, report.without_caller));
     let held = counted(report.most_active, "caller");
     notes.push(format!("The state of at most {held} was held at once."));
     notes

@@ -2,10 +2,10 @@
 
 use smallvec::SmallVec;
 
-use super::super::{DURATION, Rows, kind::Kind, words::skip};
+use super::super::{DURATION, Rows, kind::Kind};
 use super::{
-    Column, ColumnPart, Lack, LogFormat, Shape, SplitLine, cells, is_name, layout, member, text_of,
-    value_of,
+    Column, ColumnPart, Lack, LogFormat, Shape, SplitLine, cells, is_name, layout, member, skip,
+    text_of, value_of,
 };
 
 /// The usual names of columns in logs, after the name that finds all of them. Of two times, the

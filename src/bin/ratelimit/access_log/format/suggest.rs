@@ -11,9 +11,8 @@ use super::super::{
     Rows,
     address::ip_of,
     kind::{ColumnTally, KINDS, Kind, says_nothing},
-    words::{Words, skip},
 };
-use super::{Shape, SplitLine, cells, layout, text_of};
+use super::{Shape, SplitLine, Words, cells, layout, skip, text_of};
 
 /// The words before a line that may be a prefix, at most.
 const LONGEST_PREFIX: usize = 12;

@@ -53,15 +53,10 @@ impl Callers {
         self.numbers.len() as u64
     }
 
-    /// Returns the texts of callers, or digests of them, in the order of these numbers.
-    pub(super) fn names_of(&self, numbers: &[u32], show_keys: bool) -> Vec<String> {
-        let mut names = vec![String::new(); numbers.len()];
-        for (caller, number) in &self.numbers {
-            let index = numbers.iter().position(|it| it == number);
-            if let Some(name) = index.and_then(|index| names.get_mut(index)) {
-                *name = shown_caller(caller, show_keys, &self.secret);
-            }
-        }
-        names
+    /// Returns the text of the caller with a number, or a digest of it. Each call looks at all.
+    pub(super) fn name_of(&self, number: u32, show_keys: bool) -> String {
+        let found = self.numbers.iter().find(|(_, it)| **it == number);
+        let shown = found.map(|(caller, _)| shown_caller(caller, show_keys, &self.secret));
+        shown.unwrap_or_default()
     }
 }

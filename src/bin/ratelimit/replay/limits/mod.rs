@@ -187,12 +187,10 @@ impl Replay {
         let [least, all] = ends.map(|it| it.map_or(&[][..], |(_, limit)| pass.peaks_of(&limit)));
         let mut most: Vec<_> = all.iter().zip(0u32..).collect();
         most.sort_unstable_by_key(|(peak, number)| (Reverse(**peak), *number));
-        most.truncate(BUSIEST);
-        let numbers: Vec<_> = most.iter().map(|(_, number)| *number).collect();
-        let names = callers.names_of(&numbers, self.show_keys).into_iter();
-        let busiest = names.zip(&most).map(|(caller, (peak, number))| {
-            let least = least.get(*number as usize).copied().unwrap_or(1);
-            let most = [least, **peak].map(u64::from);
+        let busiest = most.into_iter().take(BUSIEST).map(|(peak, number)| {
+            let least = least.get(number as usize).copied().unwrap_or(1);
+            let caller = callers.name_of(number, self.show_keys);
+            let most = [least, *peak].map(u64::from);
             Busiest { caller, most }
         });
         busiest.collect()

@@ -184,8 +184,7 @@ impl Smallest {
     }
 
     fn limit(&self, permits: u64) -> Option<Way> {
-        let limits = self.bounds.of_permits(permits);
-        limits.get(self.end).copied().flatten()
+        self.bounds.of_permits(permits)[self.end]
     }
 
     /// Returns the limits that the next reading is to run, each with its permits.
