@@ -26,7 +26,7 @@ pub(super) enum Kind {
 }
 
 /// The kinds with the names of the columns that hold them, and what each is in words.
-pub(super) const KINDS: [(Kind, &str, &str); 10] = [
+pub(super) const KINDS: [(Kind, &str, &str); 9] = [
     (Kind::Address, "ip", "an address"),
     (Kind::Addresses, "forwarded", "addresses"),
     (Kind::Time, "time", "a time with its day"),
@@ -36,19 +36,17 @@ pub(super) const KINDS: [(Kind, &str, &str); 10] = [
     (Kind::Path, "path", "a path"),
     (Kind::Host, "host", "a host"),
     (Kind::Status, "status", "a status"),
-    (Kind::Any, "", "a text"),
 ];
 
 impl Kind {
     /// Returns what a column of this name holds.
     pub(super) fn of(name: &str) -> Self {
-        let known = KINDS.into_iter().find(|(_, known, _)| *known == name);
-        known.map_or(Self::Any, |(kind, ..)| kind)
+        Self::in_words(name).0
     }
 
-    pub(super) fn noun(self) -> &'static str {
-        let known = KINDS.into_iter().find(|(kind, ..)| *kind == self);
-        known.map_or("", |(_, _, noun)| noun)
+    fn in_words(name: &str) -> (Self, &'static str) {
+        let known = KINDS.into_iter().find(|(_, known, _)| *known == name);
+        known.map_or((Self::Any, "a text"), |(kind, _, noun)| (kind, noun))
     }
 
     /// Returns whether a text is of this kind.
@@ -154,7 +152,7 @@ impl ColumnTally {
             Kind::Address => self.said * 2 < lines,
             _ => self.said == 0 && lines > 0,
         };
-        let (said, held, noun) = (self.said, self.held, Kind::of(name).noun());
+        let (said, held, (_, noun)) = (self.said, self.held, Kind::in_words(name));
         let place = place.escape_debug();
         if !self.is_good() {
             let example = &self.example;

@@ -40,13 +40,14 @@ impl Rows {
         &self,
         mut log: impl BufRead,
         lines: u64,
-        mut keep: impl FnMut(&[Option<Cow<'_, str>>]) -> Option<T>,
+        keep: impl FnMut(&[Option<Cow<'_, str>>]) -> Option<T>,
         mut decide: impl FnMut(Duration, i64, T),
     ) -> Result<RowsRead, String> {
         let columns = self.columns.iter();
         let mut reading = Reading {
             rows: self,
             lines,
+            keep,
             format: None,
             header: 0,
             read: RowsRead::default(),
@@ -71,10 +72,10 @@ impl Rows {
             return Err(self.unclear(kind, &reason, "", &shown));
         }
         for (text, number) in sample.iter().zip(1..) {
-            reading.line(text, number, &mut keep);
+            reading.line(text, number);
         }
         while let Some(text) = reading.next_line(&mut log, &mut line)? {
-            reading.line(&text, reading.read.physical, &mut keep);
+            reading.line(&text, reading.read.physical);
             has_begun |= reading.waiting.len() >= FIRST;
             if has_begun {
                 reading.decide(&mut decide, false);
@@ -92,10 +93,12 @@ impl Rows {
     }
 }
 
-struct Reading<'a, T> {
+struct Reading<'a, T, K> {
     rows: &'a Rows,
     /// The lines that are read at most.
     lines: u64,
+    /// Takes what matters of a request.
+    keep: K,
     format: Option<LogFormat>,
     /// The number of the line that is the header of a CSV file.
     header: u64,
@@ -110,7 +113,7 @@ struct Reading<'a, T> {
     lasted: Resolution,
 }
 
-impl<T> Reading<'_, T> {
+impl<T, K: FnMut(&[Option<Cow<'_, str>>]) -> Option<T>> Reading<'_, T, K> {
     /// Reads one line, if there is one more. Of one that is too long, the beginning.
     fn next_line<'l>(
         &mut self,
@@ -158,12 +161,7 @@ impl<T> Reading<'_, T> {
     }
 
     /// Takes in one line.
-    fn line(
-        &mut self,
-        text: &str,
-        number: u64,
-        keep: &mut impl FnMut(&[Option<Cow<'_, str>>]) -> Option<T>,
-    ) {
+    fn line(&mut self, text: &str, number: u64) {
         let line = trimmed(text);
         if line.is_empty() || self.take_header(line, number) {
             return;
@@ -171,7 +169,7 @@ impl<T> Reading<'_, T> {
         self.read.lines += 1;
         let format = self.format.as_ref().filter(|_| is_whole(text));
         let fields = format.and_then(|format| format.read(line));
-        let taken = fields.and_then(|fields| self.take(&fields, number, keep));
+        let taken = fields.and_then(|fields| self.take(&fields, number));
         if taken.is_none() {
             self.read.unreadable += 1;
             if self.read.samples.len() < SAMPLES {
@@ -191,12 +189,7 @@ impl<T> Reading<'_, T> {
     }
 
     /// Takes a request in; `None` if it has no time, or no duration where one is subtracted.
-    fn take(
-        &mut self,
-        fields: &Cells<'_>,
-        number: u64,
-        keep: &mut impl FnMut(&[Option<Cow<'_, str>>]) -> Option<T>,
-    ) -> Option<()> {
+    fn take(&mut self, fields: &Cells<'_>, number: u64) -> Option<()> {
         let [written, lasted, ..] = &fields[..] else {
             return None;
         };
@@ -216,7 +209,7 @@ impl<T> Reading<'_, T> {
             self.read.invalid += 1;
         } else if started < self.newest.saturating_sub(micros(self.rows.reorder)) {
             self.read.late += 1;
-        } else if let Some(kept) = keep(fields) {
+        } else if let Some(kept) = (self.keep)(fields) {
             self.written.add(written);
             self.lasted.add(lasted);
             self.newest = self.newest.max(started);
