@@ -178,7 +178,8 @@ end
 -- Puts a ban among what is written.
 local function put(ban)
   local key, within, start, sum = ban.key, ban.new_within, count(ban, ban.new_within)
-  local last, tail, ends = start < ban.stop and ban.last or 0, ban.tail, ban.ends
+  -- Without a strike, the ban alone counts, also by a clock near 1970.
+  local last, tail, ends = start < ban.stop and ban.last or -2 * within, ban.tail, ban.ends
   offsets[key] = ban.kept
   if ban.is_whole or ends < server_ms + max(last + within, ban.forgotten) - now then
     tail, start = rest_of(ban.name, ban.tail, ban.stop, start), 0

@@ -1,6 +1,7 @@
 -- Decides the usual charge of a log at once, by the rules of log.lua, which describes the bytes:
 -- one limit, nothing ahead, few records that expire, and room for all, or for none until the first
--- record expires. It leaves any other charge as it is. A fragment of decide.lua.
+-- record expires. It leaves any other charge as it is. No record is later than now, as the last is
+-- not, so that one more permit is free within the interval. A fragment of decide.lua.
 
 --- @include one_window.lua
 local expired, time_of_grant, behind, oldest, held = now - interval, now, 40, nil, nil

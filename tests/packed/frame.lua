@@ -2,11 +2,11 @@
 --
 -- ARGV  1  that of the script
 --       2 and 3  the time, as TIME returns it
--- Reply    the script's; the names of its writes to each key, with the ms of a PX; then for each
---          key its type, its value, and its TTL in ms. Each key is kept for long, so that none
---          expires by the server's own time.
+-- Reply    the script's; the names of its writes to each key, with the ms of a PX, and behind them
+--          how many bytes it has read; then for each key its type, its value, and its TTL in ms.
+--          Each key is kept for long, so that none expires by the server's own time.
 
-local real, writes = redis, {}
+local real, writes, bytes = redis, {}, 0
 local read = ' GET GETRANGE STRLEN TYPE EXISTS PTTL PEXPIRETIME '
 
 local long = '5000000000000000'
@@ -25,7 +25,9 @@ local function watched(how)
         return real[how](command, key, text, option, long, select(5, ...))
       end
     end
-    return real[how](command, ...)
+    local reply = real[how](command, ...)
+    bytes = bytes + (name == 'GETRANGE' and type(reply) == 'string' and #reply or 0)
+    return reply
   end
 end
 
@@ -37,6 +39,7 @@ end
 
 -- A list of a script cannot begin with nil; false is nil in a reply.
 local reply = { play() or false, {} }
+reply[2][#KEYS + 1] = tostring(bytes)
 for place, key in ipairs(KEYS) do
   reply[2][place] = writes[key] or ''
   local kind = redis.call('TYPE', key).ok

@@ -3,14 +3,14 @@
 
 use crate::{
     twin::{
-        Id, Limit, MOST,
+        Id, LATEST, Limit, MOST,
         ban::Terms,
         call::{ASKS, Ahead, BANS, Banning, Call, Charge, REPORTS, Request, Row, Settled, WAITS},
         keys::Keys,
         state::State,
         window::Dates,
     },
-    world::name,
+    world::{START, name},
 };
 use kit::random::Random;
 
@@ -29,8 +29,20 @@ pub enum Step {
     List(usize),
     /// A byte of a state is changed: at so many thousandths, from its end if it is small.
     Mutate(usize, usize, u8),
-    /// A log of so many single records, by this limit; the last is a slot or not.
-    Preload(usize, i64, Limit, bool),
+    /// A log in place of a state
+    Preload(usize, Preload),
+}
+
+/// A log of many single records.
+#[derive(Clone, Copy, Debug)]
+pub struct Preload {
+    pub limit: Limit,
+    pub number: i64,
+    /// Of each record, but of so many from a place on, which were given back whole
+    pub permits: i64,
+    pub returned: [i64; 2],
+    /// Set if the last is a slot.
+    pub has_slot: bool,
 }
 
 /// A row, where dates depend on when it is sent.
@@ -57,12 +69,12 @@ impl Sketch {
         };
         let dates = |label: i64| Dates {
             label,
-            start: label * length - shift,
-            end: (label + 1) * length - shift,
+            start: (label * length - shift).max(0),
+            end: ((label + 1) * length - shift).max(0),
         };
         // A row that is late by two windows holds now no longer.
         let late = if shift % 10 == 9 { 2 } else { 0 };
-        let label = (present + shift).div_euclid(length) - late;
+        let label = ((present + shift).div_euclid(length) - late).max(0);
         let dates = [dates(label), dates(label + 1)];
         Row::Calendar { rate, dates }
     }
@@ -84,7 +96,9 @@ impl Plan {
     /// from the states that they are of.
     pub fn at(&self, server_us: i64, keys: &Keys) -> Call {
         let server = server_us.div_euclid(1000);
-        let now = self.ahead.map_or(0, |ahead| server + ahead);
+        let now = self
+            .ahead
+            .map_or(0, |ahead| (server + ahead).clamp(1, LATEST));
         let present = if now == 0 { server } else { now };
         let rows = self.rows.iter().map(|sketch| sketch.at(present)).collect();
         let mut call = Call {
@@ -131,7 +145,7 @@ pub struct Maker {
     versions: Vec<Version>,
     /// Whose clocks count: 0 the server's, 1 the callers', 2 both
     clocks: u64,
-    /// By how much callers' clocks may be off, in ms
+    /// By how much callers' clocks may be off, in ms; at most, any time that the format holds
     off: i64,
     commands: u64,
     /// Callers of earlier calls, with their requests
@@ -141,6 +155,8 @@ pub struct Maker {
 }
 
 const INTERVALS: [i64; 9] = [1, 7, 100, 250, 1000, 1001, 1500, 10_000, 60_000];
+/// The longest interval
+const CENTURY: i64 = 36_525 * 24 * 3_600_000;
 
 impl Maker {
     pub fn history(seed: u64, length: usize) -> Vec<Step> {
@@ -149,13 +165,19 @@ impl Maker {
         let mut maker = Self {
             versions: versions.collect(),
             clocks: random.below(3),
-            off: random.of(&[0, 0, 20, 3_000, 3_600_000]),
+            off: random.of(&[0, 0, 20, 3_000, 3_600_000, LATEST]),
             commands: 0,
             sent: Vec::new(),
             settled: Vec::new(),
             random,
         };
-        (0..length).map(|_| maker.step()).collect()
+        // Histories of today, and at both ends of what the format holds.
+        let begin = 1000 * maker.random.of(&[0, 0, 2, LATEST - 100_000]);
+        let begins = (begin > 0).then(|| Step::Pass(begin - START));
+        begins
+            .into_iter()
+            .chain((0..length).map(|_| maker.step()))
+            .collect()
     }
 
     fn step(&mut self) -> Step {
@@ -169,13 +191,7 @@ impl Maker {
             94 => Step::Foreign(key, foreign(random)),
             95 => Step::List(key),
             96 | 97 => Step::Mutate(key, random.place(1000), random.below(256) as u8),
-            _ => {
-                let interval = random.of(&[1000, 1001, 10_000, 60_000]);
-                let rate = random.of(&[2003, 6000]);
-                let number = random.of(&[1, 9, 1998, 1999, 2000, 2990, 2999, 3000, 4000, 5001]);
-                let (name, slot) = (random.place(NAMES), random.percent(40));
-                Step::Preload(name, number, Limit { interval, rate }, slot)
-            }
+            _ => Step::Preload(random.place(NAMES), preload(random)),
         }
     }
 
@@ -228,7 +244,8 @@ impl Maker {
             (call.is_lone, call.tells, call.counts) = (false, false, false);
             call.requests = vec![request];
         } else if call.is_lone {
-            let (number, permits) = (random.place(NAMES), permits(random));
+            let number = random.place(NAMES);
+            let permits = permits(random, &rows[number]);
             let request = Request::of(1, 0, vec![charge(number, permits)]);
             self.note(&call, 0, &request, &rows);
             (keys, rows) = (vec![number], vec![rows.swap_remove(number)]);
@@ -289,7 +306,8 @@ impl Maker {
         let callers = random.of(if is_one { &[1] } else { &[1, 1, 2, 3, 9, 64] });
         let first = random.place(NAMES);
         let charges = (first..first + number).map(|name| {
-            let mut charge = charge(name % NAMES, permits(random));
+            let number = name % NAMES;
+            let mut charge = charge(number, permits(random, &rows[number]));
             charge.is_shadow = random.percent(if number == 1 { 8 } else { 30 });
             equip(random, &mut charge, rows);
             charge.ahead = charge.ahead.filter(|_| flags <= WAITS);
@@ -359,13 +377,36 @@ fn equip(random: &mut Random, charge: &mut Charge, rows: &[Sketch]) {
     charge.ahead = fetches.then_some(Ahead { permits, lead });
 }
 
-fn permits(random: &mut Random) -> i64 {
+fn preload(random: &mut Random) -> Preload {
+    let interval = random.of(&[1000, 1001, 10_000, 60_000]);
+    let rate = random.of(&[2003, 6000, LARGE]);
+    let number = random.of(&[1, 9, 300, 1998, 1999, 2000, 2990, 2999, 3000, 4000, 5001]);
+    Preload {
+        limit: Limit { interval, rate },
+        number,
+        permits: random.of(&[1, 1, MOST_PERMITS]),
+        returned: [
+            random.within(0, number) * random.within(0, 1),
+            random.of(&[0, 0, 99, 101, number]),
+        ],
+        has_slot: random.percent(40),
+    }
+}
+
+/// A limit of several callers who want all that a caller can, and so much
+const LARGE: i64 = 10 * MOST_PERMITS;
+const MOST_PERMITS: i64 = (1 << 32) - 1;
+
+fn permits(random: &mut Random, row: &Sketch) -> i64 {
+    let is_large = matches!(row, Sketch::Row(Row::Log(limits)) if limits[0].rate >= LARGE)
+        || matches!(row, Sketch::Row(Row::Window(limit)) if limit.rate >= LARGE);
     match random.below(40) {
+        _ if is_large && random.percent(70) => random.of(&[3_000_000_000, MOST_PERMITS]),
         0..30 => 1,
         30..36 => random.within(1, 3),
         36..38 => random.within(1, 12),
         38 => 1000,
-        _ => (1 << 32) - 1,
+        _ => MOST_PERMITS,
     }
 }
 
@@ -373,7 +414,7 @@ fn rate(random: &mut Random) -> i64 {
     match random.below(20) {
         0..15 => random.within(1, 12),
         15..17 => random.within(60, 130),
-        17 => random.of(&[1100, 3000, 7000]),
+        17 => random.of(&[1100, 3000, 7000, LARGE]),
         18 => 1 << random.within(30, 52),
         _ => MOST - random.within(0, 2),
     }
@@ -391,7 +432,11 @@ fn version(random: &mut Random) -> Version {
 }
 
 fn sketch(random: &mut Random) -> Sketch {
-    let mut intervals: Vec<i64> = (0..3).map(|_| random.of(&INTERVALS)).collect();
+    let intervals = (0..3).map(|_| match random.below(50) {
+        0 => CENTURY,
+        _ => random.of(&INTERVALS),
+    });
+    let mut intervals: Vec<i64> = intervals.collect();
     intervals.sort_unstable_by(|one, other| other.cmp(one));
     intervals.dedup();
     let (interval, rate_of_one) = (random.of(&intervals), rate(random));
@@ -399,8 +444,9 @@ fn sketch(random: &mut Random) -> Sketch {
     Sketch::Row(match random.below(10) {
         0..5 => {
             intervals.truncate(random.of(&[1, 1, 1, 2, 3]));
+            let is_large = random.percent(15);
             let limits = intervals.into_iter().map(|interval| {
-                let rate = rate(random);
+                let rate = if is_large { LARGE } else { rate(random) };
                 Limit { interval, rate }
             });
             Row::Log(limits.collect())

@@ -180,17 +180,6 @@ fn a_limit_that_comes_or_goes_keeps_what_is_in_use() {
     assert_eq!(play.take(&log(&[(3, 1000)]), 1), 0);
 }
 
-/// By a limit for a century.
-#[test]
-fn an_interval_may_begin_before_1970() {
-    let mut play = Play::new();
-    let century = log(&[(2, 36_525 * 24 * HOUR)]);
-    assert_eq!(
-        [1, 1, 1].map(|callers| play.take(&century, callers)),
-        [1, 1, 0]
-    );
-}
-
 /// What a settlement owes stands in a record of its own, wherever the grant stands that it is for.
 #[test]
 fn a_debt_before_its_grant_is_found_again() {

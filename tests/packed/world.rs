@@ -7,7 +7,7 @@ use std::{
 };
 
 use crate::{
-    plan::{NAMES, PRELOADED, Step},
+    plan::{NAMES, PRELOADED, Preload, Step},
     twin::{
         Limit,
         call::{Call, Row},
@@ -47,6 +47,8 @@ struct Played {
     sent: kit::Reply,
     /// The commands by which it wrote each key
     writes: Vec<String>,
+    /// How many bytes it read
+    read: usize,
     /// Type, value and TTL
     keys: Vec<(Vec<u8>, Vec<u8>, i64)>,
 }
@@ -123,7 +125,7 @@ impl World {
                 let call = plan.at(self.us, &self.keys);
                 return self.call(&call, &plan.keys).map(drop);
             }
-            Step::Pass(us) => self.us += us,
+            Step::Pass(us) => self.us = (self.us + us).max(1000),
             Step::Delete(key) => self.delete(&name(*key)),
             Step::Foreign(key, bytes) => self.damage(&name(*key), bytes.clone()),
             Step::Cut(key, parts) => {
@@ -154,8 +156,8 @@ impl World {
                 };
                 self.keys.insert(name(*key), list);
             }
-            Step::Preload(key, number, limit, slot) => {
-                let log = preloaded(self.us / 1000, *number, *limit, *slot);
+            Step::Preload(key, preload) => {
+                let log = preloaded(self.us / 1000, preload);
                 let expires = Some(log.ends);
                 self.damaged.retain(|damaged| *damaged != name(*key));
                 self.store(&name(*key), State::Log(log).pack(), expires);
@@ -321,8 +323,14 @@ impl World {
         let (Some(Array(writes)), Some(sent)) = (parts.pop(), parts.pop()) else {
             return Err("the frame fails".to_owned());
         };
-        let writes = writes.iter().map(ToString::to_string).collect();
-        Ok(Played { sent, writes, keys })
+        let mut writes: Vec<_> = writes.iter().map(ToString::to_string).collect();
+        let read = writes.pop().and_then(|it| it.parse().ok()).unwrap();
+        Ok(Played {
+            sent,
+            writes,
+            read,
+            keys,
+        })
     }
 
     fn compare(
@@ -348,6 +356,9 @@ impl World {
         if !is_same {
             return Err("the replies differ".to_owned());
         }
+        if call.is_lone {
+            check_cost(call, played, before.get(&names[0]))?;
+        }
         for (place, name) in names.iter().enumerate() {
             let (kind, value, ttl) = &played.keys[place];
             let stored = self.keys.get(name);
@@ -368,9 +379,11 @@ impl World {
             }
             if stored != before.get(name)
                 && let Some(Ok(state)) = stored.map(Stored::state)
-                && state.pack() != *value
             {
-                return Err(format!("{state:?} is written in another way"));
+                if state.pack() != *value {
+                    return Err(format!("{state:?} is written in another way"));
+                }
+                check_length(&state)?;
             }
             let (expires, server) = (stored.and_then(|it| it.expires), self.us / 1000);
             let left = expires.map(|expires| expires - server);
@@ -389,6 +402,29 @@ impl World {
             }
         }
         Ok(())
+    }
+}
+
+/// Checks what a call of one caller costs: it reads a state few times for each limit.
+fn check_cost(call: &Call, played: &Played, stored: Option<&Stored>) -> Result<(), String> {
+    let limits = match call.row(1) {
+        Some(Row::Log(limits)) => limits.len(),
+        _ => 1,
+    };
+    let length = stored.and_then(|it| it.bytes.as_ref()).map_or(0, Vec::len);
+    if played.read <= (4 * limits + 1) * length {
+        return Ok(());
+    }
+    Err(format!("{} bytes read of {length}", played.read))
+}
+
+/// Checks that a log that was written keeps its bound.
+fn check_length(state: &State) -> Result<(), String> {
+    match state {
+        State::Log(log) if log.records.len() > 2000 * (log.spans.len() + 1) + 250 => {
+            Err(format!("{} records", log.records.len()))
+        }
+        _ => Ok(()),
     }
 }
 
@@ -420,24 +456,29 @@ fn compare_foreign(reply: &Reply, played: &Played) -> Result<(), String> {
     (foreign == of_script).then_some(()).ok_or(text)
 }
 
-/// Returns a log of so many single records in the last nine tenths of the interval; the last is a
-/// slot or not.
-fn preloaded(now: i64, number: i64, limit: Limit, slot: bool) -> Log {
+/// Returns a log of single records in the last nine tenths of the interval.
+fn preloaded(now: i64, preload: &Preload) -> Log {
+    let Preload { limit, number, .. } = *preload;
     let Limit { interval, rate } = limit;
+    let [from, returned] = preload.returned;
     let record = |place| Record {
         callers: Callers::of(PRELOADED, 1),
-        permits: 1,
-        time: now - (number - place) * interval * 9 / (10 * number),
+        permits: if (from..from + returned).contains(&place) {
+            0
+        } else {
+            preload.permits
+        },
+        time: (now - (number - place) * interval * 9 / (10 * number)).max(0),
     };
     let mut records: Vec<_> = (0..number).map(record).collect();
-    if let Some(last) = records.last_mut().filter(|_| slot) {
+    if let Some(last) = records.last_mut().filter(|_| preload.has_slot) {
         last.callers = Callers::default();
         last.time = now + 1;
     }
     let span = Span {
         interval,
         rate,
-        used: number,
+        used: records.iter().map(|record| record.permits).sum(),
         start: 0,
         seen: now,
     };

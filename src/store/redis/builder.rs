@@ -14,7 +14,7 @@ use crate::{
     sinks::summary::Summary,
     store::guard::outbox::breaker::MOST_FAILURES,
     values::{
-        clock::Clock,
+        clock::{Clock, LATEST_MILLIS},
         error::{ConfigError, bail},
         name::check_word,
         observe::{Observer, Observers},
@@ -135,6 +135,7 @@ impl RedisStoreBuilder {
     /// Every process that shares a limit should then run NTP: a process whose clock is ahead takes
     /// permits early, and makes the others wait. An
     /// [`Algorithm::FixedWindow`](crate::Algorithm::FixedWindow) still ends by the server's clock.
+    /// A clock counts until May 2109, and then stands still.
     pub fn client_clock(mut self, clock: impl Clock) -> Self {
         self.settings.clock = Some(Arc::new(clock));
         self
@@ -326,6 +327,7 @@ impl RedisStoreBuilder {
     /// - the prefix or the client id is empty or has other characters than `A-Z a-z 0-9 . _ -`: an
     ///   error of kind [`Name`](crate::ConfigErrorKind::Name), and all others are of kind
     ///   [`Store`](crate::ConfigErrorKind::Store);
+    /// - the `client_clock` shows a time after May 2109, by which Redis counts no more;
     /// - the deny cache is longer than a minute;
     /// - the header of scripts is not one line that begins with `#!` or `--`;
     /// - the breaker opens after more than 32 failures.
@@ -342,6 +344,11 @@ impl RedisStoreBuilder {
         check_word("a prefix", &settings.prefix)?;
         if let Some(id) = settings.client_id.as_deref() {
             check_word("a client id", id)?;
+        }
+        if let Some(now) = settings.clock.as_ref().map(|clock| clock.now())
+            && now > Duration::from_millis(LATEST_MILLIS)
+        {
+            bail!(Store: "a client clock shows at most 2^42 ms since 1970, in May 2109, not {now:?}");
         }
         if settings.deny_cache > LONGEST_DENY_CACHE {
             bail!(Store: "a deny cache keeps refusals for a minute at most, not for {:?}",

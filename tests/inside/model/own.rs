@@ -21,7 +21,7 @@ use self::{
     steps::{Again, One, Question, Step, step},
 };
 use super::*;
-use crate::algorithm::AnyLimiter;
+use crate::{algorithm::AnyLimiter, values::clock::LATEST_MILLIS};
 use kit::unique;
 
 const LIMITERS: usize = 3;
@@ -45,6 +45,11 @@ fn limit(count: usize) -> impl Strategy<Value = usize> {
     prop_oneof![3 => Just(0), 1 => 0..count]
 }
 
+/// Where a caller's clock begins: today, and at both ends of what the format holds.
+fn start() -> impl Strategy<Value = i64> {
+    proptest::sample::select(vec![START, 1, LATEST_MILLIS.cast_signed() - 100_000])
+}
+
 fn live(mut stage: Stage, steps: &[Step]) {
     for step in steps {
         stage.live(step);
@@ -57,11 +62,12 @@ proptest! {
 
     #[test]
     fn a_history(
+        start in start(),
         kinds in kinds(&[Algorithm::SlidingLog, Algorithm::FixedWindow, Algorithm::Gcra]),
         limits in uniform3(limit(LIMITS.len())),
         steps in proptest::collection::vec(step(), 1..50),
     ) {
-        live(Stage::new(kinds, Limits::One(limits), Some(START)), &steps);
+        live(Stage::new(kinds, Limits::One(limits), Some(start)), &steps);
     }
 
     #[test]
@@ -77,10 +83,9 @@ proptest! {
     #[test]
     fn a_history_of_versions(
         kinds in kinds(&[Algorithm::SlidingLog, Algorithm::FixedWindow]),
-        by_server: bool,
+        clock in proptest::option::of(start()),
         steps in proptest::collection::vec(step(), 1..50),
     ) {
-        let clock = (!by_server).then_some(START);
         live(Stage::new(kinds, Limits::Versions, clock), &steps);
     }
 }

@@ -21,6 +21,9 @@ pub const MOST: i64 = (1 << 53) - 1;
 /// The greatest number of six bytes: most times, and the permits of one record.
 pub const MOST_I6: i64 = (1 << 48) - 1;
 
+/// The latest time of a clock, in ms.
+pub const LATEST: i64 = (1 << 42) - 1;
+
 /// The time of a call, and that of the server.
 #[derive(Clone, Copy, Debug)]
 pub struct Clock {

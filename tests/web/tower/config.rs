@@ -3,7 +3,7 @@
 use super::*;
 use serde::Deserialize;
 use tower_ratelimit::{
-    RateLimit,
+    Clock, RateLimit,
     key::{ForwardedHeader, Key, NoKey},
 };
 
@@ -145,6 +145,7 @@ fn every_other_mistake_is_named() {
             ("a prefix with a blank", redis(|it| it.prefix("my shop"))),
             ("a client id with a blank", redis(|it| it.client_id("a b"))),
             ("a breaker of too many", redis(|it| it.breaker(33))),
+            ("a clock of 2200", redis(|it| it.client_clock(In2200))),
             ("no address of Redis", nowhere.err()),
             ("no path", layer().on("login", by_key(1)).build().err()),
             ("no gRPC method", no_method.build().err()),
@@ -158,6 +159,16 @@ fn every_other_mistake_is_named() {
             ("a lease of a window", window().lease(MS).err()),
         ],
     );
+}
+
+/// A clock of the year 2200
+#[derive(Debug)]
+struct In2200;
+
+impl Clock for In2200 {
+    fn now(&self) -> Duration {
+        Duration::from_secs(7_258_118_400)
+    }
 }
 
 /// Rules that know this limit: their own, that of a tier, or one to be set.

@@ -24,7 +24,6 @@ impl Buffer {
 
     /// Writes a time; zero stands for the server's clock.
     pub(super) fn time(&mut self, now: Option<Millis>) {
-        let now = now.map_or(0, |now| i64::try_from(now).unwrap_or(i64::MAX).max(1));
-        self.number(now, 6);
+        self.number(now.map_or(0, Millis::cast_signed), 6);
     }
 }

@@ -56,7 +56,7 @@ impl GcraRow {
         let (cost, Pace { rate, interval, .. }) = (self.0.cost(permits), self.0);
         let room = self.0.whole() - cost;
         // All are whole and at most 2^53. Zero stands for the server's clock.
-        let now = stamp.now.map_or(0.0, |now| now.max(1) as f64 * 1000.0);
+        let now = stamp.now.map_or(0.0, |now| now as f64 * 1000.0);
         let numbers = [now, cost as f64, room as f64, interval as f64, rate as f64];
         let numbers = numbers.map(f64::to_le_bytes);
         let argument = [&stamp.id.short()[..], &[0, 1], numbers.as_flattened()].concat();
