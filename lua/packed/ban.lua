@@ -53,25 +53,17 @@ local function count(ban, within)
   return offset, max(sum - gone, 0)
 end
 
--- Returns the strikes from an offset on without those of a caller, and the sum of these.
-local function without(ban, offset, caller)
-  local strikes, sum = rest_of(ban.name, ban.tail, ban.stop, offset), 0
+-- Returns the strikes that count without those of a caller, the sum of the latter, and that of all.
+local function without(ban, within, caller)
+  local start, all = count(ban, within)
+  local strikes, sum = rest_of(ban.name, ban.tail, ban.stop, start), 0
   strikes = string.gsub(strikes, string.rep('.', 20), function(strike)
     if sub(strike, 1, 9) == caller then
       sum = sum + unpack('<I4', strike, 11)
       return ''
     end
   end)
-  return strikes, sum
-end
-
--- Returns whether strikes have one of a caller.
-local function has_struck(strikes, caller)
-  local at = string.find(strikes, caller, 1, true)
-  while at and at % 20 ~= 1 do
-    at = string.find(strikes, caller, at + 1, true)
-  end
-  return at
+  return strikes, sum, all
 end
 
 -- Puts other strikes in place of those of a ban. Those from `start` on sum to `sum`.
@@ -90,10 +82,7 @@ local function set_back(ban, within)
     ban.over, ban.forgotten, ban.room =
       ban.over - late, ban.forgotten - late, max(ban.room - late, 0)
     local strikes = rest_of(ban.name, ban.tail, ban.stop, 0)
-    strikes = string.gsub(strikes, string.rep('.', 20), function(strike)
-      return sub(strike, 1, 14) .. pack('<I6', min(now, (unpack('<I6', strike, 15))))
-    end)
-    replace(ban, within, strikes, ban.start, ban.sum)
+    replace(ban, within, cut_times(strikes, 20, now), ban.start, ban.sum)
   end
 end
 
@@ -111,8 +100,8 @@ end
 
 -- Adds strikes of a caller. One that was sent before may have them. Returns whether they ban.
 local function strike(it, caller, number, time, room)
-  local ban, start, sum = it.ban, count(it.ban, it.within)
-  if is_sent_again and has_struck(rest_of(ban.name, ban.tail, ban.stop, start), caller) then
+  local ban, _, sum = it.ban, count(it.ban, it.within)
+  if is_sent_again and select(2, without(ban, it.within, caller)) > 0 then
     return false
   elseif sum + number >= it.after then
     ban_for(it, nil, room)
@@ -125,20 +114,19 @@ end
 
 -- Returns what a charge says of its ban, which stands at a place of the argument.
 function read_charge(at)
-  for _, it in ipairs(judged) do
-    if it.at == at then
-      return it
-    end
+  if judged[-at] then
+    return judged[-at]
   end
   local key, number, carried, age = unpack('<BBI4I6', arg, at)
   local after, within, first, longest = unpack('<I4I6I6I6', arg, rows[number] + 1)
   if bans[key] == nil then
     bans[key] = read_ban(key)
   end
-  judged[#judged + 1] = { at = at, ban = bans[key], carried = carried, age = age, after = after,
-    within = within, first = first, longest = longest, is_shadow = flags % 2 == 1, granted = 0,
-    wait = 0, room = asks > 7 and permits or 0 }
-  return judged[#judged]
+  local it = { ban = bans[key], carried = carried, age = age, after = after, within = within,
+    first = first, longest = longest, is_shadow = flags % 2 == 1, granted = 0, wait = 0,
+    room = asks > 7 and permits or 0 }
+  judged[#judged + 1], judged[-at] = it, it
+  return it
 end
 
 -- Adds the strikes that a request reports, if `carries`. Returns whether an enforced ban is in
@@ -161,10 +149,9 @@ end
 -- charge has no room for. A caller that waits asks again: only its last refusal counts.
 local function judge_charge(it, is_last)
   if is_sent_again and it.granted > 0 then
-    local start, sum = count(it.ban, it.within)
-    local strikes, gone = without(it.ban, start, of .. string.char(of_place))
-    if #strikes < it.ban.stop - start then
-      replace(it.ban, it.within, strikes, 0, sum - gone)
+    local strikes, gone, all = without(it.ban, it.within, of .. string.char(of_place))
+    if gone > 0 then
+      replace(it.ban, it.within, strikes, 0, all - gone)
       it.ban.within = it.within
     end
   end

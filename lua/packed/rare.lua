@@ -5,20 +5,13 @@
 rare, held, lents, leads = {}, {}, {}, {}
 logs, texts, offsets, lives = logs or {}, texts or {}, offsets or {}, lives or {}
 
--- Returns records with each time cut to the latest.
-local function cut_times(records, latest)
-  return (string.gsub(records, string.rep('.', 22), function(record)
-    return sub(record, 1, 16) .. pack('<I6', min(latest, (unpack('<I6', record, 17))))
-  end))
-end
-
 -- Sets back what lies so far ahead that only a clock that was set back has written it. It is held,
 -- and written even if nothing is taken, as otherwise the next call would find the same. Returns
 -- whether tat is moved.
 function rare.set_back()
   if of_kind == 1 then
-    tail = cut_times(rest_of(name, tail, log[#log], 0), now)
-    lent = lent and cut_times(lent, now + floor(log[2] / 10))
+    tail = cut_times(rest_of(name, tail, log[#log], 0), 22, now)
+    lent = lent and cut_times(lent, 22, now + floor(log[2] / 10))
     log[1], log[#log - 2], from = now, 0, MOST
     logs[key], texts[key], lents[key], held[key] = { unpack_list(log) }, tail, lent, true
   elseif of_kind == 2 then
