@@ -89,38 +89,20 @@ function verbs.repair()
   return limit and correct(limit, limit.stored or limit.value, limit.value) or unreadable
 end
 
--- RRateLimiter.setRate(args) and updateRate(args) of Redisson 4.7.0, adapted: releases of Redisson
--- that counted by windows had only trySetRate.
-function verbs.set_rate(rate, interval, rate_type, keep_alive_time, _, keep, existing)
-  local limit = redis.call('HMGET', KEYS[1], 'rate', 'interval', 'type', 'keepAliveTime')
-  if existing == '1' and not (limit[1] and limit[2] and limit[3]) then
-    return 0
-  end
-  local value_key, log = keys_of(rate_type, 0)
-
+-- A key of another type under the value's name is an error. Without an open window all are free.
+function in_use(limit, value_key, log, rate, interval)
   local before = rate_and_interval(limit)
-  local kept = keep == '1' and before and limit[3] == rate_type
-  local stored, left
-  if kept then
-    -- Before the first write: a key of another type under the value's name is an error.
-    stored, left = open_window(value_key, log, tonumber(interval))
+  if not before or not limit[3] then
+    return nil
   end
+  local stored = open_window(value_key, log, tonumber(interval))
   -- Below zero if more is in use than the new rate allows, so the new rate holds at once.
-  local value = stored and math.min(stored + tonumber(rate) - before, tonumber(rate))
-  local new = { rate, interval, rate_type, keep_alive_time }
-  replace_limit(limit[3], new, value_key, log, value, kept)
-  keep_limit(value_key, left, tonumber(keep_alive_time), tonumber(interval), true)
-  return 1
+  return stored and math.min(stored + rate - before, rate), true
 end
 
--- RRateLimiter.trySetRate of Redisson 3.7.1 to 3.13.2. If the limit was lost while a window was
--- open, that window still ends.
-function verbs.try_set_rate(rate, interval, rate_type, keep_alive_time)
-  if not complete_limit(rate, interval, rate_type, keep_alive_time) then
-    return 0
-  end
-  keep_limit(nil, nil, tonumber(keep_alive_time), tonumber(interval), true)
-  return 1
+-- The open window ends all the same, also if the limit was lost.
+function begin_life(_, _, keep_alive_time, interval)
+  keep_limit(nil, nil, keep_alive_time, interval, true)
 end
 
 -- Settles what one acquire took: releases permits if the window they were taken from is still open,

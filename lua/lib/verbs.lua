@@ -65,29 +65,51 @@ function verbs.rename()
   return 1
 end
 
--- Writes another limit in place of one that had a type, or had none, and the permits left by it; if
--- these are nil and none are `kept`, all are free.
-local function replace_limit(old_type, limit, value_key, log, value, kept)
-  write_limit(KEYS[1], limit)
-  if old_type and old_type ~= limit[3] then
+-- Each algorithm says what these two do. `in_use` returns the permits left by another limit, whether
+-- nothing is removed if these are nil, and an error; it comes before the first write. `begin_life`
+-- sets the TTLs by a limit that was written just now, `is_new` if there was none.
+local in_use, begin_life
+
+-- RRateLimiter.setRate(args) and updateRate(args) of Redisson 4.7.0. Redisson's forget the permits
+-- in use above a lowered rate, so that the new rate never holds under load, and leave an old TTL
+-- running if the keepAliveTime is removed.
+function verbs.set_rate(rate, interval, rate_type, keep_alive_time, now, keep, existing)
+  local limit = redis.call('HMGET', KEYS[1], 'rate', 'interval', 'type', 'keepAliveTime')
+  if existing == '1' and not (limit[1] and limit[2] and limit[3]) then
+    return 0
+  end
+  local value_key, log = keys_of(rate_type, 0)
+  local is_same_type, value, kept, wrong = not limit[3] or limit[3] == rate_type, nil, nil, nil
+  if keep == '1' and is_same_type then
+    value, kept, wrong = in_use(limit, value_key, log, tonumber(rate), interval, now)
+  end
+  if wrong then
+    return wrong
+  end
+  write_limit(KEYS[1], { rate, interval, rate_type, keep_alive_time })
+  if not is_same_type then
     redis.call('UNLINK', KEYS[2], KEYS[3], KEYS[4], KEYS[5])
   elseif value then
     redis.call('SET', value_key, value, 'KEEPTTL')
   elseif not kept then
     redis.call('UNLINK', value_key, log)
   end
+  begin_life(value_key, log, tonumber(keep_alive_time), tonumber(interval))
+  return 1
 end
 
--- Writes the fields that a limit lacks, as trySetRate of Redisson 4.7.0 does, which also adds
--- keepAliveTime to a limit written before 3.38.0. Returns the limit's type; nil if it is complete.
-local function complete_limit(rate, interval, rate_type, keep_alive_time)
+-- RRateLimiter.trySetRate of Redisson 4.7.0, which writes the fields that a limit lacks; also
+-- keepAliveTime, if the limit was written before 3.38.0.
+function verbs.try_set_rate(rate, interval, rate_type, keep_alive_time)
   local limit = redis.call('HMGET', KEYS[1], 'rate', 'interval', 'type')
   if limit[1] and limit[2] and limit[3] then
-    return nil
+    return 0
   end
   redis.call('HSETNX', KEYS[1], 'rate', rate)
   redis.call('HSETNX', KEYS[1], 'interval', interval)
   redis.call('HSETNX', KEYS[1], 'keepAliveTime', keep_alive_time)
   redis.call('HSETNX', KEYS[1], 'type', rate_type)
-  return limit[3] or rate_type
+  local value_key, log = keys_of(limit[3] or rate_type, 0)
+  begin_life(value_key, log, tonumber(keep_alive_time), tonumber(interval), true)
+  return 1
 end

@@ -154,50 +154,23 @@ function verbs.repair(now)
   return { 1, stored and value - stored - expired or 0, value }
 end
 
--- RRateLimiter.setRate(args) and updateRate(args). Redisson's forget the permits in use above a
--- lowered rate, so that the new rate never holds under load, and leave an old TTL running if the
--- keepAliveTime is removed.
-function verbs.set_rate(rate, interval, rate_type, keep_alive_time, now, keep, existing)
-  local limit = redis.call('HMGET', KEYS[1], 'rate', 'interval', 'type', 'keepAliveTime')
-  if existing == '1' and not (limit[1] and limit[2] and limit[3]) then
-    return 0
+-- The whole log is read, so that a foreign entry changes nothing.
+function in_use(limit, value_key, log, rate, interval, now)
+  local stored = value_of(value_key)
+  if stored and limit[2] == interval and number_of(limit[1]) then
+    -- Below zero if more is in use than the new rate allows, so the new rate holds at once.
+    return stored + rate - tonumber(limit[1])
   end
-  local value_key, log = keys_of(rate_type, 0)
-
-  -- The whole log is read before the first write, so that a foreign entry changes nothing.
-  local value
-  if keep == '1' and (not limit[3] or limit[3] == rate_type) then
-    local stored = value_of(value_key)
-    if stored and limit[2] == interval and number_of(limit[1]) then
-      -- Below zero if more is in use than the new rate allows, so the new rate holds at once.
-      value = stored + tonumber(rate) - tonumber(limit[1])
-    else
-      local live = live_permits(log, clock(now), tonumber(interval))
-      if not live then
-        return FOREIGN_MEMBER
-      end
-      value = live > 0 and tonumber(rate) - live or nil
-    end
-  end
-
-  replace_limit(limit[3], { rate, interval, rate_type, keep_alive_time }, value_key, log, value)
-  keep_alive(KEYS[1], value_key, log, tonumber(keep_alive_time), tonumber(interval), true)
-  return 1
+  local live = live_permits(log, clock(now), tonumber(interval))
+  return live and live > 0 and rate - live or nil, nil, not live and FOREIGN_MEMBER
 end
 
--- RRateLimiter.trySetRate.
-function verbs.try_set_rate(rate, interval, rate_type, keep_alive_time)
-  local limit_type = complete_limit(rate, interval, rate_type, keep_alive_time)
-  if not limit_type then
-    return 0
-  end
-  local value_key, log = keys_of(limit_type, 0)
-  if redis.call('EXISTS', log) == 0 then
+function begin_life(value_key, log, keep_alive_time, interval, is_new)
+  if is_new and redis.call('EXISTS', log) == 0 then
     -- It outlived an earlier limiter. Redisson throws where less is left than it asks for.
     redis.call('UNLINK', value_key)
   end
-  keep_alive(KEYS[1], value_key, log, tonumber(keep_alive_time), tonumber(interval), true)
-  return 1
+  keep_alive(KEYS[1], value_key, log, keep_alive_time, interval, true)
 end
 
 -- Charges the permits of a further member, beyond what the acquire took.
