@@ -16,6 +16,7 @@
 -- as `within`. A strike is written over what stands behind the strikes.
 
 bans = {}
+--- @include cut_times.lua
 
 -- Returns a ban that was read; false if it is foreign.
 local function read_ban(key)

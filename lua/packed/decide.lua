@@ -102,7 +102,7 @@ local text, offset, life, logs, texts, offsets, lives
 -- How it is written, and the numbers that were made text last.
 local write, done, last_offset, offset_text, last_life, life_text = call, nil, 27, '27'
 -- What is made when it is needed.
-local walk, rest_of, cut_times, rare, held, lents, leads, bans, heads, read_charge, meet, judge
+local walk, rest_of, rare, held, lents, leads, bans, heads, read_charge, meet, judge
 if not is_lone then
   -- Some with room for a few, as a table that grows costs more.
   row_number, at, rows, logs, reply = 0, 17, { nil }, {}, { nil, nil, nil, nil }

@@ -4,6 +4,7 @@
 
 rare, held, lents, leads = {}, {}, {}, {}
 logs, texts, offsets, lives = logs or {}, texts or {}, offsets or {}, lives or {}
+--- @include cut_times.lua
 
 -- Sets back what lies so far ahead that only a clock that was set back has written it. It is held,
 -- and written even if nothing is taken, as otherwise the next call would find the same. Returns

@@ -46,10 +46,3 @@ function rest_of(name, tail, stop, offset)
   end
   return call('GETRANGE', name, format('%d', offset), format('%d', kept - 1)) .. tail
 end
-
--- Returns what has so many bytes each with each time, the last of these, cut to the latest.
-function cut_times(records, size, latest)
-  return (string.gsub(records, string.rep('.', size), function(record)
-    return sub(record, 1, -7) .. pack('<I6', min(latest, (unpack('<I6', record, size - 5))))
-  end))
-end

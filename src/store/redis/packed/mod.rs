@@ -42,10 +42,11 @@ macro_rules! fragments {
         [$(($name, include_str!(concat!("../../../../lua/packed/", $name)))),+]
     };
 }
-const FRAGMENTS: [(&str, &str); 26] = fragments![
+const FRAGMENTS: [(&str, &str); 27] = fragments![
     "answer.lua",
     "ban.lua",
     "charge.lua",
+    "cut_times.lua",
     "decide.lua",
     "find.lua",
     "first.lua",
