@@ -149,8 +149,11 @@ fn plant() -> impl Strategy<Value = Plant> {
         Just(Generation::Bytes20),
         Just(Generation::Bytes21),
     ];
-    let plant = (generation, -1500i64..4000, 0u32..4, any::<bool>());
-    plant.prop_map(|(generation, age, permits, counted)| Plant {
+    // Or more than a page of those that hold no permits.
+    let held = prop_oneof![3 => (Just(1), 0u32..4), 1 => (Just(120), Just(0))];
+    let plant = (generation, -1500i64..4000, held, any::<bool>());
+    plant.prop_map(|(generation, age, (number, permits), counted)| Plant {
+        number,
         generation,
         age,
         permits,

@@ -110,7 +110,9 @@ impl Kind for LimiterState<SlidingLog> {
 
     fn plant(pair: &mut Pair, plant: Plant) {
         let score = pair.now() - plant.age;
-        pair.plant(plant.generation, score, plant.permits);
+        for _ in 0..plant.number {
+            pair.plant(plant.generation, score, plant.permits);
+        }
         if let (true, Some(value)) = (plant.counted, pair.model.state.value) {
             pair.set_value(value - i64::from(plant.permits));
         }

@@ -168,6 +168,8 @@ pub(crate) enum Key {
 /// A grant of another writer, who also counts it (or does not: drift).
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Plant {
+    /// One entry, or more than a page of them
+    pub(crate) number: usize,
     pub(crate) generation: Generation,
     pub(crate) age: i64,
     pub(crate) permits: u32,
