@@ -12,7 +12,9 @@ use crate::{
         call::{ASKS, Charge, Row},
         reply::Standing,
     },
+    world::script,
 };
+use kit::RedisServer;
 
 const HOUR: i64 = 3_600_000;
 
@@ -151,6 +153,34 @@ fn a_clock_set_back_is_written_once_and_refuses_for_an_interval() {
         play.pass(1001);
         assert_eq!(play.take(&row, 1), 1);
     }
+}
+
+/// Time stands still while a script runs on Redis. Where it goes on, a key may end behind its last
+/// read: what the write leaves of it is whole, and ends.
+#[test]
+fn a_state_that_ends_within_a_call_is_written_whole() {
+    let server = RedisServer::start();
+    let take = |ends: &str| {
+        let script = script("gcra_lone.lua", "");
+        let script = script.replace("redis.call", ends);
+        let numbers = [0.0, 1e7, 9e7, 1e5, 10.0].map(f64::to_le_bytes);
+        let argument = [&b"a caller"[..], &[0, 1], numbers.as_flattened()].concat();
+        let words: [&[u8]; 5] = [b"EVAL", script.as_bytes(), b"1", b"{a}~", &argument];
+        // Three doubles say that it is granted.
+        assert_eq!(server.command(&words).into_bytes().len(), 24);
+    };
+    take("redis.call");
+    take(
+        "function(...)
+            if ... == 'SETRANGE' then redis.call('DEL', KEYS[1]) end
+            return redis.call(...)
+        end",
+    );
+    assert_eq!(server.command(&["STRLEN", "{a}~"]), kit::Reply::Int(76));
+    assert!(matches!(
+        server.command(&["PTTL", "{a}~"]),
+        kit::Reply::Int(1..)
+    ));
 }
 
 /// A debt is at most as much above a whole limit, and no clock's.
