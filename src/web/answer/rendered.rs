@@ -87,7 +87,7 @@ mod tests {
             charge::{Charge, Standing},
             compiled_limit::CompiledLimit,
             decision::Source,
-            limit::Limit,
+            limit::{Limit, LimitSource},
         },
         web::answer::{HeaderStyle, copies::CELLS, headers},
     };
@@ -118,13 +118,20 @@ mod tests {
         }
     }
 
-    /// Two names whose answers have the same cell, if all else that is shown is the same.
-    fn names() -> [String; 2] {
+    /// Two rules whose answers have the same cell, if all else that is shown is the same, and one
+    /// that hides its limit; the limit of a request is a rate, or places in flight.
+    fn rules() -> Vec<Arc<CompiledLimit>> {
         let cell = |name: &String| CompiledLimit::new(name, false).answer_hash as usize % CELLS;
         let mut names = (0..).map(|number| format!("rule-{number}"));
         let one = names.next().unwrap();
         let other = names.find(|name| cell(name) == cell(&one)).unwrap();
-        [one, other]
+        let rules = [(&one, false), (&other, false), (&one, true)];
+        let places = LimitSource::Code(Limit::in_flight(9, Duration::from_secs(60)));
+        let both = |(name, hidden): (&String, bool)| {
+            let rule = CompiledLimit::new(name, hidden);
+            [rule.by(places), rule]
+        };
+        rules.map(both).concat()
     }
 
     fn mostly() -> impl Strategy<Value = bool> + Clone {
@@ -133,15 +140,16 @@ mod tests {
 
     /// Refusals that differ in little, so that many share a cell, and some are the same.
     fn cases() -> impl Strategy<Value = Case> {
-        let shown = (select(names().to_vec()), any::<bool>(), 8u64..10);
+        let rules = rules();
+        let shown = (0..rules.len(), 8u64..10);
         let state = (
             select(vec![1, 60]),
             prop::option::of(0u64..1),
             mostly(),
             mostly(),
         );
-        let limit = (shown, state).prop_map(|(shown, state)| {
-            let ((name, hidden, permits), (seconds, left, refused, enforced)) = (shown, state);
+        let limit = (shown, state).prop_map(move |(shown, state)| {
+            let ((rule, permits), (seconds, left, refused, enforced)) = (shown, state);
             let standing = Standing {
                 permits,
                 interval: seconds * 1000,
@@ -154,7 +162,7 @@ mod tests {
             };
             Charge {
                 shadow: !enforced,
-                ..Charge::by_hand(CompiledLimit::new(&name, hidden), standing)
+                ..Charge::by_hand(Arc::clone(&rules[rule]), standing)
             }
         });
         let limits = prop_oneof![4 => prop::collection::vec(limit.clone(), 1), 1 => prop::collection::vec(limit, 2)];

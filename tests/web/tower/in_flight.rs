@@ -205,30 +205,6 @@ async fn shadows_and_tiers_have_places() {
     assert_eq!(free_of("shade").await, 1);
 }
 
-/// The copies of a rule's refusals are those of its limit: a place has a unit of its own.
-#[tokio::test]
-async fn a_refusal_for_a_place_is_no_copy_of_one_by_a_rate() {
-    let (store, clock) = MemoryStore::builder().build_manual();
-    let limit = limit_by(|parts: &Parts| match parts.headers["x-key"].as_bytes() {
-        b"place" => Limit::in_flight(1, secs(60)),
-        _ => Limit::per_minute(1),
-    });
-    let rule = Rule::new("both", limit, FromHeader::new("x-key"));
-    let service = layer_of(&store, rule).layer(service_fn(|it| handle(Read, it)));
-    let answer = async |key: &str| service.clone().oneshot(request(key)).await.unwrap();
-    let _held = [answer("place").await, answer("rate").await];
-    // Both are to come back in a second.
-    clock.advance(secs(59));
-    for _ in 0..10 {
-        for (key, has_unit) in [("place", true), ("rate", false)] {
-            let refused = answer(key).await;
-            assert_eq!(refused.status(), 429);
-            let policy = refused.headers()["ratelimit-policy"].to_str().unwrap();
-            assert_eq!(policy.contains("qu="), has_unit, "{key}: {policy}");
-        }
-    }
-}
-
 /// A place may come back, and an hour's quota does not.
 #[tokio::test]
 async fn a_place_beside_a_quota_that_is_spent_makes_no_one_wait() {
