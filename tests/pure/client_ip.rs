@@ -259,6 +259,18 @@ async fn a_peer_counts_by_another_prefix() {
     assert!(error.unwrap().contains("not 8"));
 }
 
+/// It may be the address in a header of the PROXY protocol.
+#[cfg(feature = "axum")]
+#[tokio::test]
+async fn a_peer_that_is_given_goes_before_the_one_that_the_server_has_recorded() {
+    let mut request = request(Some("198.51.100.1".parse().unwrap()), &[]);
+    let balancer: SocketAddr = "10.0.0.1:443".parse().unwrap();
+    let recorded = axum::extract::ConnectInfo(balancer);
+    request.extensions_mut().insert(recorded);
+    let (_, counted) = send(PeerIp, request).await.unwrap();
+    assert!(counted("198.51.100.1").await);
+}
+
 /// An address, and the ways to write it.
 fn viewer() -> impl Strategy<Value = (IpAddr, Vec<String>)> {
     // Zeros make `::` likely, and nines what is a group and a port.
