@@ -23,7 +23,6 @@ mod house;
 #[allow(dead_code, unused_imports, reason = "the command uses the rest")]
 mod limits;
 mod links;
-mod lists;
 mod memory;
 mod operations;
 mod pictures;

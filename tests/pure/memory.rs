@@ -393,3 +393,19 @@ fn idle_limiters_are_forgotten_before_the_store_is_full() {
     assert_eq!(store.len(), 1);
     assert_eq!(send("cat"), Answer::Refused, "it is counted on");
 }
+
+/// Not even when its limiters expire.
+#[test]
+fn a_list_that_is_an_error_changes_nothing() {
+    let store = MemoryStore::builder().clock(ManualClock::new()).build();
+    let of = |name| RateLimiter::new(&store, name).unwrap();
+    let (kept, unset) = (of("kept"), of("unset"));
+    let limit = Limit::per_second(5).keep_alive(secs(60));
+    assert!(now(kept.try_set_rate(limit.unwrap())).unwrap());
+    assert!(now(kept.expire(secs(600))).unwrap());
+    let both = RateLimiter::all([&kept, &unset]).unwrap();
+    fails(now(both.try_acquire()), ErrorKind::NotInitialized);
+    let left = TimeToLive::Left(secs(600));
+    assert_eq!(now(kept.time_to_live()).unwrap(), left);
+    assert_eq!(now(kept.available_permits()).unwrap(), 5);
+}

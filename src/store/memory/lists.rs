@@ -259,7 +259,11 @@ mod tests {
 
     use super::*;
     use crate::{
-        store::{Decide, Op, guard::scripted::charge, memory::shared::stand_in},
+        store::{
+            Decide, Op,
+            guard::scripted::charge,
+            memory::{saved::bytes_of, shared::stand_in},
+        },
         values::{
             clock::ManualClock,
             limit::{Algorithm, LimitSource},
@@ -311,9 +315,9 @@ mod tests {
             }
         }
 
-        /// Callers make up keys.
+        /// Callers make up keys. What is counted by a limiter is to the byte what it was.
         #[test]
-        fn a_refused_list_tracks_no_newcomer_and_takes_nothing(
+        fn a_refused_list_tracks_no_newcomer_and_changes_nothing(
             asks in prop::collection::vec(
                 (prop::array::uniform3(1u32..7), 0usize..5, 0u64..700), 1..40,
             ),
@@ -321,11 +325,15 @@ mod tests {
             let clock = ManualClock::new();
             let store = stand_in(Arc::new(clock.clone()));
             let held = |ask: &Demand| {
-                let left = |charge: &Charge| {
-                    let left = store.manage_now(&charge.limiter, &Op::Available);
-                    left.map_err(|error| error.kind())
+                let bytes = |charge: &Charge| {
+                    // Counting tidies up.
+                    let _ = store.manage_now(&charge.limiter, &Op::Available);
+                    let (name, now) = (charge.name(), store.now());
+                    let shard = store.shard(name);
+                    let (limiter, record) = shard.held(name);
+                    bytes_of(name.as_str(), limiter, record, now)
                 };
-                (store.len(), ask.charges().map(left).collect::<Vec<_>>())
+                (store.len(), ask.charges().map(bytes).collect::<Vec<_>>())
             };
             for (permits, first, pause) in asks {
                 let ask = list(permits, first, 5, false);
