@@ -17,9 +17,14 @@ const FAILURES: u32 = 3;
 
 /// Returns those of so many nodes, and their clock. Names end with the number of their node.
 fn breakers(failures: u32, nodes: usize) -> (Nodes, ManualClock) {
+    waiting_for(SLOW, failures, nodes)
+}
+
+/// Returns the same, whose callers wait for so long.
+fn waiting_for(slow: Duration, failures: u32, nodes: usize) -> (Nodes, ManualClock) {
     let clock = ManualClock::new();
     let index_of = |name: &Name| usize::from(name.as_str().ends_with('1'));
-    let breakers = Nodes::new(nodes, index_of, SLOW, Arc::new(clock.clone()));
+    let breakers = Nodes::new(nodes, index_of, slow, Arc::new(clock.clone()));
     let breakers = breakers.with_breakers(failures, None, |_, _| ());
     (breakers, clock)
 }
@@ -246,52 +251,6 @@ fn what_comes_in_from_one_node_says_nothing_of_another() {
     clock.advance(SLOW / 2);
     drop(passes);
     assert_eq!(states(&breakers), SECOND_IS_OPEN);
-}
-
-/// Returns one whose pause is over. Its callers wait for longer than probes may take.
-fn paused() -> (Nodes, ManualClock) {
-    let clock = ManualClock::new();
-    let slow = Duration::from_secs(5);
-    let breakers = Nodes::new(1, |_| 0, slow, Arc::new(clock.clone()));
-    let breakers = breakers.with_breakers(1, None, |_, _| ());
-    fail(&breakers, &orders(), 1);
-    clock.advance(LONGEST_PAUSE);
-    (breakers, clock)
-}
-
-/// The answer to a probe that took longer than probes may, and comes while another one is under
-/// way.
-#[test]
-fn the_answer_to_any_probe_closes_it() {
-    let (breakers, clock) = paused();
-    let first = enter(&breakers, &orders()).unwrap();
-    clock.advance(LONGEST_PROBE);
-    let second = enter(&breakers, &orders()).unwrap();
-    first.ends(Signal::Answered);
-    assert_eq!(state(&breakers), BreakerState::Closed);
-    second.ends(Signal::Failed);
-    assert_eq!(state(&breakers), BreakerState::Closed);
-}
-
-/// A probe that took longer than probes may has another one behind it.
-#[test]
-fn the_end_of_an_earlier_probe_is_not_that_of_the_last() {
-    for (last, first) in [
-        (Some(Signal::Failed), Signal::Answered),
-        (None, Signal::Nothing),
-        (None, Signal::Failed),
-    ] {
-        let (breakers, clock) = paused();
-        let probe = enter(&breakers, &orders()).unwrap();
-        clock.advance(LONGEST_PROBE);
-        let mut second = enter(&breakers, &orders());
-        if let Some(signal) = last {
-            second.take().unwrap().ends(signal);
-        }
-        let before = breakers.node(0).breaker.open;
-        probe.ends(first);
-        assert_eq!(breakers.node(0).breaker.open, before, "{last:?}, {first:?}");
-    }
 }
 
 #[test]

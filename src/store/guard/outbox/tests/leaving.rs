@@ -3,7 +3,7 @@
 use tokio::runtime::Runtime;
 
 use super::*;
-use crate::{store::guard::outbox::breaker::Signal, sync::lock};
+use crate::store::guard::outbox::breaker::Signal;
 
 /// A call of a limiter in flight, with so many requests and waiters behind it.
 fn behind(world: &mut World, requests: usize) -> (Caller, Vec<Caller>) {
@@ -71,56 +71,6 @@ fn a_waiter_for_parts_asks_by_a_new_id_each_time() {
     assert!(world.held().contains(&id));
     drop(waiting);
     assert!(!world.held().contains(&id));
-}
-
-/// The same where the whole call is given up: it is not sent again, and may have arrived.
-#[test]
-fn a_call_that_all_have_left_is_dropped_and_what_it_took_is_given_back() {
-    let mut world = World::new();
-    world.server.state().arrives = true;
-    let leaving: Vec<_> = (0..3).map(|_| world.waits(1)).collect();
-    assert_eq!(world.calls(), [[leaving[0].id]]);
-    drop(leaving);
-    let (first, requests) = behind(&mut world, 2);
-    drop(first);
-    world.settle();
-    assert_eq!(world.calls()[2].len(), 2);
-    for request in requests {
-        request.leave_and_give_back(&world);
-    }
-    world.settle();
-    assert!(world.server.state().calls.iter().all(|call| call.over));
-    // The first hung up, and stays charged.
-    assert_eq!(world.held().len(), 1);
-    world.is_empty();
-}
-
-#[test]
-fn a_call_that_waits_to_be_sent_goes_with_its_last_caller() {
-    let mut world = World::with(1, Bounds { most: 1, ..BOUNDS }, true);
-    let first = world.comes(1);
-    drop(world.waits(2));
-    assert!(lock(&world.waits.queues).is_empty());
-    drop(first);
-    world.settle();
-    world.is_empty();
-}
-
-/// Commands whose callers are not polled count no longer after a deadline.
-#[test]
-fn a_caller_that_waits_to_be_sent_goes_once_those_in_flight_are_too_old() {
-    let mut world = World::with(1, Bounds { most: 4, ..BOUNDS }, true);
-    let _others: Vec<_> = (2..6).map(|limiter| world.comes(limiter)).collect();
-    world.advance(30);
-    let mut first = world.comes(1);
-    world.settle();
-    assert_eq!(world.calls().len(), 4);
-    world.advance(20);
-    let mut second = world.comes(7);
-    world.settle();
-    assert_eq!(world.calls()[4..], [[first.id], [second.id]]);
-    world.answer_all();
-    assert!(world.poll(&mut first).is_some() && world.poll(&mut second).is_some());
 }
 
 /// Two lists that share a limiter do not hold each other up, nor that limiter; and two limits of

@@ -1,7 +1,5 @@
 //! Tests bursts, slow nodes, and nodes that hang.
 
-use std::ops::Range;
-
 use super::{server::SentCall, *};
 use crate::store::guard::late::Late;
 
@@ -62,23 +60,6 @@ fn newcomers(world: &mut World, count: u64, keys: u64) -> Vec<Caller> {
     (0..count).map(|at| caller(world, at)).collect()
 }
 
-fn poll_all(world: &mut World, callers: &mut [Caller]) {
-    for caller in callers {
-        drop(world.poll(caller));
-    }
-}
-
-/// A caller for each key, polled once.
-fn asking(world: &mut World, keys: Range<u64>) -> Vec<Caller> {
-    let caller = |key| {
-        let demand = world.acquire(key, None);
-        world.caller(Some(0), demand)
-    };
-    let mut callers: Vec<_> = keys.map(caller).collect();
-    poll_all(world, &mut callers);
-    callers
-}
-
 #[test]
 fn a_burst_of_new_keys_is_bounded_and_closes_nothing() {
     let mut world = World::new();
@@ -106,67 +87,6 @@ fn a_burst_over_hot_keys_shares_calls_and_passes_the_limit_only() {
     );
     assert_eq!(world.held().len(), 200 * 3);
     assert!(world.calls().len() <= 200 * 3, "{}", world.calls().len());
-}
-
-/// A node that answers in three quarters of the deadline is healthy, and has too much to do.
-#[test]
-fn the_bound_falls_on_a_slow_node_and_rises_again() {
-    // Also by calls of callers' own.
-    for together in [true, false] {
-        falls_and_rises(World::with(1, BOUNDS, together));
-    }
-}
-
-fn falls_and_rises(mut world: World) {
-    let mut bound = BOUNDS.most;
-    for round in 0..40 {
-        let mut asking = asking(&mut world, round * 300..(round + 1) * 300);
-        world.advance(38);
-        world.server.reply_to_all();
-        poll_all(&mut world, &mut asking);
-        world.advance(20);
-        drop(asking);
-        world.settle();
-        world.server.reply_to_all();
-        world.settle();
-        // Half as many each time, and at most one more for those that are answered at the end.
-        let (in_flight, now) = world.in_flight();
-        let half = (bound / 2).max(BOUNDS.least);
-        assert!(in_flight == 0 && (half..=half + 1).contains(&now), "{now}");
-        bound = now;
-    }
-    assert!(world.server.is_closed());
-    // It answers at once again.
-    for round in 0..60 {
-        world.advance(60);
-        let first = 20_000 + round * 40;
-        let mut asking = asking(&mut world, first..first + 40);
-        world.server.reply_to_all();
-        poll_all(&mut world, &mut asking);
-        // Also those that had to wait.
-        world.answer_all();
-        // One more for as many calls as the bound.
-        let (_, bound) = world.in_flight();
-        let most = BOUNDS.least + 1 + 40 * (round as usize + 1) / BOUNDS.least;
-        assert!(bound <= most, "{round}: {bound}");
-    }
-    let (_, bound) = world.in_flight();
-    assert!(bound > 30, "{bound}");
-}
-
-/// A node that answers in nearly two thirds of the deadline, however many ask, is far away.
-#[test]
-fn all_are_decided_by_a_node_that_is_far_away() {
-    let mut world = World::new();
-    for round in 0..40 {
-        let mut asking = asking(&mut world, round * 200..(round + 1) * 200);
-        world.advance(33);
-        world.server.reply_to_all();
-        for caller in &mut asking {
-            assert!(matches!(world.poll(caller), Some(Ok(_))), "{round}");
-        }
-    }
-    assert_eq!(world.in_flight(), (0, BOUNDS.most));
 }
 
 /// Those that come late enough behind a command are served by the next one. Those that come just

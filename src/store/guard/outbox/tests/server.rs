@@ -199,12 +199,6 @@ impl Server {
         breakers.iter().all(|it| it.0 == BreakerState::Closed)
     }
 
-    pub(super) fn reply_to_all(&self) {
-        for at in self.open() {
-            self.reply(at);
-        }
-    }
-
     /// Returns the calls that are not answered.
     pub(super) fn open(&self) -> Vec<usize> {
         let mut state = self.state();

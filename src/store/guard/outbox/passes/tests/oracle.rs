@@ -27,6 +27,8 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
         6 => (any::<usize>(), signal).prop_map(|(which, signal)| Step::End(which, signal)),
         3 => any::<usize>().prop_map(Step::Leave),
         1 => Just(Step::CameIn),
+        // The longest time of a probe, to the millisecond.
+        2 => prop::sample::select(vec![1_u64, 999, 1000]).prop_map(Step::Advance),
         2 => (0..20_u64).prop_map(Step::Advance),
         1 => (20..1500_u64).prop_map(Step::Advance),
     ];
@@ -36,6 +38,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
 /// The expected behaviour of a breaker, written in a simpler way.
 #[derive(Debug)]
 struct Model {
+    failures: usize,
     phase: Is,
     /// The last calls that were begun since it closed.
     row: Vec<bool>,
@@ -85,9 +88,9 @@ impl Model {
                 if self.opened == call.opened && !call.probes =>
             {
                 self.row.push(signal == Signal::Failed);
-                let last = self.row.iter().rev().take(2 * FAILURES as usize);
+                let last = self.row.iter().rev().take(2 * self.failures);
                 let failed = last.filter(|failed| **failed).count();
-                if signal == Signal::Failed && failed >= FAILURES as usize {
+                if signal == Signal::Failed && failed >= self.failures {
                     self.phase = Is::Open(now, 0);
                     self.opened += 1;
                 }
@@ -99,10 +102,15 @@ impl Model {
 
 proptest! {
     #[test]
-    fn it_does_what_a_simple_one_does(steps in steps()) {
-        let (breakers, clock) = breakers(FAILURES, 1);
+    fn it_does_what_a_simple_one_does(
+        // Shorter than probes may take, and longer.
+        slow in prop::sample::select(vec![50, 5000_u64]),
+        failures in prop::sample::select(vec![1, FAILURES]),
+        steps in steps(),
+    ) {
+        let (breakers, clock) = waiting_for(Duration::from_millis(slow), failures, 1);
         let orders = orders();
-        let mut model = Model { phase: Is::Closed, row: Vec::new(), opened: 0 };
+        let mut model = Model { failures: failures as usize, phase: Is::Closed, row: Vec::new(), opened: 0 };
         let (mut calls, mut now, mut number) = (Vec::<Call<'_>>::new(), 0, 0);
         let (mut came_in, mut sent) = (None::<(u64, usize)>, Vec::new());
         for step in steps {
@@ -141,7 +149,7 @@ proptest! {
                 }
                 Step::End(which, signal) if !calls.is_empty() => {
                     let call = calls.remove(which % calls.len());
-                    let late = signal == Signal::Answered && now - call.at >= in_millis(SLOW);
+                    let late = signal == Signal::Answered && now - call.at >= slow;
                     let of_late = if call.probes { Signal::Failed } else { Signal::Nothing };
                     model.signal(&call, now, if late { of_late } else { signal });
                     call.pass.ends(signal);
@@ -151,14 +159,14 @@ proptest! {
                 }
                 Step::Leave(which) if !calls.is_empty() => {
                     let call = calls.remove(which % calls.len());
-                    let late = now - call.at >= in_millis(SLOW) / 10 * 9;
+                    let late = now - call.at >= slow / 10 * 9;
                     // Where others are answered it is a burst.
-                    let forgiven = in_millis(SLOW) / 10;
+                    let forgiven = slow / 10;
                     let silent = came_in.is_none_or(|(at, _)| at <= call.at + forgiven);
                     // What was sent behind the last bytes is owed.
                     let (_, before) = came_in.unwrap_or_default();
                     let owed = sent.get(before);
-                    let owes = owed.is_some_and(|owed| now - owed >= in_millis(SLOW) / 10 * 9);
+                    let owes = owed.is_some_and(|owed| now - owed >= slow / 10 * 9);
                     let fails = late && (call.probes || silent && owes);
                     model.signal(&call, now, if fails { Signal::Failed } else { Signal::Nothing });
                     drop(call.pass);
