@@ -152,22 +152,6 @@ mod tests {
     }
 
     #[test]
-    fn what_is_missing_stays_missing() {
-        let digested = digested("k1", BYTES_1);
-        assert_eq!(name(&digested, ""), Err(NoKey::missing("authorization")));
-
-        #[derive(Debug)]
-        struct Anonymous;
-        impl KeyExtractor for Anonymous {
-            fn extract(&self, _: &Parts, _: &mut Key) -> Result<(), NoKey> {
-                Ok(())
-            }
-        }
-        let digested = Anonymous.digest(&Secret::new("k1", BYTES_1).unwrap());
-        assert_eq!(name(&digested, "a"), Err(NoKey::missing("identity")));
-    }
-
-    #[test]
     fn nothing_shows_a_secret() {
         for (id, bytes) in [
             ("k1", "hush"),
