@@ -1,16 +1,13 @@
 //! A store of one's own: the laws find what is wrong with it, and the guards stand in front of it.
 //! The other files here hold on it, too.
 
-use kit::{guards::Guards, scene::*};
+use kit::scene::*;
 use tower_ratelimit::{
     Ban, Error,
     backend::{Backend, BackendStore, Settings, Swap, failure, laws},
 };
 
-use super::{
-    plain::Plain,
-    world::{MILLISECOND, World, backend},
-};
+use super::{plain::Plain, world::backend};
 
 macro_rules! defects {
     ($($name:ident),+ $(,)?) => {
@@ -173,17 +170,6 @@ async fn the_laws_find_nothing_else() {
         backend(Plain::default(), clock.clone()),
     ] {
         laws::check(&store, &clock, 1, 200).await;
-    }
-}
-
-/// The crate's own stores keep them, too.
-#[test]
-fn the_laws_hold_in_memory_and_in_redis() {
-    let world = World::memory(MILLISECOND);
-    world.run(laws::check(&world.store, &world.clock, 1, 200));
-    for guards in Guards::all() {
-        let world = World::redis(guards);
-        world.run(laws::check(&world.store, &world.clock, 1, 10));
     }
 }
 

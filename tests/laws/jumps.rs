@@ -147,11 +147,12 @@ fn move_clock(world: &World<MemoryStore>) -> impl Fn(i64) {
     }
 }
 
-/// Two limits of one request, of which the second decides.
+/// Two limits of one request, of which one decides: the second, or with permits left the first.
 fn list_of(store: &impl Store, limit: Limit, remaining: bool) -> RateLimitLayer {
     let wide = Limit::new(100 * limit.permits(), limit.interval());
-    let rules = [("wide", wide), ("narrow", limit)]
+    let mut rules = [("wide", wide), ("narrow", limit)]
         .map(|(name, limit)| limit.by(Constant("all")).named(&unique(name)));
+    rules.rotate_left(remaining.into());
     let layer = RateLimitLayer::builder(store).count_remaining(remaining);
     layer.otherwise(rules).build().unwrap()
 }

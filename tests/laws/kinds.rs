@@ -125,15 +125,3 @@ fn is_paced(grants: &[Grant], limit: Limit) -> bool {
         })
     })
 }
-
-#[test]
-fn a_full_window_is_measured_as_full() {
-    let grants = [(0, 3), (400, 2), (999, 1), (1000, 3)];
-    let grants = grants.map(|(at, permits)| Grant {
-        at: millis(at),
-        permits,
-    });
-    assert_eq!(fullest(&grants, millis(1000)), 6);
-    assert_eq!(fullest(&grants, millis(1001)), 9);
-    assert_eq!(fullest(&grants, millis(1)), 3);
-}

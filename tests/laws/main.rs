@@ -33,7 +33,6 @@ mod nothing_lost;
 #[allow(dead_code, reason = "the example has a main")]
 mod plain;
 mod real_time;
-mod reserve;
 mod saved;
 mod settled;
 mod several;

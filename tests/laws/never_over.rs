@@ -70,22 +70,6 @@ fn in_redis() {
     }
 }
 
-/// Rounding to milliseconds would admit these permits twice.
-#[test]
-fn a_burst_before_the_turn_of_a_millisecond_counts_for_the_whole_interval() {
-    let world = World::memory(NANOSECOND);
-    world.run(async {
-        let limiter = world.limiter(Limit::new(10, millis(2))).await;
-        world.advance(Duration::from_nanos(MILLISECOND - 1));
-        assert_eq!(take(&limiter, 10).await, Ok(()));
-        world.advance(Duration::from_nanos(MILLISECOND + 1));
-        // Until the microsecond in which it was is over, too.
-        assert_eq!(take(&limiter, 10).await, Err(Some(millis(1))));
-        world.advance(millis(1));
-        assert_eq!(take(&limiter, 10).await, Ok(()));
-    });
-}
-
 /// A burst of the whole limit passes at any instant, however many of its calls fall into one
 /// microsecond.
 #[test]
