@@ -61,8 +61,6 @@ impl Case {
             "real-ip" => local().header(real_ip),
             "prefixes" => local().ipv6_prefix(64),
             "known peer" => local().peer(|_| Some([127, 0, 0, 1].into())),
-            "edge" => ClientIp::behind(["198.51.100.1", "2001:db8:1::/48"])
-                .header(ForwardedHeader::Single("cf-connecting-ip")),
             other => panic!("by {other}"),
         };
         limit.by(client)
@@ -73,7 +71,6 @@ impl Case {
             "tcp" => Socket::Tcp,
             "dual-stack" => Socket::DualStack,
             "unix" => Socket::Unix,
-            "proxied" => Socket::Proxied,
             other => panic!("on {other}"),
         }
     }
@@ -86,36 +83,7 @@ impl Step {
             "past" => From::Peer(2),
             "third" => From::Peer(3),
             "unix" => From::Unix,
-            "v1" => From::Balancer(V1),
-            "v1-ipv6" => From::Balancer(V1_IPV6),
-            "v1-unknown" => From::Balancer(V1_UNKNOWN),
-            "v2" => From::Balancer(V2),
-            "v2-other" => From::Balancer(V2_OTHER),
-            "v2-mapped" => From::Balancer(V2_MAPPED),
-            "v2-ipv6" => From::Balancer(V2_IPV6),
-            "v2-local" => From::Balancer(V2_LOCAL),
             other => panic!("from {other}"),
         }
     }
 }
-
-/// 198.51.100.1
-const V1: &[u8] = b"PROXY TCP4 198.51.100.1 127.0.0.1 4711 80\r\n";
-const V1_IPV6: &[u8] = b"PROXY TCP6 2001:db8:1:200::1 ::1 4711 80\r\n";
-/// Bytes after `UNKNOWN` are ignored.
-const V1_UNKNOWN: &[u8] = b"PROXY UNKNOWN ffff::1 ffff::2 65535 65535\r\n";
-/// 198.51.100.1 from another port, and an additional field that says nothing
-const V2: &[u8] =
-    b"\r\n\r\n\0\r\nQUIT\n\x21\x11\0\x0f\xc6\x33\x64\x01\x7f\0\0\x01\x12\x68\0\x50\x04\0\0";
-/// 198.51.100.2
-const V2_OTHER: &[u8] =
-    b"\r\n\r\n\0\r\nQUIT\n\x21\x11\0\x0c\xc6\x33\x64\x02\x7f\0\0\x01\x12\x67\0\x50";
-/// `::ffff:198.51.100.1`
-const V2_MAPPED: &[u8] = b"\r\n\r\n\0\r\nQUIT\n\x21\x21\0\x24\
-    \0\0\0\0\0\0\0\0\0\0\xff\xff\xc6\x33\x64\x01\0\0\0\0\0\0\0\0\0\0\xff\xff\x7f\0\0\x01\x12\x67\0\x50";
-/// `2001:db8:1:2ff::2`
-const V2_IPV6: &[u8] = b"\r\n\r\n\0\r\nQUIT\n\x21\x21\0\x24\
-    \x20\x01\x0d\xb8\0\x01\x02\xff\0\0\0\0\0\0\0\x02\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\x01\x12\x67\0\x50";
-/// Bytes after `LOCAL` are ignored.
-const V2_LOCAL: &[u8] =
-    b"\r\n\r\n\0\r\nQUIT\n\x20\x11\0\x0c\xc6\x33\x64\x09\x7f\0\0\x01\x12\x67\0\x50";
