@@ -1,11 +1,7 @@
 //! End to end over TCP: axum, hyper and tonic servers, real clients, and both stores.
 
-mod fields;
 mod grpc_answers;
 mod in_flight;
-mod order;
-mod preflights;
-mod shared_port;
 mod sockets;
 mod spellings;
 mod who;
@@ -33,9 +29,6 @@ use tonic::{
 };
 use tonic_web::GrpcWebLayer;
 use tower::Service;
-use tower_http::{
-    compression::CompressionLayer, trace::TraceLayer, validate_request::ValidateRequestHeaderLayer,
-};
 
 use self::sockets::{Framework, Place, Socket};
 
@@ -94,12 +87,9 @@ async fn connect(from: Ipv4Addr, to: SocketAddr) -> TcpStream {
 }
 
 /// Sends one request over a connection of its own: HTTP/1.1, and a new port each time.
-async fn send_from(from: Ipv4Addr, to: SocketAddr, request: Request<String>) -> Reply {
-    send_on(connect(from, to).await, &to.to_string(), request).await
-}
-
 pub(crate) async fn send(to: SocketAddr, request: Request<String>) -> Reply {
-    send_from(Ipv4Addr::LOCALHOST, to, request).await
+    let stream = connect(Ipv4Addr::LOCALHOST, to).await;
+    send_on(stream, &to.to_string(), request).await
 }
 
 /// Sends one request over a connection, HTTP/1.1.

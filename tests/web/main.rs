@@ -5,9 +5,8 @@
     clippy::duplicate_mod,
     clippy::expect_used,
     clippy::panic,
-    clippy::print_stdout,
     clippy::unwrap_used,
-    reason = "helpers fail the test by panicking, and figures are printed; clippy.toml reaches \
+    reason = "helpers fail the test by panicking; clippy.toml reaches \
               `#[test]` functions only; the example has the orders, too"
 )]
 

@@ -8,7 +8,7 @@ use tokio::sync::mpsc;
 use tonic::codegen::tokio_stream::wrappers::ReceiverStream;
 use tower_ratelimit::HeaderStyle;
 
-use super::*;
+use super::{with_axum::serve, *};
 
 on_both_stores! {
     a_response_counts_until_its_end_or_until_its_client_hangs_up,
@@ -31,12 +31,6 @@ async fn has_free(limiter: &RateLimiter, places: u64) {
     until(&what, async || free(limiter).await == places).await;
 }
 
-async fn serve_axum(app: Router) -> SocketAddr {
-    let (listener, address) = listen().await;
-    tokio::spawn(axum::serve(listener, app).into_future());
-    address
-}
-
 async fn a_response_counts_until_its_end_or_until_its_client_hangs_up(store: impl Store) {
     let (layer, limiter) = two_places(&store);
     // A response lasts until the test drops its sender.
@@ -48,7 +42,7 @@ async fn a_response_counts_until_its_end_or_until_its_client_hangs_up(store: imp
         Response::new(Body::new(StreamBody::new(ReceiverStream::new(frames))))
     };
     let app = Router::new().route("/", on_get(lasts));
-    let server = serve_axum(app.layer(layer)).await;
+    let server = serve(app.layer(layer)).await;
     let ends = send_http2(server, with("GET", "/", &[])).await;
     let hangs_up = send_http2(server, with("GET", "/", &[])).await;
     assert_eq!(free(&limiter).await, 0);
@@ -113,7 +107,7 @@ async fn an_upgraded_connection_counts_while_its_task_keeps_the_grant(store: imp
     // The grant of the layer within keeps the places of both.
     let (within, inner) = two_places(&store);
     let app = Router::new().fallback(any(echo)).layer(within).layer(layer);
-    let server = serve_axum(app).await;
+    let server = serve(app).await;
     let [one, two] = [
         upgraded(server, "/keeps").await,
         upgraded(server, "/keeps").await,

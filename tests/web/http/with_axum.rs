@@ -1,7 +1,5 @@
 //! axum: routers, nested routers, fallbacks, streams.
 
-use axum::{Extension, body::Body};
-use http_body::Frame;
 use tower_ratelimit::Rules;
 
 use super::*;
@@ -9,7 +7,6 @@ use super::*;
 on_both_stores! {
     routes_are_counted_by_template,
     the_table_sees_whole_paths_in_nested_routers,
-    a_stream_is_charged_what_was_sent_of_it,
 }
 
 pub(crate) async fn serve(app: Router) -> SocketAddr {
@@ -86,52 +83,4 @@ async fn the_table_sees_whole_paths_in_nested_routers(store: impl Store) {
         ("GET /static/css/site", 429),
     ];
     meets(serve(app).await, &expected).await;
-}
-
-/// As many rows as a client reads, each charged when it is sent.
-struct Endless {
-    charge: Grant,
-    rows: Arc<AtomicU64>,
-}
-
-impl http_body::Body for Endless {
-    type Data = Bytes;
-    type Error = Infallible;
-
-    fn poll_frame(
-        self: Pin<&mut Self>,
-        _: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
-        assert!(self.charge.add(1));
-        self.rows.fetch_add(1, Ordering::SeqCst);
-        Poll::Ready(Some(Ok(Frame::data(Bytes::from_static(&[b'x'; 4096])))))
-    }
-}
-
-async fn a_stream_is_charged_what_was_sent_of_it(store: impl Store) {
-    let name = unique("rows");
-    let large = Limit::per_hour(1_000_000_000);
-    let layer = RateLimitLayer::new(&store, Rule::shared(&name).or_init(large).cost(5));
-    let rows = Arc::new(AtomicU64::new(0));
-    let (sent, kept) = (Arc::clone(&rows), Arc::new(Mutex::new(None)));
-    let keep = Arc::clone(&kept);
-    let export = async move |Extension(charge): Extension<Grant>| {
-        *keep.lock().unwrap() = Some(charge.clone());
-        charge.set(0);
-        let rows = Arc::clone(&sent);
-        Body::new(Endless { charge, rows })
-    };
-    let server = serve(Router::new().route("/", on_get(export)).layer(layer)).await;
-    let answer = send_http2(server, get("/")).await;
-    assert_eq!(answer.status(), 200);
-    let begun = async || rows.load(Ordering::SeqCst) > 10;
-    until("some rows are sent", begun).await;
-    // The caller hangs up without an end in sight.
-    drop(answer);
-    let charge = kept.lock().unwrap().clone().unwrap();
-    until("the charge is closed", async || !charge.add(0)).await;
-    let rows = rows.load(Ordering::SeqCst);
-    let limiter = RateLimiter::new(&store, &name).unwrap();
-    let charged = async || large.permits() - free(&limiter).await == rows;
-    until("they are charged", charged).await;
 }

@@ -4,7 +4,6 @@ use super::*;
 
 on_both_stores! {
     methods_are_counted_apart_by_route,
-    only_failed_calls_count,
 }
 
 /// Binds, and hands on what a tonic server accepts from.
@@ -60,31 +59,5 @@ async fn methods_are_counted_apart_by_route(store: impl Store) {
     // Services that are made up count together.
     for (path, status) in [("/a.B/C", 12), ("/d.E/F", 8)] {
         assert_eq!(grpc_status(outer, path).await, status, "{path}");
-    }
-}
-
-/// A status comes behind the body, or with the head where there is none.
-async fn only_failed_calls_count(store: impl Store) {
-    let name = unique("calls");
-    let limit = Limit::per_hour(100);
-    let failures = Rule::shared(&name)
-        .or_init(limit)
-        .charge_if(|outcome| !outcome.is_success());
-    let unimplemented = Rule::shared(&name)
-        .charge_if(|outcome| outcome.grpc_status() == Some(12))
-        .or_init(limit);
-    for rule in [failures, unimplemented] {
-        let server = serve(RateLimitLayer::new(&store, rule)).await;
-        let limiter = RateLimiter::new(&store, &name).unwrap();
-        let mut client = client(server).await;
-        let before = client.create("tea").await.unwrap().calls_left.unwrap() + 1;
-        let given_back = async || {
-            until("it is given back", async || free(&limiter).await == before).await;
-        };
-        given_back().await;
-        assert_eq!(client.count().await.unwrap().calls_left, Some(before - 1));
-        given_back().await;
-        assert_eq!(grpc_status(server, "/shop.v1.Orders/Nothing").await, 12);
-        assert_eq!(free(&limiter).await, before - 1);
     }
 }

@@ -187,23 +187,26 @@ async fn a_service_that_fails_is_charged() {
     assert_eq!(used(&store, "fails").await, 13);
 }
 
-/// Clients read a gRPC response that ends without a status as UNKNOWN, with and without trailers.
+/// It stands in the head of an answer without a body, or in the trailers. Clients read a response
+/// that ends without one as UNKNOWN, with and without trailers.
 #[tokio::test]
-async fn a_grpc_response_without_a_status_counts_as_unknown() {
+async fn a_response_counts_by_its_grpc_status() {
     use http_body::Frame;
     use http_body_util::StreamBody;
     use tonic::codegen::tokio_stream;
 
-    // Whether the body has data, and what its trailers say, if it has some.
+    // What the head says, whether the body has data, and what its trailers say, if it has some.
     let bodies = [
-        (false, None, 2),
-        (true, None, 2),
-        (false, Some(None), 2),
-        (true, Some(None), 2),
-        (true, Some(Some("0")), 0),
-        (true, Some(Some("5")), 5),
+        (None, false, None, 2),
+        (None, true, None, 2),
+        (None, false, Some(None), 2),
+        (None, true, Some(None), 2),
+        (None, true, Some(Some("0")), 0),
+        (None, true, Some(Some("5")), 5),
+        (Some("0"), false, None, 0),
+        (Some("12"), false, None, 12),
     ];
-    for (has_data, trailers, expected) in bodies {
+    for (head, has_data, trailers, expected) in bodies {
         for is_known_empty in [!has_data && trailers.is_none(), false] {
             let store = MemoryStore::new();
             let seen = Arc::new(Mutex::new(Vec::new()));
@@ -226,6 +229,9 @@ async fn a_grpc_response_without_a_status_counts_as_unknown() {
                     StreamBody::new(tokio_stream::iter(frames.collect::<Vec<_>>())).boxed()
                 };
                 let response = Response::builder().header("content-type", "application/grpc");
+                let response = head
+                    .into_iter()
+                    .fold(response, |it, status| it.header("grpc-status", status));
                 std::future::ready(response.body(body))
             });
             let service = RateLimitLayer::new(&store, rule).layer(inner);
