@@ -160,48 +160,28 @@ async fn a_file_counts_where_code_counts() {
     let token = FromHeader::new("x-api-key").digest(&secret);
     let tenant = FromHeader::new("x-tenant").or_shared();
     let limit = Limit::per_minute(9);
-    let coded = RateLimitLayer::builder(&store)
-        .on("/a", limit.by(user.or(PeerIp)).named("a"))
-        .on("/b", limit.by((PeerIp, Route::new())).named("b"))
-        .on("/c", limit.by(token).named("c"))
-        .on("/d", limit.by(tenant).named("d"))
-        .build()
-        .unwrap();
-    let fields = ["x-api-key: s"];
-    for path in ["/a", "/b", "/c", "/d"] {
-        let answer = send(&coded, request("GET", path, &fields)).await;
-        assert_eq!(answer.status(), 200, "{path}");
-    }
-    drop(coded);
-    let text = r#"
-        [keys.token]
-        from = "credential:x-api-key"
-        digest = "k1"
-
-        [rules]
-        a = { rate = "9/1m", by = "user or peer" }
-        b = { rate = "9/m", by = ["peer", "route"] }
-        c = { rate = "9/60s", by = "token" }
-        d = { rate = "9/1m", by = "header:x-tenant or shared" }
-
-        [[on]]
-        route = "/a"
-        rules = ["a"]
-        [[on]]
-        route = "/b"
-        rules = ["b"]
-        [[on]]
-        route = "/c"
-        rules = ["c"]
-        [[on]]
-        route = "/d"
-        rules = ["d"]
-    "#;
-    let filed = RateLimitLayer::builder(&store).rules(file().parse(text).unwrap());
-    let filed = filed.build().unwrap();
-    for (path, rule) in [("/a", "a"), ("/b", "b"), ("/c", "c"), ("/d", "d")] {
-        let met = met(&filed, request("GET", path, &fields)).await;
-        assert_eq!(met, one(rule, 9, 7));
+    let token_of_file = "[keys.token]\nfrom = \"credential:x-api-key\"\ndigest = \"k1\"";
+    for (coded, key, by) in [
+        (limit.by(user.or(PeerIp)), "", "\"user or peer\""),
+        (
+            limit.by((PeerIp, Route::new())),
+            "",
+            "[\"peer\", \"route\"]",
+        ),
+        (limit.by(token), token_of_file, "\"token\""),
+        (limit.by(tenant), "", "\"header:x-tenant or shared\""),
+    ] {
+        let name = unique("rule");
+        let filed = format!(
+            "{key}\n[rules.{name}]\nrate = \"9/60s\"\nby = {by}\n[otherwise]\nrules = [\"{name}\"]"
+        );
+        let coded = Rules::new().otherwise(coded.named(&name));
+        for (rules, left) in [(coded, 8), (file().parse(&filed).unwrap(), 7)] {
+            let layer = RateLimitLayer::builder(&store).rules(rules).build();
+            let request = request("GET", "/", &["x-api-key: s"]);
+            let met = met(&layer.unwrap(), request).await;
+            assert_eq!(met, one(&name, 9, left), "{by}");
+        }
     }
 }
 

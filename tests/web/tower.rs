@@ -29,7 +29,7 @@ use http_body::Body;
 use http_body_util::BodyExt;
 use proptest::prelude::*;
 use tokio::sync::Semaphore;
-use tower::{BoxError, Service, ServiceBuilder, buffer::Buffer, limit::ConcurrencyLimit};
+use tower::{BoxError, Service, limit::ConcurrencyLimit};
 use tower_ratelimit::{
     Cost, Error, IntoRules, RateLimitLayerBuilder, Requests, Rules, key::FromParts,
 };
@@ -298,64 +298,6 @@ async fn the_inner_service_is_called_when_the_decision_is_made_and_not_before() 
     assert_eq!(refused.status(), StatusCode::TOO_MANY_REQUESTS);
     assert_eq!(service.call(anonymous()).await.unwrap().status(), 401);
     assert_eq!(inner.calls(), 1, "a refusal calls no inner service");
-}
-
-#[tokio::test]
-async fn around_buffer() {
-    for decide_first in [false, true] {
-        let inner = Inner::default();
-        let buffer = Buffer::new(inner.clone(), 1);
-        let layer = RateLimitLayer::builder(&MemoryStore::new()).otherwise(by_key(2));
-        let layer = layer.decide_first(decide_first).build().unwrap();
-        let mut service = layer.layer(buffer.clone());
-        for (sent, expected) in [("a", 200), ("a", 200), ("a", 429), ("b", 200), ("", 401)] {
-            let answer = call(&mut service, request(sent)).await.unwrap();
-            assert_eq!(answer.status().as_u16(), expected, "{sent} {decide_first}");
-            // Its only place is free again: `service` still lives.
-            let is_free = polled(buffer.clone().ready(), 1).await.is_some();
-            assert!(is_free, "{sent} {decide_first}");
-        }
-        assert_eq!(inner.calls(), 3, "{decide_first}");
-    }
-}
-
-#[tokio::test]
-async fn many_at_once_share_one_permit_and_none_is_lost() {
-    let inner = Inner {
-        pauses: 1,
-        ..Inner::default()
-    };
-    let (limited, semaphore) = limited(inner.clone());
-    let service = RateLimitLayer::new(&redis().build().unwrap(), by_key(20)).layer(limited);
-    let mut running = JoinSet::new();
-    for n in 0..60 {
-        let service = service.clone();
-        let sent = request(if n % 3 == 0 { "" } else { "a" });
-        running.spawn(async move { service.oneshot(sent).await.unwrap().status().as_u16() });
-    }
-    let mut statuses = running.join_all().await;
-    statuses.sort_unstable();
-    let expected = [200, 401, 429].map(|status| vec![status; 20]).concat();
-    assert_eq!(statuses, expected);
-    assert_eq!(inner.calls(), 20);
-    assert_eq!(semaphore.available_permits(), 1);
-}
-
-#[tokio::test]
-async fn fits_into_a_service_builder() {
-    let service = ServiceBuilder::new()
-        .load_shed()
-        .layer(RateLimitLayer::new(&MemoryStore::new(), by_key(1)))
-        .concurrency_limit(1)
-        .map_request(|request: Request<String>| request)
-        .service(Inner::default());
-    assert_eq!(status(&service, request("a")).await, StatusCode::OK);
-    assert_eq!(status(&service, request("a")).await, 429);
-
-    let layered = RateLimitLayer::new(&MemoryStore::new(), by_key(1)).layer(Inner::default());
-    let shared: tower::util::BoxCloneSyncService<_, _, Infallible> =
-        tower::util::BoxCloneSyncService::new(layered);
-    assert_eq!(status(&shared, request("a")).await, StatusCode::OK);
 }
 
 #[tokio::test]

@@ -31,22 +31,6 @@ async fn a_file_says_period_zone_and_first_day() {
     }
 }
 
-/// A changed rate, and the forms in which one limit may be written.
-#[tokio::test]
-async fn a_reload_counts_what_was_used() {
-    let store = MemoryStore::new();
-    for (from, to, permits, left) in [
-        ("", "", 3, 2),
-        ("3/month", "9/month", 9, 7),
-        ("3/month", "2/month", 2, 0),
-        ("3/month Europe/Berlin from 15", "5/month UTC from 2", 5, 2),
-    ] {
-        let layer = layer(&store, &QUOTA.replace(from, to));
-        let answer = met(&layer, request("GET", "/", &[])).await;
-        assert_eq!(answer, one("quota", permits, left), "{to}");
-    }
-}
-
 #[test]
 fn mistakes_are_named_with_their_line() {
     all_are_named(QUOTA, "quota");

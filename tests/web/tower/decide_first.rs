@@ -48,20 +48,6 @@ async fn refusals_are_answered_while_the_inner_service_is_busy() {
     busy(redis().build().unwrap()).await;
 }
 
-#[tokio::test]
-async fn no_place_is_taken_before_the_decision() {
-    let (limited, semaphore) = limited(Inner::default());
-    let mut service = layer(&redis().build().unwrap(), by_key(1)).layer(limited);
-    for expected in [200, 429] {
-        let mut future = service.ready().await.unwrap().call(request("a"));
-        assert_eq!(semaphore.available_permits(), 1, "before it is polled");
-        assert!(polled(&mut future, 1).await.is_none());
-        assert_eq!(semaphore.available_permits(), 1, "while Redis is asked");
-        assert_eq!(future.await.unwrap().status().as_u16(), expected);
-        assert_eq!(semaphore.available_permits(), 1, "with the service alive");
-    }
-}
-
 /// A `Mock` panics if it is called without being ready, and its clones are not ready.
 #[tokio::test]
 async fn the_service_that_gets_ready_is_the_one_that_is_called() {

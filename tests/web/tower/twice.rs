@@ -1,8 +1,6 @@
 //! Nested layers with the same rules: a request is charged once, unless both should charge.
 
 use super::{extensions::watched, *};
-use kit::observed::Observed;
-use tower_ratelimit::observe::RequestResult;
 
 fn always(store: &impl Store, rules: impl IntoRules) -> RateLimitLayer {
     let builder = RateLimitLayer::builder(store).otherwise(rules);
@@ -64,43 +62,6 @@ async fn rules_that_differ_are_charged_by_each() {
     for store in [&one, &other] {
         let limiter = RateLimiter::new(store, "stores").unwrap();
         assert_eq!(free(&limiter).await, 0, "each its own");
-    }
-}
-
-#[tokio::test]
-async fn of_a_list_the_rules_that_are_new_are_charged() {
-    let store = MemoryStore::new();
-    let (both, more) = (by_key(9).named("both"), by_key(5).named("more"));
-    let outer = layer_of(&store, both.clone());
-    for inner in [[both.clone(), more.clone()], [more, both]] {
-        let service = outer.layer(layer_of(&store, inner).layer(Inner::default()));
-        let answer = service.oneshot(request("a")).await.unwrap();
-        let limits = decision_of(&answer).limits();
-        let met: Vec<_> = limits.map(|it| it.name().to_owned()).collect();
-        assert_eq!(met, ["more"]);
-    }
-    // Two requests, two charges each.
-    let decision = decide(&outer, request("a")).await;
-    assert_eq!(decision.limits().next().unwrap().remaining(), Some(6));
-}
-
-/// What an outer layer has charged met its rules there: the inner one has nothing to report.
-#[tokio::test]
-async fn a_request_that_an_outer_layer_has_charged_is_reported_once() {
-    let store = MemoryStore::new();
-    let rules = || [by_key(9).named("one"), by_key(9).named("two")];
-    for inner in [&rules()[..], &rules()[1..]] {
-        let seen = [(); 2].map(|()| Observed::by(|event| event.result));
-        let [outer, inner] = [(&rules()[..], &seen[0]), (inner, &seen[1])].map(|(rules, seen)| {
-            let builder = RateLimitLayer::builder(&store).otherwise(rules.to_vec());
-            builder.observe(seen.clone()).build().unwrap()
-        });
-        assert_eq!(send(&outer, request("a")).await.status(), 200);
-        assert_eq!(seen[0].take(), [RequestResult::Allow]);
-        let service = outer.layer(inner.layer(Inner::default()));
-        assert_eq!(service.oneshot(request("a")).await.unwrap().status(), 200);
-        assert_eq!(seen[0].take(), [RequestResult::Allow]);
-        assert_eq!(seen[1].take(), []);
     }
 }
 

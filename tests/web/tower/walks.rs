@@ -110,33 +110,6 @@ async fn what_was_decided_is_not_decided_again() {
     }
 }
 
-/// Charges that are under way are those of one request: a copy that is sent again after its answer
-/// is charged again.
-#[tokio::test]
-async fn what_is_sent_again_from_within_is_charged_for_each_time() {
-    let store = MemoryStore::new();
-    let rules = Rules::new().on("/one", by_key(9).named("one"));
-    let rules = rules.otherwise(by_key(9).named("all"));
-    let layer = RateLimitLayer::builder(&store)
-        .rules(rules)
-        .build()
-        .unwrap();
-    let one = layer.layer(Inner::default());
-    let batch = layer.layer(service_fn(async |request: Request<String>| {
-        for _ in 0..3 {
-            let mut again = request.clone();
-            *again.uri_mut() = "/one".parse().unwrap();
-            assert_eq!(status(&one, again).await, 200);
-        }
-        Ok::<_, Infallible>(Response::new(String::new()))
-    }));
-    assert_eq!(status(&batch, request("a")).await, 200);
-    for (rule, left) in [("one", 6), ("all", 8)] {
-        let limiter = layer.limiter(rule, ["a"]).unwrap();
-        assert_eq!(free(&limiter).await, left, "{rule}");
-    }
-}
-
 #[cfg(feature = "config")]
 #[tokio::test]
 async fn rules_of_a_reload_between_the_passes_are_met_if_they_are_new() {
