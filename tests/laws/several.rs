@@ -7,7 +7,7 @@ use tower_ratelimit::LimitState;
 
 use super::{
     settled::Books,
-    world::{MILLISECOND, World, check_in_redis, redis_store, wait_of},
+    world::{MILLISECOND, World, check_in_redis, in_all_at_once, redis_store, wait_of},
 };
 
 /// What a caller does after a pause: it asks for permits, or settles an earlier grant.
@@ -190,6 +190,35 @@ fn in_redis() {
     check_in_redis(480, &input(), |world, input| {
         law(world, input, &Settles::settled);
     });
+}
+
+/// Callers that wait are granted one after the other, as fast as both limits allow.
+async fn all_who_wait_are_granted_in_time(store: impl Store) {
+    const CALLERS: u32 = 16;
+    let limit = Limit::new(2, millis(40)).and(Limit::new(5, millis(150)));
+    let limiter = limit.named(&unique("waits")).single(&store);
+    let limiter = limiter.expect("a limit");
+    let began = Instant::now();
+    let callers = (0..CALLERS).map(|_| {
+        let limiter = limiter.clone();
+        tokio::spawn(async move { limiter.try_acquire_for(1, LONG).await })
+    });
+    for caller in callers.collect::<Vec<_>>() {
+        let decision = caller.await.expect("an answer").expect("a decision");
+        assert!(decision.is_allowed(), "{decision:?}");
+    }
+    // Five at once, and as many in each interval.
+    let least = millis(150) * ((CALLERS - 1) / 5);
+    assert!(began.elapsed() >= least, "{:?}", began.elapsed());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn those_who_wait_take_turns() {
+    all_who_wait_are_granted_in_time(MemoryStore::new()).await;
+    in_all_at_once(async |guards| {
+        all_who_wait_are_granted_in_time(redis_store(guards)).await;
+    })
+    .await;
 }
 
 /// Callers of one call that ask for different numbers are each told of their own.
