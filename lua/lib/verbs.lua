@@ -66,8 +66,9 @@ function verbs.rename()
 end
 
 -- Each algorithm says what these two do. `in_use` returns the permits left by another limit, whether
--- nothing is removed if these are nil, and an error; it comes before the first write. `begin_life`
--- sets the TTLs by a limit that was written just now, `is_new` if there was none.
+-- the state stays if these are nil, and an error, before which nothing is written. `begin_life` sets
+-- the TTLs by a limit that was just written; `is_new` if `try_set_rate` wrote it: then a value
+-- without a log goes.
 local in_use, begin_life
 
 -- RRateLimiter.setRate(args) and updateRate(args) of Redisson 4.7.0. Redisson's forget the permits

@@ -113,7 +113,8 @@ local function strike(it, caller, number, time, room)
   ban.changed, ban.new_within = true, it.within
 end
 
--- Returns what a charge says of its ban, which stands at a place of the argument.
+-- Returns what a charge says of its ban, which stands at a place of the argument. `judged` has them
+-- in order, and each once more under its place, negated.
 function read_charge(at)
   if judged[-at] then
     return judged[-at]

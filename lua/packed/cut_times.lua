@@ -1,5 +1,5 @@
--- Returns what has so many bytes each with each time, the last of these, cut to the latest. A
--- fragment of rare.lua and ban.lua.
+-- Returns records of `size` bytes, the last six of which are a time, with no time later than
+-- `latest`. A fragment of rare.lua and ban.lua.
 
 local function cut_times(records, size, latest)
   return (string.gsub(records, string.rep('.', size), function(record)

@@ -96,7 +96,7 @@ local of, of_place, is_sent_again, judged, wait, was, mark, mark_given
 -- The state that is open: see state.lua.
 local name, of_kind, page, from, is_late, fits, log, tail, lent
 local of_label, of_ends, of_used, of_interval, of_rate, back, tat, emission, ids
--- What is written of it: a text from an offset on, or the whole for so many ms, which are whole;
+-- What is written of it: a text from an offset on, or the whole, for a whole number of ms;
 -- of a log, the records that are not written. Of a call that is not lone, by key.
 local text, offset, life, logs, texts, offsets, lives
 -- How it is written, and the numbers that were made text last.

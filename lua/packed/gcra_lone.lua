@@ -43,7 +43,8 @@ backlog = backlog > 0 and backlog + cost or cost
 tat = micros + backlog
 local pack = struct.pack
 -- The expiry is extended by as much as all permits take, so most grants leave it. A server whose
--- time goes on while a script runs may have dropped the key since it was read: then it is shorter.
+-- time goes on while a script runs may have dropped the key since it was read: SETRANGE then leaves
+-- a shorter one.
 if server + backlog > ends or tat >= 9007199254740992
   or call('SETRANGE', key, '27', pack('<I7c10c30', tat, arg, sub(state, 35, 64))) ~= 76 then
   tat, ends = math.min(tat, 9007199254740991), math.min(server + backlog + cost + room,

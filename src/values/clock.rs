@@ -164,14 +164,19 @@ fn has_timer(present: Id) -> bool {
     has_timer
 }
 
+/// Returns the clock's time in the unit of a log in Redis.
+pub(crate) fn millis(clock: &dyn Clock) -> Millis {
+    u64::try_from(clock.now().as_millis()).unwrap_or(u64::MAX)
+}
+
 /// The latest time by which Redis counts, in ms: a day in May 2109. In µs, and a century later, a
 /// script still counts it exactly.
 pub(crate) const LATEST_MILLIS: Millis = (1 << 42) - 1;
 
-/// Returns the clock's time in the unit of a log in Redis. A clock stands still after the latest.
-pub(crate) fn millis(clock: &dyn Clock) -> Millis {
-    let millis = u64::try_from(clock.now().as_millis()).unwrap_or(u64::MAX);
-    millis.clamp(1, LATEST_MILLIS)
+/// Returns the clock's time as a script takes it: after the latest it stands still, and zero would
+/// be the server's clock.
+pub(crate) fn sent_millis(clock: &dyn Clock) -> Millis {
+    millis(clock).clamp(1, LATEST_MILLIS)
 }
 
 /// Returns the whole milliseconds of a time or a length, as scores have them.

@@ -135,7 +135,7 @@ impl RedisStoreBuilder {
     /// Every process that shares a limit should then run NTP: a process whose clock is ahead takes
     /// permits early, and makes the others wait. An
     /// [`Algorithm::FixedWindow`](crate::Algorithm::FixedWindow) still ends by the server's clock.
-    /// A clock counts until May 2109, and then stands still.
+    /// Limits are counted by this clock until May 2109; after that it counts as standing still.
     pub fn client_clock(mut self, clock: impl Clock) -> Self {
         self.settings.clock = Some(Arc::new(clock));
         self
@@ -327,7 +327,7 @@ impl RedisStoreBuilder {
     /// - the prefix or the client id is empty or has other characters than `A-Z a-z 0-9 . _ -`: an
     ///   error of kind [`Name`](crate::ConfigErrorKind::Name), and all others are of kind
     ///   [`Store`](crate::ConfigErrorKind::Store);
-    /// - the `client_clock` shows a time after May 2109, by which Redis counts no more;
+    /// - the `client_clock` shows a time after May 2109, which is too late for limits in Redis;
     /// - the deny cache is longer than a minute;
     /// - the header of scripts is not one line that begins with `#!` or `--`;
     /// - the breaker opens after more than 32 failures.
@@ -348,7 +348,7 @@ impl RedisStoreBuilder {
         if let Some(now) = settings.clock.as_ref().map(|clock| clock.now())
             && now > Duration::from_millis(LATEST_MILLIS)
         {
-            bail!(Store: "a client clock shows at most 2^42 ms since 1970, in May 2109, not {now:?}");
+            bail!(Store: "a client clock shows less than 2^42 ms since 1970, in May 2109, not {now:?}");
         }
         if settings.deny_cache > LONGEST_DENY_CACHE {
             bail!(Store: "a deny cache keeps refusals for a minute at most, not for {:?}",

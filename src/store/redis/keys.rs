@@ -37,7 +37,12 @@ pub(super) fn add_suffixed(command: &mut Cmd, name: &Name, suffix: &str) {
 /// Returns the key of the ban of a limiter's caller. A limiter by the same name in the other format
 /// is another one.
 pub(crate) fn ban(name: &Name, in_own_format: bool) -> String {
-    suffixed(name, if in_own_format { "~:ban" } else { ":ban~" })
+    suffixed(name, of_ban(in_own_format))
+}
+
+/// Returns what that key ends with.
+pub(super) fn of_ban(in_own_format: bool) -> &'static str {
+    if in_own_format { "~:ban" } else { ":ban~" }
 }
 
 /// Returns the part of a limiter's keys that decides their hash slot in a Cluster.

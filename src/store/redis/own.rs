@@ -9,7 +9,7 @@ use super::{
     exchange::{Failure, asked_at},
     keys,
     packed::{
-        self, Stamp,
+        self, Numbers, Stamp,
         calendar::{self, CalendarRow},
         call::Joined,
         gcra::GcraRow,
@@ -36,7 +36,7 @@ use crate::{
     values::{
         List,
         charge::PermitId,
-        clock::{Millis, SystemClock, millis, millis_of},
+        clock::{Millis, SystemClock, millis_of, sent_millis},
         compiled_limit::Limiter,
         decision::Decision,
         demand::Demand,
@@ -154,7 +154,7 @@ impl Server {
         let is_unsent = outcome
             .as_ref()
             .is_err_and(|failure| !failure.unacknowledged);
-        let mut replies = outcome.map(|reply| joined.replies(reply).into_iter());
+        let mut replies = outcome.as_ref().map(|reply| joined.replies(reply));
         let each = runs.iter().zip(joins).map(|(run, join)| {
             let answered = match (&join, &mut replies) {
                 (Ok(sent), Ok(replies)) => self.read_joint(run, sent, replies.next().flatten()),
@@ -187,9 +187,14 @@ impl Server {
     }
 
     /// Reads what the reply to a command says of one of its runs.
-    fn read_joint(&self, run: &[Demand], sent: &InCommand, reply: Option<Value>) -> Answered {
+    fn read_joint(
+        &self,
+        run: &[Demand],
+        sent: &InCommand,
+        reply: Option<(Numbers<'_>, i64)>,
+    ) -> Answered {
         let read = reply.ok_or_else(reply::unreadable);
-        let read = read.and_then(|reply| sent.asked().read(&reply, run));
+        let read = read.and_then(|reply| sent.asked().read_part(reply, run));
         match read.map(|reply| self.decided(run, &reply, sent.bans.as_ref())) {
             Ok(Some(decisions)) => Answered::Decided(Ok(decisions)),
             // No window holds the time of the server.
@@ -337,7 +342,7 @@ impl Server {
         let clock = self.clock.as_deref();
         clock
             .filter(|_| !algorithm.facts().waits_by_server)
-            .map(millis)
+            .map(sent_millis)
     }
 
     /// Returns the row of a limiter: of one by the calendar, by a time of the server or else the

@@ -29,7 +29,7 @@ use crate::{
     values::{
         List,
         charge::{Charge, PermitId},
-        clock::{Clock, millis, moment},
+        clock::{Clock, moment, sent_millis},
         compiled_limit::{Limiter, Warning},
         decision::{Decision, Refusal},
         demand::Demand,
@@ -374,7 +374,7 @@ impl Server {
     fn call_settings(&self) -> Result<redisson::CallSettings<'_>, Error> {
         Ok(redisson::CallSettings {
             client_id: self.client_id()?,
-            now: self.clock.as_deref().map(millis),
+            now: self.clock.as_deref().map(sent_millis),
             exact: false,
         })
     }

@@ -40,7 +40,7 @@ struct Generation {
     /// is valid.
     count: AtomicU32,
     /// The limiter that was seen last, and its limit: a half of each one's hash.
-    seen: AtomicU64,
+    last: AtomicU64,
 }
 
 impl Default for Generations {
@@ -78,7 +78,7 @@ impl Generations {
     /// names that share an index and take turns, no change is noticed.
     pub(crate) fn saw_limit(&self, name: &Name, limit: (u64, u64), answered: Option<&mut Seen>) {
         let index = Self::index(name);
-        let Some(Generation { count, seen: last }) = self.all.get(index) else {
+        let Some(Generation { count, last }) = self.all.get(index) else {
             return;
         };
         let of_limit = BuildSpread::new().hash_one(limit) >> 32;

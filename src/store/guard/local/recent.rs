@@ -32,10 +32,10 @@ pub(crate) struct Recent {
     clock: Arc<dyn Clock>,
 }
 
-/// Some limiters, each known by the hash of its name: a secret of this process is in it.
+/// Some limiters, each known by the hash of its name, which a secret of this process is part of.
 #[derive(Default)]
 struct Set {
-    /// Together, as a look-up reads all of them, and the grants of one.
+    /// They lie together: a look-up reads all hashes, and the grants of one limiter alone.
     hashes: [u64; MOST_OF_SET],
     grants: Vec<LimiterGrants>,
 }

@@ -19,8 +19,7 @@ use crate::values::{
 /// The limiters of callers, each with whether it is a shadow, and whether its rule bans. Callers
 /// that differ in any of these stand in different lines.
 ///
-/// It is the charges of a caller, as these are shared where a copy of its own would be made three
-/// times for each.
+/// It holds the charges of a caller. They are shared, so that a clone of the key copies no names.
 #[derive(Clone)]
 pub(super) struct LineKey(Charges);
 
@@ -38,9 +37,9 @@ impl LineKey {
 impl PartialEq for LineKey {
     fn eq(&self, other: &Self) -> bool {
         let part = |charge: &Charge| (charge.shadow, charge.compiled().ban.is_some());
-        let is_same =
-            |it: &Charge, other: &Charge| it.limiter == other.limiter && part(it) == part(other);
-        self.0.len() == other.0.len() && iter::zip(&*self.0, &*other.0).all(|(a, b)| is_same(a, b))
+        let mut each = iter::zip(&*self.0, &*other.0);
+        self.0.len() == other.0.len()
+            && each.all(|(it, other)| it.limiter == other.limiter && part(it) == part(other))
     }
 }
 

@@ -259,6 +259,9 @@ impl<S: Calls> Command<S> {
         };
         in_flight.number = number;
         in_flight.keys.clear();
+        let callers = taken.iter().map(|line| line.members.len()).sum();
+        self.demands.reserve_exact(callers);
+        self.callers.reserve_exact(callers);
         let mut counts = List::new();
         for TakenLine {
             key,

@@ -23,9 +23,12 @@ use crate::{
 /// The kind of a state and of a row.
 const KIND: u8 = 5;
 
-/// Returns the key of a limiter that counts so.
+/// What the key of a limiter ends with that counts so.
+pub(super) const SUFFIX: &str = "~:calendar";
+
+/// Returns that key.
 pub(crate) fn key(name: &Name) -> String {
-    suffixed(name, "~:calendar")
+    suffixed(name, SUFFIX)
 }
 
 /// What a charge counts by. A limiter stands as the permits left, and the ms until the window ends:

@@ -2,7 +2,7 @@
 
 use redis::Value;
 
-use super::{DECIDE, ban, bytes::Buffer, row::Row};
+use super::{DECIDE, Numbers, ban, bytes::Buffer, row::Row};
 use crate::{
     store::{
         guard::deny_cache::bans::Carried,
@@ -32,8 +32,8 @@ enum Terms {
 /// Requests for permits of limiters, as the head of `lua/packed/decide.lua` describes them.
 pub(crate) struct Call {
     now: Option<Millis>,
-    /// Each with a hash, by which it is compared first
-    keys: List<(u64, String)>,
+    /// Each the name of a limiter, and what its key ends with
+    keys: List<(Name, &'static str)>,
     /// What the charges of a key count by
     terms: List<Terms>,
     requests: Buffer,
@@ -60,7 +60,7 @@ impl Call {
 
     /// Adds a limiter, whose index is the number of those before it.
     pub(super) fn limiter(&mut self, name: &Name, row: Row) {
-        self.keys.push((name.seeded_hash(), row.key(name)));
+        self.keys.push((name.clone(), row.suffix()));
         self.terms.push(Terms::Row(row));
     }
 
@@ -68,19 +68,19 @@ impl Call {
     /// format that nothing has stands for its state: its user may not be allowed to reach ours.
     pub(super) fn beside_ban(&mut self, Limiter { name, compiled }: &Limiter) {
         let row = Row::any(Algorithm::Gcra);
-        let key = if compiled.counting.in_own_format() {
-            row.key(name)
+        let suffix = if compiled.counting.in_own_format() {
+            row.suffix()
         } else {
-            keys::ban(name, false) + "~"
+            ":ban~~"
         };
-        self.keys.push((name.seeded_hash(), key));
+        self.keys.push((name.clone(), suffix));
         self.terms.push(Terms::Row(row));
     }
 
     /// Adds the ban of a limiter in the same way.
     pub(super) fn ban(&mut self, Limiter { name, compiled }: &Limiter, ban: Ban) {
-        let key = keys::ban(name, compiled.counting.in_own_format());
-        self.keys.push((!name.seeded_hash(), key));
+        let suffix = keys::of_ban(compiled.counting.in_own_format());
+        self.keys.push((name.clone(), suffix));
         self.terms.push(Terms::Ban(ban));
     }
 
@@ -176,8 +176,8 @@ impl Call {
             *row = row_of[usize::from(*row) - 1];
         }
         let mut command = DECIDE.start(self.keys.len(), 1);
-        for (_, key) in &self.keys {
-            command.arg(key);
+        for (name, suffix) in &self.keys {
+            keys::add_suffixed(&mut command, name, suffix);
         }
         command.arg(&*argument.0);
         ScriptCall::new(&DECIDE, command, self.callers, true)
@@ -211,30 +211,20 @@ impl Joined {
         Some(self.call.as_ref()?.written(flags))
     }
 
-    /// Returns the reply to each of the calls, as if it had been sent alone; `None` for those that
-    /// the reply does not answer.
-    pub(crate) fn replies(&self, reply: Value) -> Vec<Option<Value>> {
-        if self.counts.len() == 1 {
-            return vec![Some(reply)];
-        }
-        let Value::Array(numbers) = reply else {
-            return Vec::new();
-        };
-        let mut numbers = numbers.into_iter();
-        let Some(time) = numbers.next() else {
-            return Vec::new();
-        };
-        let each = self.counts.iter().map(|count| {
-            let mut said = vec![time.clone()];
-            for _ in 0..*count {
-                let Some(Value::Int(length)) = numbers.next() else {
-                    return None;
-                };
-                said.extend(numbers.by_ref().take(usize::try_from(length).ok()?));
+    /// Returns the reply to each of the calls, as if it had been sent alone, and the time by which
+    /// it counted; `None` for those that the reply does not answer.
+    pub(crate) fn replies<'r>(
+        &self,
+        reply: &'r Value,
+    ) -> impl Iterator<Item = Option<(Numbers<'r>, i64)>> {
+        let mut all = Numbers::with_time(reply).ok();
+        self.counts.iter().map(move |count| {
+            if self.counts.len() == 1 {
+                return all.take();
             }
-            Some(Value::Array(said))
-        });
-        each.collect()
+            let (all, time) = all.as_mut()?;
+            Some((all.of_requests(*count)?, *time))
+        })
     }
 }
 
@@ -242,8 +232,15 @@ impl Call {
     /// Adds the requests of another call.
     fn join(&mut self, other: Self) {
         let begin = self.requests.0.len();
-        let terms_before = self.terms.len();
-        self.terms.extend(other.terms);
+        // Most have the terms of another.
+        let each = other.terms.into_iter().map(|terms| {
+            let known = self.terms.iter().position(|it| *it == terms);
+            known.unwrap_or_else(|| {
+                self.terms.push(terms);
+                self.terms.len() - 1
+            })
+        });
+        let terms_of: List<u8> = each.map(|terms| byte(terms + 1)).collect();
         // Each state is read once and written once, so a key has one index.
         let each = other.keys.into_iter().map(|key| {
             let known = self.keys.iter().position(|it| *it == key);
@@ -260,7 +257,7 @@ impl Call {
             self.named_at.push(at);
             if let [key, terms, ..] = &mut self.requests.0[at..] {
                 *key = key_of[usize::from(*key) - 1];
-                *terms = byte(terms_before + usize::from(*terms));
+                *terms = terms_of[usize::from(*terms) - 1];
             }
         }
         self.count += other.count;

@@ -154,16 +154,25 @@ fn number_at(bytes: &[u8], at: usize, width: usize) -> i64 {
 }
 
 /// The numbers of a reply, behind the time.
-struct Numbers<'r>(slice::Iter<'r, Value>);
+pub(crate) struct Numbers<'r> {
+    rest: slice::Iter<'r, Value>,
+    /// Set if each request begins with how many it has.
+    has_counts: bool,
+}
 
 impl<'r> Numbers<'r> {
+    fn new(numbers: &'r [Value]) -> Self {
+        let (rest, has_counts) = (numbers.iter(), false);
+        Self { rest, has_counts }
+    }
+
     /// Returns those of a reply, and the time by which it counted in us.
     fn with_time(reply: &'r Value) -> Result<(Self, i64), Error> {
         let Value::Array(numbers) = reply else {
             return Err(unreadable());
         };
         match &**numbers {
-            [Value::Int(micros @ 0..=MOST), rest @ ..] => Ok((Self(rest.iter()), *micros)),
+            [Value::Int(micros @ 0..=MOST), rest @ ..] => Ok((Self::new(rest), *micros)),
             _ => Err(unreadable()),
         }
     }
@@ -171,15 +180,40 @@ impl<'r> Numbers<'r> {
     /// Returns those of a reply to a lone call.
     fn alone(reply: &'r Value) -> Result<Self, Error> {
         match reply {
-            Value::Int(_) => Ok(Self(slice::from_ref(reply).iter())),
-            Value::Array(numbers) => Ok(Self(numbers.iter())),
+            Value::Int(_) => Ok(Self::new(slice::from_ref(reply))),
+            Value::Array(numbers) => Ok(Self::new(numbers)),
             _ => Err(unreadable()),
+        }
+    }
+
+    /// Takes those of the next requests, each of which begins with how many it has; `None` if there
+    /// are not as many.
+    fn of_requests(&mut self, requests: usize) -> Option<Self> {
+        let all = self.rest.as_slice();
+        for _ in 0..requests {
+            let Some(Value::Int(count)) = self.rest.next() else {
+                return None;
+            };
+            let rest = self.rest.as_slice().get(usize::try_from(*count).ok()?..);
+            self.rest = rest?.iter();
+        }
+        let (taken, _) = all.split_at(all.len() - self.rest.len());
+        Some(Self {
+            has_counts: true,
+            ..Self::new(taken)
+        })
+    }
+
+    /// Begins the next request.
+    fn begin(&mut self) {
+        if self.has_counts {
+            self.rest.next();
         }
     }
 
     /// Reads the next number. Nil stands for a request whose state is foreign.
     fn next(&mut self) -> Result<i64, Error> {
-        match self.0.next() {
+        match self.rest.next() {
             Some(Value::Int(number)) if number.abs_diff(0) <= MOST.abs_diff(0) => Ok(*number),
             Some(Value::Nil) => Err(foreign()),
             _ => Err(unreadable()),
@@ -188,7 +222,7 @@ impl<'r> Numbers<'r> {
 
     /// Checks that all were read.
     fn end(&mut self) -> Result<(), Error> {
-        self.0.next().map_or(Ok(()), |_| Err(unreadable()))
+        self.rest.next().map_or(Ok(()), |_| Err(unreadable()))
     }
 }
 

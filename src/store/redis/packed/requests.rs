@@ -244,10 +244,18 @@ impl Asked<'_> {
         Ok(Some(self.answered(run, now, counted)))
     }
 
-    /// Reads the reply to [`call`](Self::call). Where one that waits is refused, so are those
-    /// behind it that wait.
+    /// Reads the reply to [`call`](Self::call).
     pub(crate) fn read(&self, reply: &Value, run: &[Demand]) -> Result<RunReply, Error> {
-        let (mut numbers, now) = Numbers::with_time(reply)?;
+        self.read_part(Numbers::with_time(reply)?, run)
+    }
+
+    /// Reads the same as a part of the reply to several calls. Where one that waits is refused, so
+    /// are those behind it that wait.
+    pub(crate) fn read_part(
+        &self,
+        (mut numbers, now): (Numbers<'_>, i64),
+        run: &[Demand],
+    ) -> Result<RunReply, Error> {
         let mut counted = Said::new(self.rows);
         let (callers, ahead) = with_ahead(together(run));
         for group in groups(callers) {
@@ -314,6 +322,7 @@ impl Said {
         run: &[Demand],
         ahead: Option<&Demand>,
     ) -> Result<bool, Error> {
+        numbers.begin();
         let mut groups: List<Group> = List::new();
         for (row, standing) in rows.iter().zip(&self.standings) {
             match row.group(numbers, run.len(), standing.as_ref().map(|(said, _)| *said))? {

@@ -17,7 +17,6 @@ use crate::{
         charge::Charge,
         error::Error,
         limit::{Algorithm, StoredLimit},
-        name::Name,
     },
 };
 
@@ -73,11 +72,11 @@ impl Row {
         matches!(self, Self::Log(_))
     }
 
-    /// Returns the key of a limiter that counts by it.
-    pub(super) fn key(&self, name: &Name) -> String {
+    /// Returns what the key of a limiter ends with that counts by it.
+    pub(super) fn suffix(&self) -> &'static str {
         match self {
-            Self::Calendar(_) => calendar::key(name),
-            _ => super::key(name),
+            Self::Calendar(_) => calendar::SUFFIX,
+            _ => super::SUFFIX,
         }
     }
 

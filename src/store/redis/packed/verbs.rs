@@ -11,7 +11,7 @@ use super::{
 use crate::{
     store::{
         guard::deny_cache::bans::{BanState, Carried},
-        redis::script::ScriptCall,
+        redis::{keys, script::ScriptCall},
     },
     values::{
         List,
@@ -57,7 +57,7 @@ fn settling(
     argument.number(took.into(), 4);
     mark.iter().for_each(|number| argument.number(*number, 7));
     let mut command = DECIDE.start(1, 1);
-    command.arg(row.key(name));
+    keys::add_suffixed(&mut command, name, row.suffix());
     command.arg(&*argument.0);
     let once = !row.has_records() || mark == RELEASES;
     ScriptCall::new(&DECIDE, command, 0, once)
