@@ -1,6 +1,5 @@
 //! A server that hangs is left alone, however many callers ask, and who is admitted meanwhile is
-//! charged. That a burst on a healthy server is no outage is in unit tests of the outbox, and rows
-//! 25 and 30 of the matrix.
+//! charged. That a burst on a healthy server is no outage is in unit tests of the outbox.
 
 use kit::{
     scene::*,

@@ -230,8 +230,8 @@ fn no_duration_is_too_long() {
     };
     let times = ["0001-01-02", "1969-12-31", "2026-01-01", "9999-12-29"];
     let longest = format!("{}us", i64::MAX);
-    let lines = times
-        .map(|time| ["5us", "30000days", "3000000000s", &longest].map(|took| line(time, took)));
+    let lines =
+        times.map(|time| ["5us", "720000h", "3000000000s", &longest].map(|took| line(time, took)));
     let mut replay = by("ip", &[(Algorithm::SlidingLog, Limit::per_minute(1))]);
     replay.rows.reorder = Duration::MAX;
     let (column, place) = ("duration".to_owned(), "took".to_owned());

@@ -1,7 +1,7 @@
 //! Bans as several processes see them, and what they cost: see `tests/web/tower/bans.rs` for what
 //! they mean, and `tests/laws` for when they end, by either clock.
 
-use kit::scene::*;
+use kit::{Cluster, scene::*};
 use tower_ratelimit::{
     Ban,
     observe::{Observer, StoreCall},
@@ -195,6 +195,33 @@ async fn a_known_ban_outlasts_an_outage_and_a_process_bans_by_itself() {
     assert_eq!(here.ask(1).await, BANNED_HERE);
     clock.advance(15 * MINUTE - millis(1));
     assert_eq!(here.ask(1).await, BANNED_HERE);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_list_of_several_hash_slots_bans_and_is_banned() {
+    let cluster = Cluster::start();
+    let per_key = |name: &str| Limit::per_hour(9).by(FromHeader::new("x-key")).named(name);
+    let ban = Ban::after(1).within(MINUTE).lasting(MINUTE);
+    let [here, there] = [0, 1].map(|_| {
+        let store = patiently(RedisStore::cluster(cluster.urls()));
+        let store = store.build().unwrap();
+        let all = Limit::per_hour(50).by(Constant("all")).named("all");
+        // Of two identities: two calls.
+        let rules = [per_key("one"), per_key("two"), all];
+        layer_of(&store, rules.map(|rule| rule.ban(ban)))
+    });
+    for number in 0..9 {
+        let key = format!("caller-{number}");
+        let ask = async |layer: &RateLimitLayer| {
+            let request = Request::builder().header("x-key", &key).body(()).unwrap();
+            decide(layer, request).await
+        };
+        assert!(ask(&here).await.is_allowed());
+        let two = here.limiter("two", [&key]).unwrap();
+        two.ban_for(MINUTE).await.unwrap();
+        assert_eq!(refused(ask(&there).await).kind(), RefusalKind::Banned);
+        assert_eq!(refused(ask(&here).await).kind(), RefusalKind::Banned);
+    }
 }
 
 #[tokio::test]

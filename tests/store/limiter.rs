@@ -1,6 +1,6 @@
 //! `RateLimiter` without HTTP: a change of the type, and what wakes those who wait, on both stores.
 //! In what order they are served, and that one who leaves wakes the next, is in unit tests of
-//! `outbox::wait_queue`.
+//! `outbox::tests::waiting`.
 
 use kit::scene::*;
 

@@ -107,10 +107,11 @@ impl LogOptions {
                 return None;
             };
             let usual = [ip, method, path, host, status].map(Option::as_deref);
-            let caller: Option<Box<str>> = by.and_then(|by| match others.last()?.as_deref()? {
-                caller if by == "ip" => Some(counted_as(caller).into()),
-                caller => Some(caller.into()),
-            });
+            let caller: Option<Box<str>> =
+                by.and_then(|by| match others.last()?.as_deref()?.trim() {
+                    caller if by == "ip" => Some(counted_as(caller).into()),
+                    caller => Some(caller.into()),
+                });
             let others = others.iter().map(Option::as_deref);
             let request = request(usual, fields.clone().map(|(it, _)| it).zip(others));
             // HTTP may have none like it.
@@ -295,7 +296,7 @@ pub(crate) fn left_out(read: &RowsRead, callerless: u64) -> impl Iterator<Item =
         (callerless, "without a caller, and not limited"),
     ];
     let kinds = kinds.into_iter().filter(|(count, _)| *count > 0);
-    kinds.map(move |(count, what)| format!("{count} of {lines}: {what}."))
+    kinds.map(move |(count, what)| format!("{count} of {lines}: {what}"))
 }
 
 /// Says which lines are unreadable. Returns whether no more than a hundredth was left out.

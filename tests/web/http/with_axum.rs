@@ -1,4 +1,4 @@
-//! axum: routers, nested routers, fallbacks, streams.
+//! axum: routers, nested routers, fallbacks.
 
 use tower_ratelimit::Rules;
 

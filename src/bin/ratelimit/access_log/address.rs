@@ -9,16 +9,15 @@ use std::{
 
 use tower_ratelimit::command::caller_of;
 
-/// Returns the text under which a caller counts: of an address without its port, and of IPv6 the
+/// Returns the text under which a caller without blanks around it counts: of an address without its port, and of IPv6 the
 /// network.
 pub(crate) fn counted_as(caller: &str) -> Cow<'_, str> {
     // Most keys that are no address begin with a letter that no address has.
     let may_begin = |first: u8| first.is_ascii_hexdigit() || matches!(first, b':' | b'[');
-    let address = caller.trim_start().bytes().next();
-    let address = address.filter(|first| may_begin(*first));
+    let address = caller.bytes().next().filter(|first| may_begin(*first));
     match address.and_then(|_| ip_of(caller)) {
         None => Cow::Borrowed(caller),
-        Some(IpAddr::V4(_)) if !caller.contains(':') => Cow::Borrowed(caller.trim()),
+        Some(IpAddr::V4(_)) if !caller.contains(':') => Cow::Borrowed(caller),
         Some(address) => Cow::Owned(caller_of(address)),
     }
 }

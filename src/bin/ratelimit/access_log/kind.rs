@@ -44,6 +44,7 @@ impl Kind {
         Self::in_words(name).0
     }
 
+    /// Returns that, and what a text of this kind is called.
     fn in_words(name: &str) -> (Self, &'static str) {
         let known = KINDS.into_iter().find(|(_, known, _)| *known == name);
         known.map_or((Self::Any, "a text"), |(kind, _, noun)| (kind, noun))

@@ -41,8 +41,8 @@ pub(crate) struct Rows {
     /// Those of [`OWN`], and those that are read, each with whether a log may lack it.
     columns: Vec<(String, bool)>,
     /// By column, where the user says that it is: its name or number in the log, two of these with
-    /// a plus between them, or `-` for one that the log does not have. With
-    /// the unit of a duration in nanoseconds.
+    /// a plus between them, or `-` for one that the log does not have. The number is the unit of a
+    /// duration in nanoseconds, and says nothing of others.
     pub(crate) places: Vec<(String, String, i64)>,
     /// The words before each line, by blanks, which another program has put there.
     pub(crate) skip: usize,

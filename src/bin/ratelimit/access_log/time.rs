@@ -208,6 +208,8 @@ mod tests {
             ("13.25\u{b5}s", NANOS, Some(13)),
             ("1500ns", NANOS, Some(1)),
             ("1m2.5s", NANOS, Some(62_500_000)),
+            ("3153599999", NANOS, Some(3_153_599_999_000_000)),
+            ("3153600000", NANOS, None),
             ("-1", NANOS, None),
             ("", NANOS, None),
             ("5 ms", NANOS, Some(5000)),

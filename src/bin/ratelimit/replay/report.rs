@@ -258,7 +258,7 @@ fn notes(report: &Report) -> Vec<String> {
         notes.push(AT_THE_END.to_owned());
     }
     notes.push(ASSUMED.to_owned());
-    notes.extend(left_out(read, report.without_caller));
+    notes.extend(left_out(read, report.without_caller).map(|note| note + "."));
     let held = counted(report.most_active, "caller");
     notes.push(format!("The state of at most {held} was held at once."));
     notes
