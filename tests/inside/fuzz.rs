@@ -12,8 +12,14 @@ use super::{
 use crate::{
     algorithm::gcra::Pace,
     store::redis::packed::{
-        Stamp, calendar::CalendarRow, call::Joined, gcra::GcraRow, log::LogRow, requests::Asked,
-        row::Row, window::WindowRow,
+        Stamp,
+        calendar::CalendarRow,
+        call::Joined,
+        gcra::GcraRow,
+        log::LogRow,
+        requests::{Asked, RunReply},
+        row::Row,
+        window::WindowRow,
     },
     values::{
         charge::{Charge, PermitId},
@@ -305,40 +311,61 @@ proptest! {
         }
     }
 
-    /// Each call gets numbers of the reply, behind its time, and no two the same.
+    /// Each call is answered as if it had been sent alone, or by an error if its requests are told
+    /// more or less than they need.
     #[test]
     fn a_joint_reply_is_parted_among_its_calls(
-        reply in any_reply(),
-        callers in prop::collection::vec(1_usize..4, 1..6),
+        told in prop::collection::vec(
+            prop::collection::vec(
+                prop_oneof![
+                    9 => (0..300_000_i64).prop_map(|number| vec![number]),
+                    1 => prop::collection::vec(-9..300_000_i64, 0..4),
+                ],
+                1..4,
+            ),
+            1..6,
+        ),
+        other in any_reply(),
     ) {
         let limit = LimitSource::Code(Limit::per_minute(5));
         let demand = acquire(Algorithm::SlidingLog, None, 1);
         let row = Row::Log(LogRow::of(&Limit::per_minute(5)));
         let stamp = Stamp { id: PermitId::NONE, now: None };
         let asked = Asked { stamp, rows: &[row], carried: &[], again: false };
+        // A request of each caller, as no two ask for the same.
+        let runs: Vec<Vec<_>> = told.iter().map(|requests| {
+            let permits = 1_u32..=requests.len() as u32;
+            permits.map(|permits| {
+                let charge = demand.first().clone().by(limit);
+                Demand::caller([Charge { permits, ..charge }], false)
+            }).collect()
+        }).collect();
         let mut joined = Joined::default();
-        for callers in &callers {
-            let run = vec![Demand::caller([demand.first().clone().by(limit)], false); *callers];
-            joined.add(asked.call(&run));
+        runs.iter().for_each(|run| joined.add(asked.call(run)));
+        let read = |read: Result<RunReply, Error>| read.map(|it| it.answers).map_err(|it| it.kind());
+        let array = |numbers: Vec<i64>| {
+            let all = [1_790_000_000_000_000].into_iter().chain(numbers);
+            Value::Array(all.map(Value::Int).collect())
+        };
+        let has_counts = told.len() > 1;
+        let count = |numbers: &Vec<i64>| has_counts.then_some(numbers.len() as i64);
+        let all = told.iter().flatten().flat_map(|it| count(it).into_iter().chain(it.clone()));
+        let reply = array(all.collect());
+        let mut parts = joined.replies(&reply);
+        for (requests, run) in told.iter().zip(&runs) {
+            let part = parts.next().flatten().unwrap();
+            let alone = read(asked.read(&array(requests.concat()), run));
+            let read = read(asked.read_part(part, run));
+            prop_assert!(read == alone || read.is_err(), "{:?} {:?}", read, alone);
+            let is_usual = requests.iter().all(|told| told.len() == 1 && told[0] >= 0);
+            prop_assert!(read.is_ok() || !is_usual, "{:?}", read);
         }
-        let replies = joined.replies(reply.clone());
-        if callers.len() == 1 {
-            prop_assert_eq!(replies, vec![Some(reply)]);
-            return Ok(());
-        }
-        prop_assert!(replies.is_empty() || replies.len() == callers.len());
-        let each = replies.iter().flatten().map(|reply| match reply {
-            Value::Array(numbers) => numbers,
-            other => panic!("{other:?}"),
-        });
-        let (mut count, mut times) = (1, Vec::new());
-        for numbers in each {
-            count += numbers.len();
-            times.push(&numbers[0]);
-        }
-        if let Value::Array(numbers) = &reply {
-            prop_assert!(count <= numbers.len().max(1) + times.len());
-            prop_assert!(times.iter().all(|time| *time == &numbers[0]));
+        // Another reply is an error at most.
+        for (part, run) in joined.replies(&other).zip(&runs) {
+            let read = part.map(|part| asked.read_part(part, run));
+            if let Some(Err(error)) = read {
+                prop_assert!(is_of_replies(&error), "{:?}", error);
+            }
         }
     }
 

@@ -156,14 +156,14 @@ fn number_at(bytes: &[u8], at: usize, width: usize) -> i64 {
 /// The numbers of a reply, behind the time.
 pub(crate) struct Numbers<'r> {
     rest: slice::Iter<'r, Value>,
-    /// Set if each request begins with how many it has.
-    has_counts: bool,
+    /// If each request begins with how many it has, how many are left when the present one ends.
+    left_then: Option<usize>,
 }
 
 impl<'r> Numbers<'r> {
     fn new(numbers: &'r [Value]) -> Self {
-        let (rest, has_counts) = (numbers.iter(), false);
-        Self { rest, has_counts }
+        let (rest, left_then) = (numbers.iter(), None);
+        Self { rest, left_then }
     }
 
     /// Returns those of a reply, and the time by which it counted in us.
@@ -199,16 +199,26 @@ impl<'r> Numbers<'r> {
         }
         let (taken, _) = all.split_at(all.len() - self.rest.len());
         Some(Self {
-            has_counts: true,
+            left_then: Some(taken.len()),
             ..Self::new(taken)
         })
     }
 
     /// Begins the next request.
-    fn begin(&mut self) {
-        if self.has_counts {
-            self.rest.next();
-        }
+    fn begin(&mut self) -> Result<(), Error> {
+        let Some(left) = self.left_then else {
+            return Ok(());
+        };
+        let count = self.rest.next();
+        let left_then = match count {
+            Some(Value::Int(count)) if self.rest.len() + 1 == left => {
+                let count = usize::try_from(*count).ok();
+                count.and_then(|count| self.rest.len().checked_sub(count))
+            }
+            _ => None,
+        };
+        self.left_then = Some(left_then.ok_or_else(unreadable)?);
+        Ok(())
     }
 
     /// Reads the next number. Nil stands for a request whose state is foreign.

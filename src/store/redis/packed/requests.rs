@@ -322,7 +322,7 @@ impl Said {
         run: &[Demand],
         ahead: Option<&Demand>,
     ) -> Result<bool, Error> {
-        numbers.begin();
+        numbers.begin()?;
         let mut groups: List<Group> = List::new();
         for (row, standing) in rows.iter().zip(&self.standings) {
             match row.group(numbers, run.len(), standing.as_ref().map(|(said, _)| *said))? {

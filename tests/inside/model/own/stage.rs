@@ -12,7 +12,7 @@ use crate::{
         packed::{
             self,
             call::Joined,
-            requests::{Asked, KNOWN, may_ask_again, together},
+            requests::{Asked, KNOWN, RunReply, may_ask_again, together},
             row::Row,
             verbs,
         },
@@ -264,7 +264,8 @@ impl Stage {
             } else {
                 let call = self.asked(&run, &rows, false).call(sent).command();
                 let reply = self.call(&call);
-                found = self.judge(question, &run, &rows, &reply, &[]);
+                let read = self.asked(&run, &rows, false).read(&reply, &run).unwrap();
+                found = self.judge(question, &run, (read, self.time_of(&reply).unwrap()), &[]);
             }
         }
         let (times, by) = match again {
@@ -291,11 +292,13 @@ impl Stage {
             }
             let call = self.asked(&run, &rows, true).call(sent).command();
             let reply = self.call(&call);
-            self.is_over |= self.time_of(&reply).unwrap() >= now + lasts;
+            let time = self.time_of(&reply).unwrap();
+            self.is_over |= time >= now + lasts;
             if self.is_over {
                 return;
             }
-            let read = self.judge(question, &run, &rows, &reply, &found);
+            let read = self.asked(&run, &rows, true).read(&reply, &run).unwrap();
+            let read = self.judge(question, &run, (read, time), &found);
             found
                 .iter_mut()
                 .zip(read)
@@ -337,18 +340,16 @@ impl Stage {
         Some(self.hold(question, run, &said, &[]))
     }
 
-    /// Reads the reply to a call, and holds it against what must be. `found` is who took
-    /// before. Returns who takes anything.
+    /// Holds the reply to a call, and its time, against what must be. `found` is who took before.
+    /// Returns who takes anything.
     fn judge(
         &mut self,
         question: &Question,
         run: &[Demand],
-        rows: &[Row],
-        reply: &Value,
+        (read, now): (RunReply, i64),
         found: &[bool],
     ) -> Vec<bool> {
         let again = !found.is_empty();
-        let read = self.asked(run, rows, again).read(reply, run).unwrap();
         for answer in read.answers.iter().flatten().filter(|_| again) {
             // Others may have taken since: nothing is known to lie ahead.
             if let Some(Taken::Tat(tat)) = answer.taken {
@@ -356,7 +357,7 @@ impl Stage {
             }
         }
         let said = Said {
-            now: self.time_of(reply).unwrap(),
+            now,
             is_vague: false,
             answers: read.answers.unwrap().to_vec(),
         };
@@ -374,10 +375,12 @@ impl Stage {
             joined.add(call);
         }
         let reply = self.call(&joined.command().unwrap());
-        let replies = joined.replies(reply);
-        assert_eq!(replies.len(), all.len());
-        for ((question, (run, rows)), reply) in questions.iter().zip(&all).zip(replies) {
-            self.judge(question, run, rows, &reply.unwrap(), &[]);
+        let now = self.time_of(&reply).unwrap();
+        let mut replies = joined.replies(&reply);
+        for (question, (run, rows)) in questions.iter().zip(&all) {
+            let part = replies.next().flatten().unwrap();
+            let read = self.asked(run, rows, false).read_part(part, run).unwrap();
+            self.judge(question, run, (read, now), &[]);
         }
     }
 
