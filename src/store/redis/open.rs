@@ -162,6 +162,8 @@ impl RedisStore {
     ///
     /// A command waits no longer than the store's
     /// [`response_timeout`](RedisStoreBuilder::response_timeout), whatever the connection does.
+    /// redis-rs may never answer a command that comes just as its connection ends: such a command
+    /// waits for so long, or for the timeout of that connection.
     pub fn connection<C>(connection: C) -> RedisStoreBuilder
     where
         C: ConnectionLike + Clone + Send + Sync + 'static,

@@ -9,8 +9,8 @@ use std::{
 
 use tower_ratelimit::command::caller_of;
 
-/// Returns the text under which a caller without blanks around it counts: of an address without its port, and of IPv6 the
-/// network.
+/// Returns the text under which a caller counts: of an address without its port, and of IPv6 the
+/// network. The caller has no blanks around it.
 pub(crate) fn counted_as(caller: &str) -> Cow<'_, str> {
     // Most keys that are no address begin with a letter that no address has.
     let may_begin = |first: u8| first.is_ascii_hexdigit() || matches!(first, b':' | b'[');

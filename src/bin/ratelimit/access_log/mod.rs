@@ -42,7 +42,7 @@ pub(crate) struct Rows {
     columns: Vec<(String, bool)>,
     /// By column, where the user says that it is: its name or number in the log, two of these with
     /// a plus between them, or `-` for one that the log does not have. The number is the unit of a
-    /// duration in nanoseconds, and says nothing of others.
+    /// duration, in nanoseconds; for other columns it has no meaning.
     pub(crate) places: Vec<(String, String, i64)>,
     /// The words before each line, by blanks, which another program has put there.
     pub(crate) skip: usize,

@@ -34,7 +34,7 @@ pub(crate) struct Call {
     now: Option<Millis>,
     /// Each the name of a limiter, and what its key ends with
     keys: List<(Name, &'static str)>,
-    /// What the charges of a key count by
+    /// What charges count by. Until calls are joined, each is at the index of its key
     terms: List<Terms>,
     requests: Buffer,
     /// Where the requests name a key, and behind it its terms
@@ -150,13 +150,7 @@ impl Call {
     fn written(&self, flags: u8) -> ScriptCall {
         let mut rows: List<&Terms> = List::new();
         // Most have the terms of another: each is written once.
-        let each = self.terms.iter().map(|terms| {
-            let known = rows.iter().position(|row| *row == terms);
-            known.unwrap_or_else(|| {
-                rows.push(terms);
-                rows.len() - 1
-            })
-        });
+        let each = self.terms.iter().map(|terms| index_in(&mut rows, terms));
         let row_of: List<u8> = each.map(|row| byte(row + 1)).collect();
         let mut argument = Buffer::new();
         argument.0.reserve(80 + self.requests.0.len());
@@ -211,8 +205,8 @@ impl Joined {
         Some(self.call.as_ref()?.written(flags))
     }
 
-    /// Returns the reply to each of the calls, as if it had been sent alone, and the time by which
-    /// it counted; `None` for those that the reply does not answer.
+    /// Returns the numbers that answer each of the calls, and the time by which they counted; `None`
+    /// for those that the reply does not answer, and for all behind one of these.
     pub(crate) fn replies<'r>(
         &self,
         reply: &'r Value,
@@ -222,8 +216,10 @@ impl Joined {
             if self.counts.len() == 1 {
                 return all.take();
             }
-            let (all, time) = all.as_mut()?;
-            Some((all.of_requests(*count)?, *time))
+            let (mut rest, time) = all.take()?;
+            let part = rest.of_requests(*count)?;
+            all = Some((rest, time));
+            Some((part, time))
         })
     }
 }
@@ -232,23 +228,12 @@ impl Call {
     /// Adds the requests of another call.
     fn join(&mut self, other: Self) {
         let begin = self.requests.0.len();
-        // Most have the terms of another.
-        let each = other.terms.into_iter().map(|terms| {
-            let known = self.terms.iter().position(|it| *it == terms);
-            known.unwrap_or_else(|| {
-                self.terms.push(terms);
-                self.terms.len() - 1
-            })
-        });
+        let each = other.terms.into_iter();
+        let each = each.map(|terms| index_in(&mut self.terms, terms));
         let terms_of: List<u8> = each.map(|terms| byte(terms + 1)).collect();
         // Each state is read once and written once, so a key has one index.
-        let each = other.keys.into_iter().map(|key| {
-            let known = self.keys.iter().position(|it| *it == key);
-            known.unwrap_or_else(|| {
-                self.keys.push(key);
-                self.keys.len() - 1
-            })
-        });
+        let each = other.keys.into_iter();
+        let each = each.map(|key| index_in(&mut self.keys, key));
         let key_of: List<u8> = each.map(|key| byte(key + 1)).collect();
         self.now = self.now.max(other.now);
         self.requests.put(&other.requests.0);
@@ -263,6 +248,15 @@ impl Call {
         self.count += other.count;
         self.callers += other.callers;
     }
+}
+
+/// Returns the index of a value among others, with which it is put if it is not there.
+fn index_in<T: PartialEq>(all: &mut List<T>, value: T) -> usize {
+    let known = all.iter().position(|it| *it == value);
+    known.unwrap_or_else(|| {
+        all.push(value);
+        all.len() - 1
+    })
 }
 
 fn byte(number: usize) -> u8 {

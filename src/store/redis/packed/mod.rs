@@ -153,7 +153,7 @@ fn number_at(bytes: &[u8], at: usize, width: usize) -> i64 {
     i64::from_le_bytes(number)
 }
 
-/// The numbers of a reply, behind the time.
+/// The numbers of a reply, or of a part of it, without the time.
 pub(crate) struct Numbers<'r> {
     rest: slice::Iter<'r, Value>,
     /// If each request begins with how many it has, how many are left when the present one ends.
@@ -204,7 +204,8 @@ impl<'r> Numbers<'r> {
         })
     }
 
-    /// Begins the next request.
+    /// Begins the next request. It is an error if the one before has more or fewer numbers than were
+    /// read.
     fn begin(&mut self) -> Result<(), Error> {
         let Some(left) = self.left_then else {
             return Ok(());
