@@ -65,10 +65,10 @@ function verbs.rename()
   return 1
 end
 
--- Each algorithm says what these two do. `in_use` returns the permits left by another limit, whether
--- the state stays if these are nil, and an error, before which nothing is written. `begin_life` sets
--- the TTLs by a limit that was just written; `is_new` if `try_set_rate` wrote it: then a value
--- without a log goes.
+-- Each algorithm says what these two do. `in_use` returns the permits left by another limit,
+-- whether the state stays if these are nil, and an error, before which nothing is written.
+-- `begin_life` sets the TTLs by a limit that was just written; `is_new` if `try_set_rate` wrote it:
+-- then a value without a log goes.
 local in_use, begin_life
 
 -- RRateLimiter.setRate(args) and updateRate(args) of Redisson 4.7.0. Redisson's forget the permits

@@ -70,8 +70,9 @@ async fn row_21_connections_that_are_closed_on_each_way() {
 async fn row_21_a_connection_manager_whose_connection_is_closed() {
     let server = aside(RedisServer::start);
     let client = redis::Client::open(server.url()).unwrap();
-    // redis-rs may never answer a command that comes just as its connection ends. Of a user's
-    // connection nobody else learns of that: its own timeout ends the command, and a policy decides.
+    // redis-rs may never answer a command that comes just as its connection ends. The store does
+    // not see the end of a user's connection: the timeout of that ends the command, and a policy
+    // decides.
     let config = redis::aio::ConnectionManagerConfig::new()
         .set_connection_timeout(Some(LONG))
         .set_response_timeout(Some(5 * SECOND));

@@ -7,8 +7,8 @@
 //! `cases.toml` is played by `cases`. That keys of single users vanish is held by `hostile`, what
 //! several processes take in a window by `fleet`, that a call sent twice takes once by
 //! `tests/faults/delivery.rs`, and that a lowered rate holds by `cases.toml`. Members that
-//! no Redisson wrote, and scores from the future, are those of `tests/inside/model`. Time is a clock
-//! that is moved, except in the tests of the server's clock. Names whose keys a Cluster would
+//! no Redisson wrote, and scores from the future, are those of `tests/inside/model`. Time is a
+//! clock that is moved, except in the tests of the server's clock. Names whose keys a Cluster would
 //! put apart are tried on a real one, in `tests/topologies/cluster.rs`.
 
 mod clocks;

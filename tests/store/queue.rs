@@ -1,5 +1,5 @@
 //! Callers in line for one limiter, and calls that are in flight: on a real Redis, and over a
-//! connection that is slow. What it saves that they share calls, `kinds::table` counts; callers that
+//! connection that is slow. How many calls they share is counted by `kinds::table`; callers that
 //! leave are those of `tests/matrix/leaving.rs`.
 
 use kit::scene::*;

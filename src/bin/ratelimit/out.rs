@@ -1,4 +1,5 @@
-//! Prints results and messages of a command, as text or JSON, and says why one ends early: [`Stop`].
+//! Prints results and messages of a command, as text or JSON, and says why one ends early:
+//! [`Stop`].
 
 use std::{
     fmt::Display,

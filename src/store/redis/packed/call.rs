@@ -205,8 +205,8 @@ impl Joined {
         Some(self.call.as_ref()?.written(flags))
     }
 
-    /// Returns the numbers that answer each of the calls, and the time by which they counted; `None`
-    /// for those that the reply does not answer, and for all behind one of these.
+    /// Returns the numbers that answer each of the calls, and the time by which they counted;
+    /// `None` for those that the reply does not answer, and for all behind one of these.
     pub(crate) fn replies<'r>(
         &self,
         reply: &'r Value,

@@ -204,8 +204,8 @@ impl<'r> Numbers<'r> {
         })
     }
 
-    /// Begins the next request. It is an error if the one before has more or fewer numbers than were
-    /// read.
+    /// Begins the next request. It is an error if the one before has more or fewer numbers than
+    /// were read.
     fn begin(&mut self) -> Result<(), Error> {
         let Some(left) = self.left_then else {
             return Ok(());

@@ -6,8 +6,8 @@ use std::collections::BTreeSet;
 
 const CROWD: usize = 64;
 
-/// Has a crowd ask while the server stands still; returns how many scripts that takes. Once it knows
-/// them, the first is alone, and all others share what they can.
+/// Asks for a crowd while the server stands still, and returns how many scripts that takes. Once it
+/// knows them, the first is alone, and all others share what they can.
 async fn crowd<F: Future<Output = Grant> + Send + 'static>(
     server: &mut RedisServer,
     ask: impl Fn() -> F,
