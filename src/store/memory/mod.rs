@@ -40,9 +40,9 @@ use super::{
 /// newcomers are estimated when there are some 94 000 limiters, and a part looks for idle limiters
 /// once for several newcomers.) A newcomer is granted no more than its limit in any interval.
 /// Permits granted to it count an eighth of the interval longer, and permits it gives back are
-/// ignored. While there are newcomers, the estimate takes memory for each of at most four
-/// intervals, and twice if an interval has limits of up to 255 permits and larger ones: 144 to 288
-/// bytes for each limiter of the bound, 19 MB by default.
+/// ignored. While there are newcomers, the estimate takes 144 to 288 bytes for each limiter of the
+/// bound, 19 MB by default. It takes this for each of at most four intervals, and for each of three
+/// sizes of limits: up to 255 permits, up to 65 535, and more.
 ///
 /// A newcomer may be refused early, if many others have spent their limits in the same eighth of
 /// the interval. In a store of the default size, of limits up to 255 permits:
@@ -54,15 +54,17 @@ use super::{
 /// | 600 000 | 14 % |
 /// | 1 000 000 | 45 % |
 ///
-/// Larger limits have half as many cells in the same memory: 8, 53 and 88 % in the last three rows.
+/// Limits of up to 65 535 permits have half as many cells in the same memory: 8, 53 and 88 % in the
+/// last three rows. Larger ones have a quarter.
 /// It takes the whole limit of each key: a million keys with one request each refuse no newcomer a
 /// limit of 100. A larger bound has more cells: set it to a third of the keys that you expect in a
 /// flood, or count in Redis.
 ///
-/// If no estimate can be made, for a limit of more than 65 535 permits or a fifth interval, a
-/// newcomer is refused as [unavailable](crate::RefusalKind::Unavailable) whatever its
+/// If no estimate can be made, a newcomer is refused as
+/// [unavailable](crate::RefusalKind::Unavailable) whatever its
 /// [`FailurePolicy`](crate::FailurePolicy): otherwise a caller could lift the limit by filling the
-/// store.
+/// store. This is so for [several limits in one](crate::Limit::and), for a limit of more than
+/// 4 294 967 295 permits, and for a fifth interval.
 ///
 /// # Example
 ///

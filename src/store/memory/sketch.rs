@@ -13,7 +13,7 @@
 //! as that. Comparing the cells by their sums instead would count too little: a sum may be the
 //! lowest only because a part that others had filled has expired.
 //!
-//! A count has one byte or two. With one, limits of up to 255 permits have twice as many cells in
+//! A count has one byte, two or four. With one, limits of up to 255 permits have the most cells in
 //! the same memory: a flood fills the cells of small limits first.
 //!
 //! Instants and the interval must be in the same unit; any will do.
@@ -55,22 +55,21 @@ pub(super) struct Sketch {
 pub(super) enum Width {
     One = 1,
     Two = 2,
+    Four = 4,
 }
 
 impl Width {
-    /// Returns the smallest for limits of this many permits.
-    pub(super) fn of(permits: u64) -> Self {
-        if permits <= Self::One.most().into() {
-            Self::One
-        } else {
-            Self::Two
-        }
+    /// Returns the smallest for limits of this many permits; `None` if no count is that large.
+    pub(super) fn of(permits: u64) -> Option<Self> {
+        let mut widths = [Self::One, Self::Two, Self::Four].into_iter();
+        widths.find(|width| permits <= width.most().into())
     }
 
-    fn most(self) -> u16 {
+    fn most(self) -> u32 {
         match self {
             Self::One => u8::MAX.into(),
-            Self::Two => u16::MAX,
+            Self::Two => u16::MAX.into(),
+            Self::Four => u32::MAX,
         }
     }
 }
@@ -78,7 +77,7 @@ impl Width {
 /// The permits that a name took in one part of the last interval, at most.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Part {
-    pub(super) permits: u16,
+    pub(super) permits: u32,
     /// The time until they no longer count.
     pub(super) counts_for: i64,
 }
@@ -87,7 +86,7 @@ pub(super) struct Part {
 pub(super) type Parts = [Part; PARTS];
 
 impl Sketch {
-    /// Creates an empty sketch, with at least two cells in each row for each of `names`, or four.
+    /// Creates an empty sketch, with at least one cell in each row for each of `names`, two or four.
     ///
     /// The operating system provides the memory of cells only when they are written.
     pub(super) fn new((interval, width): (i64, Width), names: usize, now: i64) -> Self {
@@ -153,16 +152,12 @@ impl Sketch {
         let cells = self.cells_of(hash);
         let at = at.saturating_add(self.behind).min(self.now);
         let part = part_at(at, self.interval).max(self.part() - EIGHTHS);
-        let permits = u16::try_from(permits).unwrap_or(u16::MAX);
         let least = self.least(&cells, part).saturating_add(permits);
         for cell in cells {
             let count = least.min(self.width.most()).max(self.count(cell, part));
             let at = self.index_of(cell, part);
-            let [low, high] = count.to_le_bytes();
-            match self.width {
-                Width::One => self.counts[at] = low,
-                Width::Two => self.counts[at..at + 2].copy_from_slice(&[low, high]),
-            }
+            let bytes = self.width as usize;
+            self.counts[at..at + bytes].copy_from_slice(&count.to_le_bytes()[..bytes]);
         }
         self.last_used = self.last_used.max(part);
     }
@@ -171,17 +166,16 @@ impl Sketch {
         part_at(self.now, self.interval)
     }
 
-    fn least(&self, cells: &[usize; ROWS], part: i64) -> u16 {
+    fn least(&self, cells: &[usize; ROWS], part: i64) -> u32 {
         let counts = cells.map(|cell| self.count(cell, part));
         counts.into_iter().min().unwrap_or(0)
     }
 
-    fn count(&self, cell: usize, part: i64) -> u16 {
+    fn count(&self, cell: usize, part: i64) -> u32 {
         let at = self.index_of(cell, part);
-        match self.width {
-            Width::One => self.counts[at].into(),
-            Width::Two => u16::from_le_bytes([self.counts[at], self.counts[at + 1]]),
-        }
+        let (bytes, mut count) = (self.width as usize, [0; 4]);
+        count[..bytes].copy_from_slice(&self.counts[at..at + bytes]);
+        u32::from_le_bytes(count)
     }
 
     /// Returns where the count of a part begins.
@@ -269,7 +263,7 @@ mod tests {
     }
 
     fn widths() -> impl Strategy<Value = Width> {
-        prop::sample::select(vec![Width::One, Width::Two])
+        prop::sample::select(vec![Width::One, Width::Two, Width::Four])
     }
 
     fn estimate(sketch: &mut Sketch, name: u64) -> u64 {
@@ -379,7 +373,7 @@ mod tests {
         const TRACKED: usize = 100_000 / 8;
         const NEWCOMERS: u64 = 20_000;
         for (names, least, most) in [(300_000, 0, 2), (600_000, 10, 17), (1_000_000, 40, 49)] {
-            let mut sketch = Sketch::new((1000, Width::of(1)), TRACKED, 0);
+            let mut sketch = Sketch::new((1000, Width::One), TRACKED, 0);
             let flood = names / 8 - TRACKED as u64;
             (0..flood).for_each(|name| sketch.add(name, 1, 0));
             let mut newcomers = flood..flood + NEWCOMERS;
@@ -393,7 +387,7 @@ mod tests {
             );
         }
         // What counts for a limit is how much of it is left.
-        let mut sketch = Sketch::new((1000, Width::of(100)), TRACKED, 0);
+        let mut sketch = Sketch::new((1000, Width::One), TRACKED, 0);
         (0..900_000 / 8).for_each(|name| sketch.add(name, 1, 0));
         let is_full = |name: &u64| estimate(&mut sketch, *name) >= 100;
         assert_eq!((900_000..900_000 + NEWCOMERS).filter(is_full).count(), 0);

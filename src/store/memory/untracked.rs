@@ -32,8 +32,6 @@ use crate::{
 const MOST_INTERVALS: usize = 4;
 /// The minimum number of names for a sketch, so that a small store also has an accurate one.
 const LEAST_NAMES: usize = 512;
-/// The largest limit that a part of a cell can count.
-const MOST_PERMITS: u64 = u16::MAX as u64;
 /// The number of kinds of names whose limits are remembered.
 const MOST_KINDS: usize = 64;
 
@@ -67,7 +65,7 @@ pub(super) struct Locked<'a> {
 impl Untracked {
     /// Returns whether a name with this limit can be counted here.
     pub(super) fn can_count(limit: Option<&Limit>) -> bool {
-        limit.is_some_and(|limit| limit.permits() <= MOST_PERMITS && !limit.is_several())
+        limit.is_some_and(|limit| Width::of(limit.permits()).is_some() && !limit.is_several())
     }
 
     /// Returns whether there may be untracked names. Once a caller has locked the shard of a name,
@@ -141,8 +139,8 @@ impl Locked<'_> {
     pub(super) fn keep(&mut self, estimate: &LimiterState<Estimate>) {
         let Estimate { hash, taken, .. } = estimate.state;
         if taken > 0
-            && let Some(limit) = &estimate.limit
-            && let Some(sketch) = self.known.find(kind(limit))
+            && let Some(kind) = estimate.limit.as_ref().and_then(kind)
+            && let Some(sketch) = self.known.find(kind)
         {
             sketch.add(hash, taken, self.now.tick);
         }
@@ -176,7 +174,7 @@ impl Locked<'_> {
             .filter(|part| part.permits > 0)
             .map(|part| {
                 let last = now.tick - interval + part.counts_for;
-                (last.min(now.score()), part.permits.into())
+                (last.min(now.score()), part.permits)
             });
         taken.collect()
     }
@@ -193,7 +191,7 @@ impl Locked<'_> {
     }
 
     fn sketch(&mut self, limit: &Limit, names: usize) -> Option<&mut Sketch> {
-        let kind = kind(&limit.stored());
+        let kind = kind(&limit.stored())?;
         if self.known.find(kind).is_none() {
             let sketches = self.known.sketches.iter();
             let mut intervals: Vec<_> = sketches.map(Sketch::interval).collect();
@@ -277,8 +275,7 @@ impl Counter for Estimate {
     fn take(&mut self, charge: &Charge, _score: i64) {
         self.taken = self.taken.saturating_add(charge.permits);
         if let Some(present) = self.parts.last_mut() {
-            let permits = u16::try_from(charge.permits).unwrap_or(u16::MAX);
-            present.permits = present.permits.saturating_add(permits);
+            present.permits = present.permits.saturating_add(charge.permits);
         }
     }
 
@@ -333,9 +330,9 @@ fn until_free(parts: &Parts, permits: i64) -> i64 {
     until
 }
 
-/// Returns the interval and the size of counts that a limit needs.
-fn kind(limit: &StoredLimit) -> (i64, Width) {
-    (ticks(limit.interval), Width::of(at_least_zero(limit.rate)))
+/// Returns the interval and the size of counts that a limit needs; `None` if no count is as large.
+fn kind(limit: &StoredLimit) -> Option<(i64, Width)> {
+    Some((ticks(limit.interval), Width::of(at_least_zero(limit.rate))?))
 }
 
 fn ticks(milliseconds: i64) -> i64 {

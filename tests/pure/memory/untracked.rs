@@ -317,15 +317,20 @@ fn verbs_answer_by_the_estimate() {
 #[test]
 fn a_limit_that_no_sketch_can_count_finds_a_full_store() {
     let world = FewPlaces::of(1);
-    let large = |permits| {
-        let limit = Limit::new(permits, INTERVAL).by(FromHeader::new("user"));
-        world.service(limit.named(&format!("large-{permits}")))
-    };
+    let large = |permits| world.service(rule(&format!("large-{permits}"), permits));
     let first = world.service(rule("api", 5));
     assert!(takes(&first, "ann", 1));
-    assert_eq!(ask(&large(65_535), "bob", 1).source(), Source::Estimate);
     let error = |decision| refused(decision).error().unwrap().kind();
-    assert_eq!(error(ask(&large(65_536), "bob", 1)), ErrorKind::Full);
+    const LARGEST: u64 = u32::MAX as u64;
+    for permits in [255, 256, 65_535, 65_536, LARGEST] {
+        let service = large(permits);
+        for taken in [1, permits - 2] {
+            let decision = ask(&service, "bob", taken as u32);
+            assert_eq!(decision.source(), Source::Estimate);
+        }
+        assert_eq!(passed(&service, "bob", 3), 1, "{permits}");
+    }
+    assert_eq!(error(ask(&large(LARGEST + 1), "bob", 1)), ErrorKind::Full);
 
     // Four intervals, and a fifth only when one of them has had no untracked names for an interval.
     let every = |seconds: u64| {
