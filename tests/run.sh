@@ -23,9 +23,9 @@ Runs all tests, doctests included, and those that need curl, Python, Chromium an
 
 Options:
     --quick            what to run before a commit, in about a minute: format, clippy of the library,
-                       its unit tests, which need no server, tests/architecture, tests/pure/house.rs
-                       and operations.rs, and the cases of tests/store/cases in memory and on one
-                       server
+                       its unit tests, which need no server, tests/architecture, the house, links,
+                       operations and pictures of tests/pure, and the cases of tests/store/cases in
+                       memory and on one server
     --size             nothing else but the sizes of the crate: lines by module, the largest files and
                        functions, and the functions that one request passes (by valgrind)
     --inside           nothing else but the library's unit tests at full length, and with those that
