@@ -7,7 +7,7 @@
 -- ARGV  1, packed, little-endian:
 --       a lone call, of one caller of key 1 by row 1, of a log or a window:
 --         c8 id, I6 now, B 0, the row, I4 permits
---       one that settles what the caller took of key 1, by any row: see settle.lua
+--       one that only settles what the caller took of key 1, by any row: see settle.lua
 --         c8 id, I6 now, B 255, the row, I4 permits, I4 permits that it took, I7 mark, I7 given
 --       any other:
 --         8 bytes of any value, I6 now, B rows, B flags (1: tell the time; 2: tell how many numbers
@@ -18,16 +18,17 @@
 --             that was sent before, always if it reports: B 0, c8 id, B place, B charges, B flags,
 --             the charges
 --             flags 1: it waits, so a refusal is no strike; 2: it only asks; 4: it bans; 8: it
---             reports refusals, and asks
+--             reports refusals, and asks; 16: it settles what its caller took by one charge, behind
+--             which stand I4 permits that it took, I7 mark, I7 given: see settle.lua
 --             A log knows each caller by its id, other kinds by that of the first of its request
 --             and by its place in the request, from 0 on
 --       charge   B key, B row, B flags, I4 permits, and what the flags say: see charge.lua
--- Reply one integer for a lone call that is granted and has one number, but of a calendar; and for
---       one that settles: the permits freed; below zero: charged. Or an array: the time in us, if
---       it is asked for, and for each request, behind the number of its numbers, if these are asked
---       for
+-- Reply one integer for a lone call that is granted and has one number, but of a calendar, and for
+--       one that only settles. Or an array: the time in us, if it is asked for, and for each
+--       request, behind the number of its numbers, if these are asked for
 --         nil                if a state is foreign
 --         2 - MOST           if a row of a calendar has no window for now
+--         of one that settles   the permits freed; below zero: charged
 --         of several callers   how many are granted; a group with room, if any are; one without, if
 --                            not all are
 --         of a list, for each charge   a group
@@ -139,10 +140,13 @@ repeat
     end
     callers, charges, asks, of, key, number, flags, permits = unpack('<BBBc8BBBI4', arg, at)
     charges_at = at + 3 + 8 * callers
-    if callers > 1 then
+    settles = asks == 16 and callers > 0
+    if settles then
+      was, mark, mark_given = unpack('<I4I7I7', arg, charges_at + 7)
+    elseif callers > 1 then
       key, number, flags, permits = unpack('<BBBI4', arg, charges_at)
     end
-    if flags < 2 and asks < 2 and callers > 0 and (charges == 1 or at ~= tried) then
+    if flags < 2 and (asks < 2 or settles) and callers > 0 and (charges == 1 or at ~= tried) then
       -- A list takes at once, too. If one of its charges has no room, that is undone, and all are
       -- asked; if one is not usual, all are gone through twice.
       if charges > 1 then
@@ -165,16 +169,14 @@ repeat
     elseif charge > 1 and not pages then
       key, number, flags, permits = unpack('<BBBI4', arg, charges_at + 7 * charge - 7)
     end
-    local granted, left, next, one, two, told, third, freed, pending, is_usual, each, said = 0
+    local granted, left, next, one, two, told, third, freed, pending, is_usual, each, said, whole = 0
     text, life, is_again = nil, nil, nil
     --- @include read.lua
-    if number ~= row_number then
-      if settles and kind == 1 then
-        --- @include settle_usual.lua
-      end
-      if not is_usual then
-        --- @include row.lua
-      end
+    if settles and (is_lone and kind or byte(arg, rows[number])) == 1 then
+      --- @include settle_usual.lua
+    end
+    if number ~= row_number and not is_usual then
+      --- @include row.lua
     end
     if size_before and pending then
       before = before or {}
@@ -215,7 +217,7 @@ repeat
       end
     end
     if text and texts then
-      if offset > 0 and texts[key] then
+      if offset > 0 and texts[key] and offset > offsets[key] then
         text, offset = sub(texts[key], 1, offset - offsets[key]) .. text, offsets[key]
       end
       texts[key], offsets[key] = text, offset
@@ -250,6 +252,8 @@ repeat
     elseif failure ~= nil then
       reply = reply or {}
       reply[size + 1], size = failure, size + 1
+    elseif settles and not is_lone then
+      reply[size + 1], size, answer = answer, size + 1, nil
     elseif not answer then
       --- @include tell.lua
     end
@@ -261,7 +265,7 @@ repeat
       judge(asks > 1 or is_found or is_banned, has_room)
     end
   elseif not is_undone then
-    at = charges_at + 7 * charges
+    at = charges_at + 7 * charges + (settles and 18 or 0)
   end
   if counts and not is_undone then
     reply[begun] = size - begun

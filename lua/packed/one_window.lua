@@ -1,13 +1,13 @@
 -- Reads what stands behind the records of a log of one limit, with nothing ahead: log.lua describes
--- the bytes. `is_usual` says whether it is such a log, and no record is later than now. A fragment
--- of usual.lua and settle_usual.lua.
+-- the bytes. `is_usual` says whether it is such a log, and no record is later than now. The log has
+-- `whole` bytes, if that is known. A fragment of usual.lua and settle_usual.lua.
 
 local bytes, newest, stop, its_interval, its_rate, used, start, seen, ends, form = #page, 0, 0
 if bytes > 61 then
   newest, its_interval, its_rate, used, start, seen, ends, form =
     unpack('<I6I6I7I7I4I6I6I4', page, bytes - 45)
   if form == LOG + 256 and newest <= now then
-    stop = (bytes < 260 and bytes or call('STRLEN', name)) - 40
+    stop = (whole or bytes < 260 and bytes or call('STRLEN', name)) - 40
     is_usual = stop > 21 and stop % 22 == 0 and start % 22 == 0 and start <= stop
   end
 end

@@ -32,8 +32,11 @@ end
 if settles and of_kind and failure == nil then
   --- @include settle.lua
   permits, given = permits - was, 1
-  -- What was set back stays so.
-  answer, held = freed or -permits, nil
+  answer = freed or -permits
+  if held then
+    -- What was set back stays so.
+    held[key] = nil
+  end
 end
 if is_moved then
   -- Of GCRA, tat was moved.

@@ -3,6 +3,13 @@
 -- other as it is; also where more is charged, unless the whole log is read, as a debt may stand in
 -- it. A fragment of decide.lua.
 
+if pending then
+  -- What the settlements before it write begins with the earliest record that they change.
+  page, whole = '', 0
+  if not logs[key] then
+    page, whole = pending, offsets[key] + #pending
+  end
+end
 --- @include one_window.lua
 if is_usual and mark < MOST and its_interval > 0 and ends >= server_ms + its_interval
   and stop - start < 44000 and stop < 88000 then
@@ -10,7 +17,9 @@ if is_usual and mark < MOST and its_interval > 0 and ends >= server_ms + its_int
   local base, from = permits == 0 and start or 0, stop - bytes + 40
   local at, first, callers, has = string.find(page, of, 1, true), 0, 1, was
   if not at and base < from then
-    page, from = call('GETRANGE', name, format('%d', base), '-1'), base
+    page = pending and call('GETRANGE', name, format('%d', base), format('%d', from - 1)) .. page
+      or call('GETRANGE', name, format('%d', base), '-1')
+    from = base
     at = string.find(page, of, 1, true)
   end
   has, is_usual = has < permits and has or permits, not at
@@ -26,9 +35,15 @@ if is_usual and mark < MOST and its_interval > 0 and ends >= server_ms + its_int
         used = used > answer and used - answer or 0
       end
       -- The whole record, though only its permits change: so every write begins with one.
-      text = pack('<c8I8c0I7c0', of, permits * 65536 + 256, sub(page, at + 16, -28), used,
-        sub(page, -20))
-      offset = from + at - 1
+      if pending then
+        offset = from
+        text = sub(page, 1, at + 9) .. pack('<I6', permits) .. sub(page, at + 16, -28)
+          .. pack('<I7', used) .. sub(page, -20)
+      else
+        offset = from + at - 1
+        text = pack('<c8I8c0I7c0', of, permits * 65536 + 256, sub(page, at + 16, -28), used,
+          sub(page, -20))
+      end
     elseif answer < 0 then
       used, offset = min(used - answer, MOST), stop
       text = pack('<c8BBI6I6c0I7c0', of, 0, 255, -answer, now, sub(page, -40, -28), used,

@@ -41,6 +41,29 @@ async fn give_back(limiter: &RateLimiter, left: u64) {
     is_free(limiter, left).await;
 }
 
+/// A receipt that waits for a command of another runtime goes when that runtime ends.
+#[test]
+fn a_receipt_does_not_end_with_another_runtime() {
+    let mut server = RedisServer::start();
+    let store = patient(server.url()).build().unwrap();
+    let (first, second) = (runtime(), runtime());
+    let taken = || async {
+        let limiter = Way::OwnLog.limited(&store, LIMIT).await;
+        let grant = take(&limiter, 1).await;
+        (limiter, grant)
+    };
+    let (one, other) = first.block_on(async { (taken().await, taken().await) });
+    server.stop_process();
+    first.block_on(async {
+        one.0.give_back(&one.1);
+        settle().await;
+    });
+    second.block_on(async { other.0.give_back(&other.1) });
+    drop(first);
+    server.resume();
+    second.block_on(is_free(&other.0, 20));
+}
+
 #[test]
 fn a_runtime_that_stands_still_blocks_no_other() {
     let (_server, proxy) = Proxy::and_server();

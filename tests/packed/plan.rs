@@ -150,8 +150,8 @@ pub struct Maker {
     commands: u64,
     /// Callers of earlier calls, with their requests
     sent: Vec<(Id, Request)>,
-    /// Settlements that were sent, with the limiter of each
-    settled: Vec<(Id, usize, Charge)>,
+    /// Settlements that were sent
+    settled: Vec<Request>,
 }
 
 const INTERVALS: [i64; 9] = [1, 7, 100, 250, 1000, 1001, 1500, 10_000, 60_000];
@@ -235,12 +235,13 @@ impl Maker {
             ..Call::default()
         };
         let (mut keys, mut rows) = ((0..2 * NAMES).collect(), self.versions[version].clone());
-        let settles = !self.sent.is_empty() && random.percent(20);
-        if settles {
-            let (id, number, charge) = self.settlement();
-            let mut request = Request::of(1, 0, vec![charge]);
-            request.resent = Some(id);
+        let settles = random.percent(20);
+        if settles && call.is_lone && !self.sent.is_empty() {
+            let mut request = self.settlement();
+            let charge = &mut request.charges[0];
+            let number = usize::from(charge.key) - 1;
             (keys, rows) = (vec![number], vec![rows.swap_remove(number)]);
+            (charge.key, charge.row) = (1, 1);
             (call.is_lone, call.tells, call.counts) = (false, false, false);
             call.requests = vec![request];
         } else if call.is_lone {
@@ -253,7 +254,12 @@ impl Maker {
             call.requests = vec![Request::of(1, 0, vec![charge(0, permits)])];
         } else {
             let mut places = 0;
-            for _ in 0..random.of(&[1, 1, 1, 2, 2, 3, 5]) {
+            for _ in 0..self.random.of(&[1, 1, 1, 2, 2, 3, 5]) {
+                if !self.sent.is_empty() && (settles || self.random.percent(10)) {
+                    let settlement = self.settlement();
+                    call.requests.push(settlement);
+                    continue;
+                }
                 let request = self.request(&rows);
                 if places + request.places() <= 250 {
                     self.note(&call, places, &request, &rows);
@@ -332,7 +338,7 @@ impl Maker {
     }
 
     /// Settles what a caller took of a limiter, mostly one of the last, or does so again.
-    fn settlement(&mut self) -> (Id, usize, Charge) {
+    fn settlement(&mut self) -> Request {
         let random = &mut self.random;
         let most = random.of(&[5, 5, usize::MAX]);
         let recent = &self.settled[self.settled.len().saturating_sub(most)..];
@@ -345,13 +351,15 @@ impl Maker {
         let took = random.of(&request.charges);
         let was = took.permits;
         let permits = random.of(&[0, 0, 0, was / 2, was - 1, was, was + 1, 2 * was]);
-        let mut charge = charge(0, permits.min(u32::MAX.into()));
+        let number = usize::from(took.key) - 1;
+        let mut charge = charge(number, permits.min(u32::MAX.into()));
         let mark = random.of(&[0, 0, 0, 1, -1, 5000, -5000, 1_000_000, MOST]);
         let given = random.of(&[0, 0, 0, 1000, 100_000]);
         charge.settled = Some(Settled { was, mark, given });
-        let settled = (Id { place: 0, ..id }, usize::from(took.key) - 1, charge);
-        self.settled.push(settled);
-        settled
+        let mut settlement = Request::of(1, 0, vec![charge]);
+        settlement.resent = Some(Id { place: 0, ..id });
+        self.settled.push(settlement.clone());
+        settlement
     }
 }
 

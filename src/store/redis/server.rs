@@ -15,7 +15,7 @@ use super::{
     redisson::{self, verbs},
     reply,
     script::{CallReport, ScriptCall},
-    settle_queue::SettleQueue,
+    settle_queue::{SettleCall, SettleQueue},
     transport::connection::Connection,
 };
 use crate::{
@@ -34,7 +34,7 @@ use crate::{
         decision::{Decision, Refusal},
         demand::Demand,
         error::{Error, ErrorKind},
-        limit::{LimitSource, StoredLimit},
+        limit::{Algorithm, LimitSource, StoredLimit},
         name::{Name, push_hex},
     },
 };
@@ -137,12 +137,9 @@ impl Calls for Server {
         let mut charges = demand.charges();
         let goes = |charge: &Charge| {
             let counting = charge.compiled().counting;
-            // One call has one clock.
-            let has_other_clock =
-                self.clock.is_some() && counting.algorithm.facts().waits_by_server;
             let ban = charge.compiled().ban;
             counting.in_own_format()
-                && !has_other_clock
+                && !self.has_other_clock(counting.algorithm)
                 && ban.is_none_or(|ban| ban.after <= MOST_STRIKES)
         };
         let joins = !self.has_slots() && demand.max_wait.is_none() && charges.all(goes);
@@ -183,6 +180,12 @@ impl Server {
         self.connection.source.is_cluster || self.no_cross_slot.load(Relaxed)
     }
 
+    /// Returns whether the limiters of an algorithm are counted by the server's clock, while others
+    /// are counted by that of this process: one call has one clock.
+    fn has_other_clock(&self, algorithm: Algorithm) -> bool {
+        self.clock.is_some() && algorithm.facts().waits_by_server
+    }
+
     /// Settles at `keep` permits, in the background. `undone` marks what a saga took before it was
     /// refused: see [`SettleQueue::push`].
     pub(super) fn queue_settlement(&self, receipt: &Charge, keep: u32, undone: bool) {
@@ -192,11 +195,15 @@ impl Server {
         let counting = receipt.compiled().counting;
         let call = match redisson::scripts(counting) {
             Some(scripts) => match self.call_settings() {
-                Ok(settings) => (scripts.settle)(receipt, keep, settings),
+                Ok(settings) => (scripts.settle)(receipt, keep, settings).map(SettleCall::Redisson),
                 // Without a client id nothing was taken either.
                 Err(_) => None,
             },
-            None => packed::verbs::settle(receipt, self.own_now(counting.algorithm), keep),
+            None => {
+                let call = packed::verbs::settle(receipt, self.own_now(counting.algorithm), keep);
+                let joins = !self.has_slots() && !self.has_other_clock(counting.algorithm);
+                call.map(|call| SettleCall::Own { call, joins })
+            }
         };
         if let Some(call) = call {
             self.settle_queue.push(receipt, keep, call, undone);

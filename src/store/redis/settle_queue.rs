@@ -1,6 +1,7 @@
 //! The settle queue: receipts to release or to charge, sent in the background.
 
 use std::{
+    mem,
     sync::{
         Arc, Mutex,
         atomic::{AtomicU64, Ordering},
@@ -10,7 +11,12 @@ use std::{
 
 use tokio::{runtime::Handle, sync::watch};
 
-use super::{classify::Class, script::ScriptCall, transport::connection::Connection};
+use super::{
+    classify::Class,
+    packed::call::Call,
+    script::ScriptCall,
+    transport::connection::{Connection, Failed},
+};
 use crate::{
     store::Listeners,
     sync::lock,
@@ -22,6 +28,8 @@ use crate::{
     },
 };
 
+/// The maximum number of receipts in a command.
+const TOGETHER: usize = 64;
 /// The maximum number of receipts on their way. Those beyond it are lost.
 pub(super) const PLACES: usize = 1024;
 /// The same where places in flight come back: all requests of a process may end at once.
@@ -34,20 +42,44 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(8);
 /// The time for which an unsent receipt is kept.
 const KEPT_FOR: Duration = Duration::from_secs(60);
 
-/// Settles in the background, each receipt in a task of its own: all of them share the connection,
-/// which writes what is waiting at once.
+/// Settles in the background.
+///
+/// Receipts in our own format that come while a command is under way go together in the next,
+/// which follows the reply, or as soon as it is full. All others go at once, each alone.
 pub(super) struct SettleQueue {
-    connection: Arc<Connection>,
-    listeners: Listeners,
+    settler: Arc<Settler>,
     pub(super) counts: Arc<SettleCounts>,
     /// The runtime of the last receipt, for those that are dropped outside of any.
     runtime: Mutex<Option<Handle>>,
 }
 
+struct Settler {
+    connection: Arc<Connection>,
+    listeners: Listeners,
+    gathered: Mutex<Gathered>,
+}
+
+/// The receipts that wait for a command that they share.
+#[derive(Default)]
+struct Gathered {
+    waiting: Vec<Settlement>,
+    /// How many tasks send such commands.
+    senders: usize,
+}
+
+/// What settles a receipt.
+pub(super) enum SettleCall {
+    /// In Redisson's format
+    Redisson(ScriptCall),
+    /// In our own format; it `joins` others if they have one server and one clock.
+    Own { call: Call, joins: bool },
+}
+
 #[derive(Default)]
 pub(super) struct SettleCounts {
-    /// The receipts that are not settled yet.
-    on_their_way: watch::Sender<usize>,
+    /// The receipts that are not settled yet: those of permits, and those of places in flight,
+    /// which crowd none of the others out.
+    on_their_way: watch::Sender<[usize; 2]>,
     /// The receipts that were dropped: the queue was full, there was no runtime, or no Redis for
     /// too long.
     pub(super) lost_receipts: AtomicU64,
@@ -58,9 +90,11 @@ pub(super) struct SettleCounts {
 /// A receipt on its way until this is dropped, and then lost if it has not arrived.
 struct Settlement {
     name: Name,
+    /// Set if a place in flight comes back.
+    in_flight: bool,
     /// Taken for a list of several calls that a later call refused.
     undone: bool,
-    call: ScriptCall,
+    call: SettleCall,
     /// Set if it may be sent more than once.
     repeatable: bool,
     /// The latest instant at which the call began; that of queueing, if the call was answered.
@@ -69,24 +103,20 @@ struct Settlement {
     /// The last instant at which a charge may be sent again. Later its entry may have existed and
     /// expired.
     charges_until: Option<Instant>,
+    /// The delay before it is sent again.
+    pause: Duration,
+    /// The runtime on which it is sent: with that it ends.
+    runtime: Handle,
     counts: Arc<SettleCounts>,
     arrived: bool,
+    /// Set if the attempt before has arrived.
+    last: bool,
 }
 
 impl Drop for Settlement {
     fn drop(&mut self) {
-        if !self.arrived {
-            let receipt = self.charges_until.is_none();
-            let lost = if receipt {
-                &self.counts.lost_receipts
-            } else {
-                &self.counts.lost_charges
-            };
-            lost.fetch_add(1, Ordering::Relaxed);
-            let observers = &self.counts.observers;
-            observers.changed(&StateChange::Lost { receipt });
-        }
-        self.counts.on_their_way.send_modify(|count| *count -= 1);
+        let releases = self.charges_until.is_none();
+        self.counts.end(self.in_flight, releases, self.arrived);
     }
 }
 
@@ -97,8 +127,11 @@ impl SettleQueue {
         observers: Observers,
     ) -> Self {
         Self {
-            connection,
-            listeners,
+            settler: Arc::new(Settler {
+                connection,
+                listeners,
+                gathered: Mutex::default(),
+            }),
             counts: Arc::new(SettleCounts {
                 observers,
                 ..SettleCounts::default()
@@ -118,21 +151,26 @@ impl SettleQueue {
     /// `undone` marks permits taken for a list of several calls that a later call refused. Other
     /// such lists are not woken by it: they would take and release without end, and make each other
     /// do so.
-    pub(super) fn push(&self, receipt: &Charge, keep: u32, mut call: ScriptCall, undone: bool) {
+    pub(super) fn push(&self, receipt: &Charge, keep: u32, mut call: SettleCall, undone: bool) {
         let queued = moment();
         let charges = keep > receipt.permits;
-        let most = if receipt.compiled().is_in_flight() {
-            PLACES_IN_FLIGHT
-        } else {
-            PLACES
+        let in_flight = receipt.compiled().is_in_flight();
+        let has_room = self.counts.begin(in_flight);
+        let Some(runtime) = self.runtime().filter(|_| has_room) else {
+            return self.counts.end(in_flight, !charges, false);
         };
-        let full = *self.counts.on_their_way.borrow() >= most;
-        self.counts.on_their_way.send_modify(|count| *count += 1);
-        let repeatable = !call.once;
-        // Before a charge is sent again, check how late it is.
-        call.once |= charges;
-        let settlement = Settlement {
+        let repeatable = match &mut call {
+            SettleCall::Redisson(call) => {
+                let repeatable = !call.once;
+                // Before a charge is sent again, check how late it is.
+                call.once |= charges;
+                repeatable
+            }
+            SettleCall::Own { call, .. } => call.is_repeatable(),
+        };
+        self.settler.start(Settlement {
             name: receipt.name().clone(),
+            in_flight,
             undone,
             call,
             repeatable,
@@ -141,14 +179,13 @@ impl SettleQueue {
             // A tenth less than the lifetime of its entry, because the way to the server takes time
             // too.
             charges_until: charges.then(|| queued + (receipt.interval() / 10 * 9).min(KEPT_FOR)),
+            // The first attempt of a charge is a single one.
+            pause: if charges { Duration::ZERO } else { AGAIN_AFTER },
+            runtime,
             counts: Arc::clone(&self.counts),
             arrived: false,
-        };
-        let Some(runtime) = self.runtime().filter(|_| !full) else {
-            return;
-        };
-        let (connection, listeners) = (Arc::clone(&self.connection), self.listeners.clone());
-        drop(runtime.spawn(settlement.run(connection, listeners)));
+            last: false,
+        });
     }
 
     /// Waits until no receipt is on its way: each was settled, or kept for its full time.
@@ -159,7 +196,7 @@ impl SettleQueue {
     pub(super) async fn flush(&self) {
         let mut on_their_way = self.counts.on_their_way.subscribe();
         // Cannot fail: `self` holds the sender.
-        let _ = on_their_way.wait_for(|count| *count == 0).await;
+        let _ = on_their_way.wait_for(|counts| *counts == [0, 0]).await;
     }
 
     /// Returns the runtime of the caller, or the last one that there was.
@@ -174,52 +211,193 @@ impl SettleQueue {
     }
 }
 
-impl Settlement {
-    /// Sends it until it has arrived and, if the call may still be under way, once more.
+impl SettleCounts {
+    /// Counts one more on its way. Returns whether it has room.
+    fn begin(&self, in_flight: bool) -> bool {
+        let mut before = 0;
+        self.on_their_way.send_modify(|counts| {
+            let count = &mut counts[usize::from(in_flight)];
+            (before, *count) = (*count, *count + 1);
+        });
+        before < most(in_flight)
+    }
+
+    /// Counts one that releases or charges and is no longer on its way. It is lost if it has not
+    /// arrived.
+    fn end(&self, in_flight: bool, releases: bool, arrived: bool) {
+        if !arrived {
+            let lost = if releases {
+                &self.lost_receipts
+            } else {
+                &self.lost_charges
+            };
+            lost.fetch_add(1, Ordering::Relaxed);
+            self.observers
+                .changed(&StateChange::Lost { receipt: releases });
+        }
+        self.on_their_way
+            .send_modify(|counts| counts[usize::from(in_flight)] -= 1);
+    }
+}
+
+/// Returns how many may be on their way.
+fn most(in_flight: bool) -> usize {
+    if in_flight { PLACES_IN_FLIGHT } else { PLACES }
+}
+
+impl Settler {
+    /// Sends a receipt: at once, or with those that wait for the next command.
+    fn start(self: &Arc<Self>, settlement: Settlement) {
+        let runtime = settlement.runtime.clone();
+        let mut batch = vec![settlement];
+        if !batch[0].joins() {
+            let settler = Arc::clone(self);
+            drop(runtime.spawn(async move { settler.send(batch).await }));
+            return;
+        }
+        {
+            let mut gathered = lock(&self.gathered);
+            gathered.waiting.append(&mut batch);
+            if gathered.senders > 0 && gathered.waiting.len() < TOGETHER {
+                return;
+            }
+            gathered.senders += 1;
+            batch = mem::take(&mut gathered.waiting);
+        }
+        let sender = Sender(Arc::clone(self));
+        drop(runtime.spawn(sender.run(batch)));
+    }
+
+    /// Sends receipts in one command, and each of them again when that is due.
     ///
     /// # Cancel safety
     ///
-    /// Dropping it counts the receipt as lost, unless it has arrived.
-    async fn run(mut self, connection: Arc<Connection>, listeners: Listeners) {
-        // The first attempt of a charge was a single one.
-        let mut pause = match self.charges_until {
-            Some(_) => Duration::ZERO,
-            None => AGAIN_AFTER,
+    /// Dropping it counts them as lost.
+    async fn send(self: &Arc<Self>, batch: Vec<Settlement>) {
+        let own = together(&batch);
+        let redisson = batch.first().and_then(|it| match &it.call {
+            SettleCall::Redisson(call) => Some(call),
+            SettleCall::Own { .. } => None,
+        });
+        let Some(call) = own.as_ref().or(redisson) else {
+            return;
         };
-        let mut last = false;
-        loop {
-            let sent = self.call.send(&connection).await;
-            let failure = sent.map_err(|failed| Class::of(&failed.error)).err();
-            let arrived = failure.is_none();
-            // Else it is refused for good, or may have been carried out, which it must be once.
-            let goes_on = self.repeatable && failure.is_none_or(Class::may_pass);
-            if arrived {
-                self.arrived = true;
-                listeners.room(&self.name, self.undone);
-                if last || !self.is_sent_again(&connection) {
-                    return;
-                }
-            } else if !goes_on {
-                return listeners.changed(&self.name);
-            }
-            let due = moment() + pause;
-            if !arrived && (due - self.queued >= KEPT_FOR || self.is_late(due)) {
-                return;
-            }
-            // If it did not arrive, the call may have used an older connection.
-            last = arrived;
-            tokio::time::sleep_until(due.into()).await;
-            if self.is_late(moment()) {
-                return;
-            }
-            pause = match failure {
-                // All of them are not to ask a busy server each second.
-                Some(class) if !class.ends_connection() => {
-                    (pause * 2).clamp(AGAIN_AFTER, LONGEST_PAUSE)
-                }
-                _ => AGAIN_AFTER,
+        let failed = call.send(&self.connection).await.err();
+        let in_company = batch.len() > 1;
+        for mut settlement in batch {
+            let Some(due) = settlement.sent(self, failed.as_ref(), in_company) else {
+                continue;
             };
+            let (settler, runtime) = (Arc::clone(self), settlement.runtime.clone());
+            drop(runtime.spawn(async move {
+                tokio::time::sleep_until(due.into()).await;
+                if !settlement.is_late(moment()) {
+                    settler.start(settlement);
+                }
+            }));
         }
+    }
+}
+
+/// Returns the command of receipts in our own format; `None` of one in Redisson's.
+fn together(batch: &[Settlement]) -> Option<ScriptCall> {
+    let calls = batch.iter().filter_map(|it| match &it.call {
+        SettleCall::Own { call, .. } => Some(call.clone()),
+        SettleCall::Redisson(_) => None,
+    });
+    let all = calls.reduce(|mut all, call| {
+        all.join(call);
+        all
+    });
+    // Before a charge is sent again, check how late it is.
+    let is_once = |it: &Settlement| !it.repeatable || it.charges_until.is_some();
+    Some(ScriptCall {
+        once: batch.iter().any(is_once),
+        ..all?.settlement()
+    })
+}
+
+/// A task that sends receipts as long as some wait.
+struct Sender(Arc<Settler>);
+
+impl Sender {
+    /// # Cancel safety
+    ///
+    /// Dropping it counts the receipts of the command that is under way as lost. Those that wait
+    /// are sent on their own runtimes.
+    async fn run(self, mut batch: Vec<Settlement>) {
+        while !batch.is_empty() {
+            self.0.send(batch).await;
+            batch = mem::take(&mut lock(&self.0.gathered).waiting);
+        }
+    }
+}
+
+impl Drop for Sender {
+    fn drop(&mut self) {
+        let waiting = {
+            let mut gathered = lock(&self.0.gathered);
+            gathered.senders -= 1;
+            mem::take(&mut gathered.waiting)
+        };
+        // They came after the last look, or the runtime has ended.
+        waiting.into_iter().for_each(|it| self.0.start(it));
+    }
+}
+
+impl Settlement {
+    /// Returns whether it goes in a command with others.
+    fn joins(&self) -> bool {
+        matches!(self.call, SettleCall::Own { joins: true, .. })
+    }
+
+    /// Ends an attempt, which may have failed. Returns when it is sent again: until it has arrived
+    /// and, if its call may still be under way, once more; `None` if it is not.
+    fn sent(
+        &mut self,
+        settler: &Settler,
+        failed: Option<&Failed>,
+        in_company: bool,
+    ) -> Option<Instant> {
+        let failure = failed.map(|failed| Class::of(&failed.error));
+        let may_pass = failure.is_none_or(Class::may_pass);
+        let was_received = failed.is_some_and(|failed| failed.unacknowledged);
+        if !may_pass
+            && in_company
+            && (self.repeatable || !was_received)
+            && let SettleCall::Own { joins, .. } = &mut self.call
+        {
+            // One forbidden key, or keys of different hash slots, makes the server refuse all.
+            *joins = false;
+            return Some(moment());
+        }
+        // Else it is refused for good, or may have been carried out, which it must be once.
+        let goes_on = self.repeatable && may_pass;
+        let arrived = failure.is_none();
+        if arrived {
+            self.arrived = true;
+            settler.listeners.room(&self.name, self.undone);
+            if self.last || !self.is_sent_again(&settler.connection) {
+                return None;
+            }
+        } else if !goes_on {
+            settler.listeners.changed(&self.name);
+            return None;
+        }
+        // If it did not arrive, the call may have used an older connection.
+        self.last = arrived;
+        let due = moment() + self.pause;
+        if !arrived && (due - self.queued >= KEPT_FOR || self.is_late(due)) {
+            return None;
+        }
+        self.pause = match failure {
+            // All of them are not to ask a busy server each second.
+            Some(class) if !class.ends_connection() => {
+                (self.pause * 2).clamp(AGAIN_AFTER, LONGEST_PAUSE)
+            }
+            _ => AGAIN_AFTER,
+        };
+        Some(due)
     }
 
     /// Returns whether one that has arrived is sent once more, because its call may follow it. That
@@ -228,7 +406,8 @@ impl Settlement {
         self.repeatable
             && self.charges_until.is_none()
             && !connection.carried(self.made)
-            && *self.counts.on_their_way.borrow() <= PLACES / 2
+            && self.counts.on_their_way.borrow()[usize::from(self.in_flight)]
+                <= most(self.in_flight) / 2
     }
 
     /// Returns whether it must no longer be sent.

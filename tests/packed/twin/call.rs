@@ -7,6 +7,7 @@ pub const WAITS: u8 = 1;
 pub const ASKS: u8 = 2;
 pub const BANS: u8 = 4;
 pub const REPORTS: u8 = 8;
+const SETTLES: u8 = 16;
 
 /// A call: requests that are decided in order.
 #[derive(Clone, Debug, Default)]
@@ -61,7 +62,7 @@ pub struct Charge {
     pub permits: i64,
     pub banning: Option<Banning>,
     pub ahead: Option<Ahead>,
-    /// Set if the call settles what its caller took, and does nothing else.
+    /// Set if its request settles what its caller took, and does nothing else.
     pub settled: Option<Settled>,
 }
 
@@ -90,6 +91,14 @@ pub struct Settled {
     pub was: i64,
     pub mark: i64,
     pub given: i64,
+}
+
+impl Settled {
+    fn put(&self, bytes: &mut Vec<u8>) {
+        put(bytes, self.was, 4);
+        put(bytes, self.mark, 7);
+        put(bytes, self.given, 7);
+    }
 }
 
 impl Charge {
@@ -177,6 +186,9 @@ impl Charge {
             put(bytes, ahead.lead, 6);
             bytes.extend(id_ahead.command);
         }
+        if let Some(settled) = self.settled {
+            settled.put(bytes);
+        }
     }
 }
 
@@ -193,11 +205,27 @@ impl Call {
         Id { command, place: 0 }
     }
 
+    /// Returns what the call settles, if it does nothing else.
+    pub fn only_settles(&self) -> Option<(&Charge, Settled)> {
+        let [request] = &self.requests[..] else {
+            return None;
+        };
+        let charge = request.charges.first()?;
+        let is_short = self.rows.len() == 1 && !self.tells && !self.counts;
+        charge.settled.filter(|_| is_short).map(|it| (charge, it))
+    }
+
     /// Writes the argument.
     pub fn build(&self) -> Vec<u8> {
-        let charge = self.requests.first().map(|request| &request.charges[0]);
-        if let Some((charge, settled)) = charge.and_then(|it| Some((it, it.settled?))) {
-            return self.settlement(charge, settled);
+        if let Some((charge, settled)) = self.only_settles() {
+            let id = self.requests[0].resent.unwrap_or_default();
+            let mut bytes = id.command.to_vec();
+            put(&mut bytes, self.now, 6);
+            bytes.push(255);
+            self.rows[0].put(&mut bytes);
+            put(&mut bytes, charge.permits, 4);
+            settled.put(&mut bytes);
+            return bytes;
         }
         // The first bytes of a call that is not lone are nobody's id.
         let first = if self.is_lone {
@@ -227,6 +255,10 @@ impl Call {
                     let places = place..place + i64::from(request.callers);
                     places.for_each(|place| bytes.extend(self.id(place).command));
                 }
+                Some(id) if request.charges[0].settled.is_some() => {
+                    bytes.extend([1, charges, SETTLES]);
+                    bytes.extend(id.command);
+                }
                 Some(id) => {
                     bytes.push(0);
                     put_id(&mut bytes, id);
@@ -238,19 +270,6 @@ impl Call {
             let each = request.charges.iter();
             each.for_each(|charge| charge.put(&mut bytes, ahead));
         }
-        bytes
-    }
-
-    fn settlement(&self, charge: &Charge, settled: Settled) -> Vec<u8> {
-        let id = self.requests[0].resent.unwrap_or_default();
-        let mut bytes = id.command.to_vec();
-        put(&mut bytes, self.now, 6);
-        bytes.push(255);
-        self.rows[0].put(&mut bytes);
-        put(&mut bytes, charge.permits, 4);
-        put(&mut bytes, settled.was, 4);
-        put(&mut bytes, settled.mark, 7);
-        put(&mut bytes, settled.given, 7);
         bytes
     }
 

@@ -141,7 +141,10 @@ impl Reply {
             match outcome {
                 Outcome::Foreign => {}
                 Outcome::NoWindow => numbers.push(NO_WINDOW),
-                Outcome::Settled(freed) => return kit::Reply::Int(*freed),
+                Outcome::Settled(freed) if call.only_settles().is_some() => {
+                    return kit::Reply::Int(*freed);
+                }
+                Outcome::Settled(freed) => numbers.push(*freed),
                 Outcome::Decided(granted, charges, bans) => {
                     numbers.extend((request.callers > 1).then_some(*granted));
                     for (group, charge) in charges.iter().zip(&request.charges) {

@@ -31,7 +31,7 @@ use crate::{
 use kit::server::{command, free_port};
 
 /// In the order of the table.
-pub(crate) const ROWS: [&str; 22] = [
+pub(crate) const ROWS: [&str; 23] = [
     "redis-server, EVALSHA of `return 1`",
     "redis-server, lone, log in use",
     "redis-server, lone, log expired",
@@ -43,6 +43,7 @@ pub(crate) const ROWS: [&str; 22] = [
     "redis-server, three limits of a rule, log expired",
     "redis-server, lone, log in use, given back",
     "redis-server, 64 at once on a key, given back",
+    "redis-server, 64 keys at once, given back",
     "redis-server, GCRA, refused",
     "redis-server, GCRA, admitted",
     "redis-server, commands alone, lone, log in use",
@@ -121,6 +122,7 @@ pub(crate) fn count(folder: &Path) -> [f64; ROWS.len()] {
             .iter()
             .flat_map(|user| vec![user.clone(); AT_ONCE])
             .collect();
+        let many: Vec<_> = (0..ROUNDS).flat_map(|_| users(AT_ONCE).to_vec()).collect();
         let hot_users = vec![users(1)[0].clone(); AT_ONCE];
         let later = AMPLE.interval();
         let mut line = counted.line().await;
@@ -138,6 +140,7 @@ pub(crate) fn count(folder: &Path) -> [f64; ROWS.len()] {
             counted.lone(&several, later, true).await,
             counted.given_back(&back, &users(LONE), 1).await,
             counted.given_back(&back, &crowds, AT_ONCE).await,
+            counted.given_back(&back, &many, AT_ONCE).await,
             counted.lone(&spent, Duration::ZERO, false).await,
             counted.lone(&steady, Duration::ZERO, true).await,
             counted.commands(&mut line, LONE_IN_USE, false).await,

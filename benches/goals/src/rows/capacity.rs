@@ -78,7 +78,7 @@ const REDISSON: [Way; 3] = [
     }),
     ("Redisson's window", true, || by(Algorithm::FixedWindow)),
 ];
-const OTHERS: [Way; 4] = [
+const LISTS: [Way; 2] = [
     ("list of three limits", false, || {
         let rule = |name| LOG.2().remove(0).named(name);
         ["a", "b", "c"].map(rule).into()
@@ -89,6 +89,8 @@ const OTHERS: [Way; 4] = [
         let longest = Limit::per_second(PERMITS);
         vec![shorter.into_iter().fold(longest, Limit::and).by(by_user())]
     }),
+];
+const SETTLED: [Way; 2] = [
     ("a grant and its correction", false, || {
         vec![LOG.2().remove(0).charge_if(|_| false)]
     }),
@@ -108,8 +110,10 @@ pub(super) fn rows(pace: Pace) -> impl Iterator<Item = Row> {
     let kinds = joined.into_iter().flatten();
     let kinds = kinds.chain(redisson.into_iter().flatten());
     let turn = Duration::from_millis(pace.pick(500, 100));
+    let settled = [ALONE, MANY_KEYS, ONE_KEY].map(|crowd| SETTLED.map(of(crowd)));
     kinds
-        .chain(OTHERS.map(of(ALONE)))
+        .chain(LISTS.map(of(ALONE)))
+        .chain(settled.into_iter().flatten())
         .map(move |(way, crowd)| Row {
             name: format!("capacity, {}, {}", way.0, crowd.name),
             parameters: format!("{}, {} ms a turn", crowd.about(), turn.as_millis()),

@@ -4,6 +4,7 @@ use super::{LATEST, MOST};
 use crate::values::clock::Millis;
 
 /// Bytes that grow. Those of most requests are allocated once.
+#[derive(Clone)]
 pub(super) struct Buffer(pub(super) Vec<u8>);
 
 impl Buffer {

@@ -2,7 +2,7 @@
 
 use redis::Value;
 
-use super::{DECIDE, Numbers, ban, bytes::Buffer, row::Row};
+use super::{DECIDE, Numbers, ONLY_SETTLES, SETTLES, ban, bytes::Buffer, row::Row};
 use crate::{
     store::{
         guard::deny_cache::bans::Carried,
@@ -30,6 +30,7 @@ enum Terms {
 }
 
 /// Requests for permits of limiters, as the head of `lua/packed/decide.lua` describes them.
+#[derive(Clone)]
 pub(crate) struct Call {
     now: Option<Millis>,
     /// Each the name of a limiter, and what its key ends with
@@ -105,6 +106,18 @@ impl Call {
         (self.count, self.callers) = (self.count + 1, self.callers + 1);
     }
 
+    /// Adds a request that leaves the caller of this id `keep` of the permits that it `took` of the
+    /// first limiter. Its grant is found by the two numbers that its kind has for that.
+    pub(super) fn settle(&mut self, id: PermitId, [took, keep]: [u32; 2], mark: [i64; 2]) {
+        self.count += 1;
+        self.requests.put(&[1, 1, SETTLES]);
+        self.requests.put(&id.short());
+        self.charge(0, 0, keep);
+        self.requests.number(took.into(), 4);
+        let requests = &mut self.requests;
+        mark.iter().for_each(|number| requests.number(*number, 7));
+    }
+
     /// Adds a charge of the limiter at this index.
     pub(super) fn charge(&mut self, index: usize, flags: u8, permits: u32) {
         self.name(index);
@@ -138,6 +151,31 @@ impl Call {
         self.written(TELLS)
     }
 
+    /// Returns it as that of settlements, which must not be sent twice.
+    pub(crate) fn settlement(&self) -> ScriptCall {
+        match (self.count, self.terms.first()) {
+            // Of a lone one the script needs no more than this.
+            (1, Some(Terms::Row(row))) => {
+                let (id, took) = (&self.requests.0[3..11], &self.requests.0[14..]);
+                let mut argument = Buffer::new();
+                argument.put(id);
+                argument.time(self.now);
+                argument.put(&[ONLY_SETTLES]);
+                row.put(&mut argument);
+                argument.put(took);
+                self.sent(argument)
+            }
+            _ => self.written(0),
+        }
+    }
+
+    /// Returns whether each of its limiters knows a grant by a record of its own, so that it is
+    /// settled once however often this call is sent.
+    pub(crate) fn is_repeatable(&self) -> bool {
+        let mut terms = self.terms.iter();
+        terms.all(|terms| matches!(terms, Terms::Row(row) if row.has_records()))
+    }
+
     /// Returns it as that of a verb, which may be sent again.
     pub(super) fn verb(&mut self) -> ScriptCall {
         self.callers = 0;
@@ -169,6 +207,11 @@ impl Call {
             let row = &mut argument.0[begin + at + 1];
             *row = row_of[usize::from(*row) - 1];
         }
+        self.sent(argument)
+    }
+
+    /// Returns the command with this argument.
+    fn sent(&self, argument: Buffer) -> ScriptCall {
         let mut command = DECIDE.start(self.keys.len(), 1);
         for (name, suffix) in &self.keys {
             keys::add_suffixed(&mut command, name, suffix);
@@ -225,8 +268,8 @@ impl Joined {
 }
 
 impl Call {
-    /// Adds the requests of another call.
-    fn join(&mut self, other: Self) {
+    /// Adds the requests of another call, by the same clock.
+    pub(crate) fn join(&mut self, other: Self) {
         let begin = self.requests.0.len();
         let each = other.terms.into_iter();
         let each = each.map(|terms| index_in(&mut self.terms, terms));

@@ -115,9 +115,10 @@ const WAITS: u8 = 1;
 const ASKS: u8 = 2;
 const BANS: u8 = 4;
 const REPORTS: u8 = 8;
+const SETTLES: u8 = 16;
+/// What a call that only settles what one caller took has instead of the number of rows.
+const ONLY_SETTLES: u8 = 255;
 
-/// What the call of a settlement has instead of the number of rows.
-const SETTLES: u8 = 255;
 /// What a settlement of permits of any callers has for its mark.
 const RELEASES: [i64; 2] = [MOST, 0];
 

@@ -4,14 +4,11 @@ use std::iter;
 
 use redis::Value;
 
-use super::{
-    ASKS, BANS, DECIDE, HAS_BAN, Numbers, RELEASES, REPORTS, SETTLES, Stamp, ban, bytes::Buffer,
-    call::Call, row::Row,
-};
+use super::{ASKS, BANS, HAS_BAN, Numbers, RELEASES, REPORTS, Stamp, ban, call::Call, row::Row};
 use crate::{
     store::{
         guard::deny_cache::bans::{BanState, Carried},
-        redis::{keys, script::ScriptCall},
+        redis::script::ScriptCall,
     },
     values::{
         List,
@@ -27,40 +24,20 @@ use crate::{
 
 /// Makes the call that settles a receipt at a number of permits; `None` if it lacks what that
 /// needs.
-pub(crate) fn settle(receipt: &Charge, now: Option<Millis>, keep: u32) -> Option<ScriptCall> {
-    let id = receipt.id;
+pub(crate) fn settle(receipt: &Charge, now: Option<Millis>, keep: u32) -> Option<Call> {
     let (row, mark) = Row::settled(receipt)?;
-    let (limiter, permits) = ((receipt.name(), row), [receipt.permits, keep]);
-    Some(settling(Stamp { id, now }, limiter, permits, mark))
+    let mut call = Call::new(now);
+    call.limiter(receipt.name(), row);
+    call.settle(receipt.id, [receipt.permits, keep], mark);
+    Some(call)
 }
 
 /// Makes the call that releases so many permits of any callers.
 pub(crate) fn release(algorithm: Algorithm, name: &Name, stamp: Stamp, permits: u32) -> ScriptCall {
-    let limiter = (name, Row::any(algorithm));
-    settling(stamp, limiter, [permits, 0], RELEASES)
-}
-
-/// Makes the call that leaves a caller so many of the permits that it took of a limiter, which are
-/// found by two numbers of its kind. Of a record it may be sent again.
-fn settling(
-    Stamp { id, now }: Stamp,
-    (name, row): (&Name, Row),
-    [took, keep]: [u32; 2],
-    mark: [i64; 2],
-) -> ScriptCall {
-    let mut argument = Buffer::new();
-    argument.put(&id.short());
-    argument.time(now);
-    argument.put(&[SETTLES]);
-    row.put(&mut argument);
-    argument.number(keep.into(), 4);
-    argument.number(took.into(), 4);
-    mark.iter().for_each(|number| argument.number(*number, 7));
-    let mut command = DECIDE.start(1, 1);
-    keys::add_suffixed(&mut command, name, row.suffix());
-    command.arg(&*argument.0);
-    let once = !row.has_records() || mark == RELEASES;
-    ScriptCall::new(&DECIDE, command, 0, once)
+    let mut call = Call::new(stamp.now);
+    call.limiter(name, Row::any(algorithm));
+    call.settle(stamp.id, [permits, 0], RELEASES);
+    call.settlement()
 }
 
 /// Makes the call that asks what is left.

@@ -124,7 +124,7 @@ fn a_grant_of_a_window_that_is_over_is_settled_in_none() {
     for (end, freed) in [(now - 1, 0), (now + far, 3), (now + far, 0)] {
         let taken = Taken::Date { label: 1, end };
         let receipt = quota(&name, 3).to_send().marked(taken);
-        let call = verbs::settle(&receipt, None, 0).unwrap();
+        let call = verbs::settle(&receipt, None, 0).unwrap().settlement();
         let reply = run_script(&mut connection, call.script, &call.command).unwrap();
         assert_eq!(packed::freed(&reply).unwrap(), freed, "{end}");
     }

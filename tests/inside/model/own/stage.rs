@@ -392,7 +392,8 @@ impl Stage {
             }
             let before = self.state(*limiter);
             let call = verbs::settle(&charge.to_send(), self.now_given(), 0).unwrap();
-            assert_eq!(packed::freed(&self.call(&call)).unwrap(), 0);
+            let freed = packed::freed(&self.call(&call.settlement()));
+            assert_eq!(freed.unwrap(), 0);
             assert_eq!(self.state(*limiter), before);
         }
     }

@@ -93,7 +93,7 @@ impl Stage {
             };
             let call = verbs::settle(&marked(stored), self.now_given(), keep);
             let before = self.state(limiter);
-            let (reply, now) = self.call_at(&call.unwrap());
+            let (reply, now) = self.call_at(&call.unwrap().settlement());
             let freed = packed::freed(&reply).unwrap();
             if time > 0 {
                 assert_eq!(freed, 0, "settled twice");
