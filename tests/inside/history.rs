@@ -17,7 +17,6 @@ mod record;
 mod recorded;
 mod spec;
 mod steps;
-mod tale;
 mod ways;
 mod wrong;
 

@@ -1,370 +1,306 @@
-//! Legal and illegal histories: shows that the check itself can fail.
+//! Legal and illegal histories of `wrong.toml`, in words: shows that the check itself can fail.
+//!
+//! `a=0@10 1` begins a question, which may have a name: a handle asks at 10 ms for one permit.
+//! Behind that may stand that it `waits` for so many ms, and that its answer is `by 1`, the id that
+//! it took later. The answers: `granted`, with the permits left; `refused`, with the wait, the
+//! permits left, and when all are free; `repeated`, with the wait, and `alone` before it if the
+//! store is not asked; `dropped`. The other steps are in [`Tale::step`].
 
-use super::{
-    tale::{RATE, Tale, spent},
-    *,
+use serde::Deserialize;
+
+use super::*;
+use crate::values::{
+    charge::Standing, compiled_limit::CompiledLimit, decision::Refusal, limit::LimitSource,
 };
-use crate::values::decision::Grant;
 
-#[test]
-fn grants() {
-    let (mut tale, _) = spent();
-    tale.ask(1, 1000, 1).granted(1);
-    tale.passes();
-    let (mut tale, _) = spent();
-    tale.ask(1, 999, 1).granted(0);
-    tale.fails("OverLimit");
+const START: i64 = 1_700_000_000_000;
+const RATE: u64 = 2;
+const INTERVAL: i64 = 1000;
+const CAP: i64 = 100;
 
-    // What was given back is free.
-    let (mut tale, last) = spent();
-    tale.give_back(0, 20, last);
-    tale.ask(1, 20, 1).granted(0);
-    tale.passes();
-    // Not before, nor twice.
-    let (mut tale, last) = spent();
-    tale.ask(1, 20, 1).granted(0);
-    tale.give_back(0, 20, last);
-    tale.fails("OverLimit");
-    let (mut tale, last) = spent();
-    tale.give_back(0, 20, last);
-    tale.give_back(1, 20, last);
-    tale.ask(1, 20, 1).granted(0);
-    tale.ask(1, 20, 1).granted(0);
-    tale.fails("OverLimit");
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Tales {
+    tale: Vec<Rows>,
 }
 
-#[test]
-fn what_happens_at_the_same_time_has_any_order() {
-    let (mut tale, last) = spent();
-    tale.ask(1, 20, 1).granted(0);
-    let back = tale.give_back(0, 20, last);
-    tale.overlap(back);
-    tale.passes();
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Rows {
+    name: String,
+    /// The steps before those of each row
+    begin: Option<String>,
+    /// Why it is illegal, nothing if it is legal; and the steps
+    rows: Vec<(String, String)>,
 }
 
-#[test]
-fn refusals() {
-    let mut tale = Tale::new();
-    tale.ask(0, 0, 1).granted(1);
-    tale.ask(0, 0, 1).refused(1000, 1, 1000);
-    tale.fails("granted");
+/// A history of one limiter of two permits a second. None is taken yet.
+struct Tale<'a> {
+    events: Vec<Event>,
+    named: HashMap<&'a str, usize>,
+    /// The calls that were seen, by the events that each was for.
+    calls: Vec<Vec<Asked>>,
+    /// The order of the next event, and of its end.
+    order: u64,
+    /// When all that was given back had arrived, if not at the end only.
+    closed: Option<Moment>,
+}
 
-    for (wait, is_legal) in [(989, false), (990, true), (991, false)] {
-        let mut tale = Tale::new();
-        tale.ask(0, 0, 2).granted(0);
-        tale.ask(0, 10, 1).refused(wait, 0, 990);
-        tale.is(is_legal, "OverLimit, Some(990ms)");
+impl<'a> Tale<'a> {
+    fn new() -> Self {
+        let mut tale = Self {
+            events: Vec::new(),
+            named: HashMap::new(),
+            calls: Vec::new(),
+            order: 0,
+            closed: None,
+        };
+        let set = Op::TrySetRate(Limit::new(RATE, time(INTERVAL)).stored());
+        tale.manage((0, 0), set, OpResult::Changed(true));
+        tale
     }
 
-    // L3: it has taken something.
-    let mut tale = Tale::new();
-    tale.ask(0, 0, 1).granted(1);
-    tale.ask(0, 0, 2).refused(1000, 1, 1000);
-    tale.count(0, 0);
-    tale.fails("Number(1)");
-}
-
-#[test]
-fn what_an_answer_shows_of_each_limit() {
-    for left in [0, 2] {
-        let mut tale = Tale::new();
-        tale.ask(0, 0, 1).granted(left);
-        tale.fails("and not");
-    }
-    for (left, reset, is_legal) in [(1, 1000, true), (0, 1000, false), (1, 999, false)] {
-        let mut tale = Tale::new();
-        tale.ask(0, 0, 1).granted(1);
-        tale.ask(0, 0, 2).refused(1000, left, reset);
-        tale.is(is_legal, "and not");
-    }
-}
-
-#[test]
-fn callers_of_one_call_get_what_it_has_left_for_all() {
-    for (first, second, is_shared, is_legal) in [
-        (0, 0, true, true),
-        (1, 0, true, false),
-        (0, 1, true, false),
-        (0, 0, false, false),
-        (1, 0, false, true),
-        (0, 1, false, true),
-    ] {
-        let mut tale = Tale::new();
-        let one = tale.ask(0, 0, 1).granted(first);
-        let other = tale.ask(0, 0, 1).granted(second);
-        tale.overlap(other);
-        if is_shared {
-            tale.call(&[one, other]);
+    fn moment(&mut self, at: i64) -> Moment {
+        self.order += 10;
+        Moment {
+            order: self.order,
+            clock: time(START + at),
         }
-        tale.is(is_legal, "and not");
-    }
-    // A caller that waits closes the queue to those behind it that wait, too, and to no others.
-    for (waits, is_legal) in [(false, true), (true, false)] {
-        let mut tale = Tale::new();
-        tale.ask(0, 0, 1).granted(1);
-        let large = tale.ask(0, 0, 2).waits().dropped();
-        let small = tale.ask(0, 0, 1);
-        let small = if waits { small.waits() } else { small };
-        let small = small.granted(0);
-        tale.overlap(small);
-        tale.call(&[large, small]);
-        tale.is(is_legal, "OverLimit");
-    }
-    // In the order in which they came.
-    for (order, is_legal) in [([0, 1], true), ([1, 0], false)] {
-        let mut tale = Tale::new();
-        let granted = tale.ask(0, 0, 1).granted(1);
-        let refused = tale.ask(0, 0, 2).refused(1000, 1, 1000);
-        tale.overlap(refused);
-        let callers = [granted, refused];
-        tale.call(&order.map(|place| callers[place]));
-        tale.is(is_legal, "granted");
-    }
-    // Only those who are there.
-    let mut tale = Tale::new();
-    let one = tale.ask(0, 0, 1).granted(0);
-    let other = tale.ask(0, 0, 1).granted(0);
-    tale.call(&[one, other]);
-    tale.fails("1 of 2 taken");
-}
-
-#[test]
-fn refusals_that_are_repeated() {
-    let again = |at, wait| {
-        let (mut tale, _) = spent();
-        tale.ask(0, at, 1).repeated(wait);
-        tale
-    };
-    again(10, 990).passes();
-    again(110, 890).passes();
-    // First seen at 10, so it never points beyond 1000, when it is over.
-    again(50, 951).fails("announced for an earlier time");
-    again(50, 949).fails("was not over then");
-    again(112, 888).fails("for longer than 100 ms");
-
-    // While the store is not asked, until it is over.
-    let in_an_outage = |at, wait| {
-        let (mut tale, _) = spent();
-        tale.ask(0, at, 1).repeated_in_an_outage(wait);
-        tale
-    };
-    in_an_outage(112, 888).passes();
-    in_an_outage(1001, 1).fails("was over");
-
-    // At 950 for 50 ms more.
-    let late = |at| {
-        let (mut tale, _) = spent();
-        tale.ask(0, 950, 1).refused(50, 0, 50);
-        tale.ask(0, at, 1).repeated(1000 - at);
-        tale
-    };
-    late(999).passes();
-    late(1000).fails("was over at");
-
-    // To a caller that waits, if it gives up before there is room.
-    for (longest, is_legal) in [(1, true), (979, true), (980, false), (5000, false)] {
-        let (mut tale, _) = spent();
-        let longest = Duration::from_millis(longest);
-        tale.ask(0, 20, 1).waits_for(longest).repeated(980);
-        tale.is(is_legal, "it waits as long as");
     }
 
-    // Of another question, or to another process.
-    for (handle, permits) in [(0, 2), (1, 1)] {
-        let (mut tale, _) = spent();
-        tale.ask(handle, 20, permits).repeated(980);
-        tale.fails("nothing like it");
+    /// Something that begins and is over then, after all events before it.
+    fn add(&mut self, (handle, at): (usize, i64), what: What) -> usize {
+        let (begun, ended) = (self.moment(at), self.moment(at));
+        self.events.push(Event {
+            handle,
+            what,
+            begun,
+            ended: Some(ended),
+        });
+        self.events.len() - 1
     }
-}
 
-#[test]
-fn a_process_knows_of_its_own() {
-    for (by, is_legal) in [(0, false), (1, true)] {
-        let (mut tale, last) = spent();
-        tale.give_back(by, 20, last);
-        tale.ask(0, 30, 1).repeated(970);
-        tale.is(is_legal, "was old");
-
-        let (mut tale, _) = spent();
-        let limit = Limit::new(9, Duration::from_secs(1));
-        tale.set_rate(by, 20, limit, false);
-        tale.ask(0, 30, 1).repeated(970);
-        tale.is(is_legal, "was old");
+    fn manage(&mut self, place: (usize, i64), op: Op, result: OpResult) -> usize {
+        self.add(place, What::Manage(name(), op, Some(result)))
     }
-    // Not yet while it is on its way.
-    let (mut tale, last) = spent();
-    let back = tale.give_back(0, 20, last);
-    tale.events[back].ended = None;
-    tale.ask(0, 30, 1).repeated(970);
-    tale.passes();
-    // It was refused while that was on its way, and is repeated when it has arrived.
-    let (mut tale, last) = spent();
-    let back = tale.give_back(0, 20, last);
-    let refused = tale.ask(0, 20, 2).refused(980, 0, 980);
-    tale.events[back].ended = tale.events[refused].ended;
-    tale.overlap(refused);
-    tale.ask(0, 30, 2).repeated(970);
-    tale.fails("was old");
-}
 
-/// The bare store repeats nothing from memory.
-#[test]
-fn a_grant_is_never_repeated() {
-    let mut tale = Tale::new();
-    let asked = tale.ask(0, 0, 1);
-    let grant = Grant::new(Charges::default(), Source::Cache);
-    asked.answered(Decision::Allow(grant), Came::AtOnce);
-    tale.fails("only refusals");
-}
-
-#[test]
-fn who_dropped_its_call_may_have_taken_or_not() {
-    for left in [0, 1] {
-        let mut tale = Tale::new();
-        tale.ask(0, 0, 1).granted(1);
-        tale.ask(1, 0, 1).dropped();
-        tale.count(0, left);
-        tale.passes();
+    fn step(&mut self, step: &'a str) {
+        let (name, step) = step.split_once('=').unwrap_or(("", step));
+        let words: Vec<_> = step.split(' ').collect();
+        let number = |place: usize| words[place].parse::<i64>().unwrap();
+        let named = |tale: &Self, place: usize| tale.named[words[place]];
+        let event = match words[0] {
+            // Both permits are taken at 0, and one more is refused at 10 by the store.
+            "spent" => {
+                let spent = "0@0 1 granted 1, last=1@0 1 granted 0, 0@10 1 refused 990 0 990";
+                return spent.split(", ").for_each(|step| self.step(step));
+            }
+            // By a handle, what an event took, which arrives at once.
+            "back" => {
+                let receipt = self.demand(named(self, 2)).first().to_send();
+                self.add(place(words[1]), What::Settle(receipt, 0))
+            }
+            // By a handle, to so many permits in so many ms; `keep` goes on counting what is in use.
+            "rate" => {
+                let limit = Limit::new(number(2).cast_unsigned(), time(number(3))).stored();
+                let keep = words.ends_with(&["keep"]);
+                let existing = keep;
+                let op = Op::SetRate {
+                    limit,
+                    keep,
+                    existing,
+                };
+                self.manage(place(words[1]), op, OpResult::Changed(true))
+            }
+            // At a time, that so many are left.
+            "count" => self.manage((0, number(1)), Op::Available, OpResult::Number(number(2))),
+            // The same when all that was given back has arrived.
+            "end" => {
+                self.closed = Some(self.moment(1));
+                self.manage((0, 1), Op::Available, OpResult::Number(number(1)))
+            }
+            // Has an event begin, or end, beside the one before it.
+            "overlap" => {
+                let event = named(self, 1);
+                self.events[event].begun.order -= 25;
+                event
+            }
+            // A call is seen, by the first ids of its callers; or again, by those they took later.
+            verb @ ("call" | "again") => {
+                let events = (1..words.len()).map(|place| named(self, place));
+                let asked = events.map(|event| (event, id(event, u8::from(verb == "again"))));
+                self.calls.push(asked.collect());
+                return;
+            }
+            // It is not known when an event ends, or it ends with another, or at a time.
+            "open" | "ends" => {
+                let ended = match words.get(2) {
+                    None => None,
+                    Some(&"with") => self.events[named(self, 3)].ended,
+                    Some(_) => Some(self.moment(number(3))),
+                };
+                let event = named(self, 1);
+                self.events[event].ended = ended;
+                event
+            }
+            _ => self.ask(&words),
+        };
+        self.named.insert(name, event);
     }
-    let mut tale = Tale::new();
-    tale.ask(0, 0, 1).granted(1);
-    tale.ask(1, 0, 1).dropped();
-    tale.count(0, 0);
-    // It is there until it expires, or is given back.
-    tale.count(500, 1);
-    tale.fails("Number(0)");
-    let mut tale = Tale::new();
-    tale.ask(0, 0, 1).granted(1);
-    let dropped = tale.ask(1, 0, 1).dropped();
-    tale.count(0, 0);
-    tale.give_back(1, 100, dropped);
-    tale.count(500, 1);
-    tale.passes();
-}
 
-#[test]
-fn who_waits_is_refused_where_others_wait_before_it() {
-    let alone = |waits_beside: bool| {
-        let mut tale = Tale::new();
-        tale.ask(0, 0, 1).granted(1);
-        tale.ask(0, 0, 1).waits().refused(1000, 1, 1000);
-        if waits_beside {
-            let first = tale.ask(0, 0, 2).waits().refused(1000, 1, 1000);
-            tale.overlap(first);
+    fn demand(&self, event: usize) -> &Demand {
+        match &self.events[event].what {
+            What::Demand(demand, _) => demand,
+            other => panic!("nothing was taken: {other:?}"),
         }
-        tale
-    };
-    alone(true).passes();
-    alone(false).fails("with 0 before it");
-}
+    }
 
-/// What has expired under the old limit is in use again under the new one, unless a caller came in
-/// between, if only in vain.
-#[test]
-fn a_call_in_vain_removes_what_has_expired() {
-    for (is_called, left, is_legal) in [
-        (false, 0, true),
-        (false, 1, false),
-        (true, 0, true),
-        (true, 1, true),
-        (true, 2, false),
-    ] {
-        let mut tale = Tale::new();
-        tale.ask(0, 0, 1).granted(1);
-        tale.ask(0, 900, 1).granted(0);
-        let waits = tale.ask(1, 998, 2).waits().refused(902, 0, 902);
-        let limit = Limit::new(RATE, Duration::from_secs(10));
-        tale.set_rate(0, 1002, limit, true);
-        tale.events[waits].ended = Some(tale.moment(1004));
-        tale.count(1006, left);
-        if is_called {
-            tale.call(&[waits]);
+    fn ask(&mut self, words: &[&str]) -> usize {
+        let charge = Charge {
+            id: id(self.events.len(), 0),
+            ..Charge::named(
+                name(),
+                LimitSource::Store,
+                &CompiledLimit::unnamed("tale"),
+                words[1].parse().unwrap(),
+            )
+        };
+        let mut demand = Demand {
+            wants_remaining: true,
+            ..Demand::caller([charge], false)
+        };
+        let number = |word: &str| word.parse::<i64>().unwrap();
+        let (mut answer, mut later) = (&words[2..], 0);
+        if let ["waits", longest, rest @ ..] = answer {
+            demand.max_wait = Some(MaxWait::at_most(time(number(longest))));
+            answer = rest;
         }
-        tale.is(is_legal, "Number(");
+        if let ["by", id, rest @ ..] = answer {
+            (answer, later) = (rest, id.parse().unwrap());
+        }
+        let event = self.add(place(words[0]), What::Demand(demand, Outcome::Nothing));
+        let refused = |wait, left, reset, source| refusal([wait, left, reset].map(number), source);
+        let (decision, came) = match *answer {
+            ["dropped"] => {
+                self.events[event].ended = None;
+                return event;
+            }
+            ["granted", left] => (self.grant(event, later, left), Came::Awaited),
+            ["regranted"] => {
+                let grant = Grant::new(Charges::default(), Source::Cache);
+                (Decision::Allow(grant), Came::AtOnce)
+            }
+            ["refused", wait, left, reset] => {
+                (refused(wait, left, reset, Source::Store), Came::Awaited)
+            }
+            ["repeated", wait] => (refused(wait, "0", wait, Source::Cache), Came::AtOnce),
+            ["alone", "repeated", wait] => {
+                (refused(wait, "0", wait, Source::Cache), Came::LeftAlone)
+            }
+            _ => panic!("{words:?}"),
+        };
+        if let What::Demand(_, outcome) = &mut self.events[event].what {
+            *outcome = Outcome::Decision { decision, came };
+        }
+        event
+    }
+
+    /// By the store; the next permit is free when the first of those that count expires.
+    fn grant(&self, event: usize, later: u8, left: &str) -> Decision {
+        let at = self.events[event].begun.at();
+        let granted = self.events.iter().filter(|event| {
+            let granted = |outcome: &Outcome| matches!(outcome, Outcome::Decision { decision, .. } if decision.is_allowed());
+            matches!(&event.what, What::Demand(_, outcome) if granted(outcome))
+        });
+        let counting = granted
+            .map(|event| event.begun.at())
+            .filter(|then| *then + INTERVAL > at);
+        let next = counting.min().unwrap_or(at) + INTERVAL - at;
+        let charge = Charge {
+            id: id(event, later),
+            standing: Standing {
+                wait: Some(time(next)),
+                ..standing(left.parse().unwrap(), INTERVAL, None)
+            },
+            ..self.demand(event).first().clone()
+        };
+        Decision::Allow(Grant::new(Charges::one(charge), Source::Store))
+    }
+
+    fn verdict(mut self) -> Verdict {
+        let end = match self.closed {
+            Some(closed) => self.moment(closed.at() - START),
+            None => self.moment(3 * INTERVAL),
+        };
+        let closed = self.closed.unwrap_or(end);
+        let closed = (0..2).map(|handle| (handle, closed)).collect();
+        let recorded = (self.events, end, closed);
+        let mut history = History::new(recorded, vec![name()], Counted::ByServer, time(CAP));
+        history.see(&self.calls);
+        check(&history, &[])
     }
 }
 
-#[test]
-fn who_was_granted_is_not_asked_for_again() {
-    let mut tale = Tale::new();
-    let waits = tale.ask(0, 0, 1).waits().granted(1);
-    tale.call(&[waits]);
-    tale.call(&[waits]);
-    tale.fails("asked for again");
+/// A handle, and a time.
+fn place(word: &str) -> (usize, i64) {
+    let (handle, at) = word.split_once('@').unwrap();
+    (handle.parse().unwrap(), at.parse().unwrap())
 }
 
-/// Who is refused in line was not granted by the last call for it.
-#[test]
-fn who_was_granted_is_not_refused() {
-    let mut tale = Tale::new();
-    let waits = tale.ask(0, 0, 1).waits().refused(1000, 1, 1000);
-    tale.call(&[waits]);
-    tale.fails("granted");
+fn time(millis: i64) -> Duration {
+    Duration::from_millis(millis.cast_unsigned())
 }
 
-/// A waiter is asked for again, by another id, while the first call may still be answered.
-#[test]
-fn what_another_id_took_is_given_back() {
-    // Both take a permit, and the waiter returns one: at the end one is in use.
-    for (later, left, is_legal) in [
-        (0, 1, true),
-        (1, 1, true),
-        (0, 0, false),
-        (1, 0, false),
-        (0, 2, false),
-        (1, 2, false),
-    ] {
-        let mut tale = Tale::new();
-        let waits = tale
-            .ask(0, 0, 1)
-            .waits()
-            .granted_by(later, u64::from(1 - later));
-        tale.call(&[waits]);
-        tale.call_again(&[waits], 1);
-        tale.count_at_the_end(left);
-        tale.is(is_legal, "Number(1)");
+/// The id of an event, or one that it took `later`.
+fn id(event: usize, later: u8) -> PermitId {
+    let first = PermitId([u8::try_from(event).unwrap(); 16]);
+    (0..later).fold(first, |id, _| id.for_next_call())
+}
+
+fn name() -> Name {
+    Name::exact("tale").unwrap()
+}
+
+fn standing(remaining: u64, reset: i64, wait: Option<i64>) -> Standing {
+    Standing {
+        permits: RATE,
+        interval: INTERVAL.cast_unsigned(),
+        remaining: Some(remaining),
+        wait: wait.map(time),
+        reset_after: time(reset),
+        refused: wait.is_some(),
+        banned: false,
+        granted: wait.is_none(),
     }
-    // The first one may be carried out when its caller has returned.
-    let mut tale = Tale::new();
-    let waits = tale.ask(0, 0, 1).waits().granted_by(1, 1);
-    let counted = tale.count(0, 1);
-    tale.call_again(&[waits], 1);
-    tale.call(&[waits]);
-    tale.overlap(counted);
-    tale.count_at_the_end(1);
-    tale.passes();
+}
+
+fn refusal([wait, left, reset]: [i64; 3], source: Source) -> Decision {
+    let standing = standing(left.cast_unsigned(), reset, Some(wait));
+    let charge = Charge::by_hand(CompiledLimit::unnamed("tale"), standing);
+    Decision::Deny(Refusal::by_limits(
+        Charges::one(charge),
+        Some(time(wait)),
+        source,
+    ))
 }
 
 #[test]
-fn a_grant_is_of_the_id_that_took_it() {
-    // A call for another id is not the one that it was granted by.
-    for (left, is_legal) in [(1, true), (2, false)] {
-        let mut tale = Tale::new();
-        let waits = tale.ask(0, 0, 1).waits().granted_by(1, 1);
-        tale.call(&[waits]);
-        tale.count_at_the_end(left);
-        tale.is(is_legal, "Number(1)");
-    }
-    // Asked for again by the id that it was granted by.
-    for (later, again, is_legal) in [(0, 0, false), (1, 1, false), (0, 1, true)] {
-        let mut tale = Tale::new();
-        let waits = tale.ask(0, 0, 1).waits();
-        let waits = waits.granted_by(later, u64::from(1 - later));
-        tale.call(&[waits]);
-        tale.call_again(&[waits], 1);
-        tale.call_again(&[waits], again);
-        tale.count_at_the_end(1);
-        tale.is(is_legal, "asked for again");
-    }
-    // Refused, as its first id has the last permit; or though the call by its last id was granted.
-    for (first, is_legal) in [(0, true), (1, false)] {
-        let mut tale = Tale::new();
-        tale.ask(0, 0, 1).granted(1);
-        let waits = tale.ask(0, 0, 1).waits().refused(1000, 0, 1000);
-        tale.call_again(&[waits], first);
-        tale.call_again(&[waits], 1 - first);
-        tale.ask(1, 0, 1).granted(0);
-        tale.count_at_the_end(0);
-        tale.is(is_legal, "granted");
+fn each_tale_is_judged_as_it_says() {
+    let tales: Tales = toml::from_str(include_str!("wrong.toml")).unwrap();
+    for Rows { name, begin, rows } in &tales.tale {
+        for (why, steps) in rows {
+            let mut tale = Tale::new();
+            let begin = begin.iter().flat_map(|begin| begin.split(", "));
+            let steps = begin.chain(steps.split(", "));
+            steps.clone().for_each(|step| tale.step(step));
+            let told = format!("{name}: {}", steps.collect::<Vec<_>>().join(", "));
+            match tale.verdict() {
+                Verdict::Legal(_) => assert_eq!(why, "", "{told}"),
+                Verdict::Illegal(story) if !why.is_empty() => {
+                    assert!(story.contains(why), "{told}: {story}");
+                }
+                verdict => panic!("{told}: {verdict:?}"),
+            }
+        }
     }
 }
