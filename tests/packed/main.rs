@@ -14,4 +14,5 @@ mod plan;
 mod play;
 mod rules;
 mod twin;
+mod versions;
 mod world;

@@ -3,6 +3,7 @@
 use std::slice::from_ref;
 
 use crate::{
+    plan::NAMES,
     twin::{
         Id, Limit,
         call::{Call, Charge, Request, Row, Settled},
@@ -48,7 +49,9 @@ impl Play {
             requests: requests.to_vec(),
             ..Call::default()
         };
-        let reply = self.world.call(&call, &[0]);
+        let bans = rows.iter().any(|row| matches!(row, Row::Ban(_)));
+        let keys = if bans { &[0, NAMES][..] } else { &[0] };
+        let reply = self.world.call(&call, keys);
         reply.unwrap_or_else(|it| panic!("{it}")).requests
     }
 

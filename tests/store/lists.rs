@@ -2,7 +2,6 @@
 //! `RateLimiter::all`.
 
 mod cluster;
-mod fleet;
 mod layer;
 mod memory;
 mod together;

@@ -27,8 +27,6 @@ mod log;
 mod monitor;
 mod observed;
 mod queue;
-mod record;
 mod stored_limits;
 mod verify;
-mod versions;
 mod weight;

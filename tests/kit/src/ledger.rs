@@ -139,7 +139,7 @@ impl Ledger {
     }
 
     /// Records that one limiter starts with all permits.
-    pub fn reset(&mut self, log: &str) {
+    fn reset(&mut self, log: &str) {
         *self.resets.entry(log.to_owned()).or_default() += 1;
     }
 
@@ -174,13 +174,6 @@ impl Ledger {
     /// The logs that anything was written to.
     pub fn logs(&self) -> impl Iterator<Item = &str> {
         self.logs.keys().map(String::as_str)
-    }
-
-    /// Returns whether a member stands in a log that was not reset since.
-    pub fn holds(&self, log: &str, member: &[u8]) -> bool {
-        let entries = self.logs.get(log).and_then(|entries| entries.get(member));
-        let last = entries.and_then(|entries| entries.last());
-        last.is_some_and(|last| last.epoch == self.epoch_of(log))
     }
 
     /// Returns the most permits in any window of this length without a data loss, or under any
@@ -227,12 +220,6 @@ impl Ledger {
     pub fn check_books(&self, may: bool) {
         assert_eq!(self.mistake, None, "O7: books");
         assert!(may || self.twice.is_none(), "O7: twice: {:?}", self.twice);
-    }
-
-    /// Returns how many entries were given back.
-    pub fn given_back(&self) -> usize {
-        let entries = self.logs.values().flat_map(BTreeMap::values).flatten();
-        entries.filter(|entry| entry.given_back).count()
     }
 }
 
@@ -354,11 +341,11 @@ mod tests {
         ledger.write("22", &[(2, 1, 1, 101)], 0);
         assert_eq!(ledger.kept("n~"), 3, "one is given back");
         ledger.write("0", &[(1, 1, 0, 100), (2, 1, 1, 101)], 0);
-        assert_eq!((ledger.kept("n~"), ledger.given_back()), (1, 1));
+        assert_eq!(ledger.kept("n~"), 1);
         ledger.write("44", &[(2, 255, 5, 120)], 0);
         assert_eq!(ledger.kept("n~"), 6, "more is charged");
         ledger.write("44", &[(2, 255, 0, 120)], 0);
-        assert_eq!((ledger.kept("n~"), ledger.given_back()), (1, 2));
+        assert_eq!(ledger.kept("n~"), 1);
         ledger.write("", &[(1, 1, 2, 900)], 0);
         assert_eq!(ledger.kept("n~"), 3, "executed after it was given back");
         assert_eq!(ledger.fullest_window("n~", 10), 2);

@@ -132,6 +132,22 @@ async fn another_zone_reopens_nothing() {
     assert!(wait(&ahead, 1).await.is_some() && wait(&behind, 1).await.is_some());
 }
 
+/// Two versions of a service, of which one counts by the calendar, have a key each.
+#[tokio::test]
+async fn a_limiter_is_deleted_by_whichever_version() {
+    let prefix = unique("versions");
+    let store = || shared_redis().prefix(&prefix).build().unwrap();
+    let of = |text: &str| limit(text).named("api").single(&store()).unwrap();
+    let both = [of(&by_day("5/day")), of("5/1h")];
+    for deletes in &both {
+        for limiter in &both {
+            take(limiter, 5).await;
+        }
+        assert!(deletes.delete().await.unwrap());
+        assert_eq!((free(&both[0]).await, free(&both[1]).await), (5, 5));
+    }
+}
+
 /// One call, whatever the clock of the caller; a second one if it is a window off.
 #[tokio::test]
 async fn a_clock_that_is_off_costs_a_call_and_no_permit() {

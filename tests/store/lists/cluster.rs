@@ -1,17 +1,8 @@
 //! A Redis Cluster: limits of one identity are one call, others one for each slot.
 
-use kit::{
-    Cluster,
-    cluster::MASTERS,
-    random::{Random, seed},
-    scene::*,
-};
-use std::{io::BufReader, io::Write, net::TcpStream};
+use kit::{Cluster, cluster::MASTERS, scene::*};
 
-use super::{
-    fleet::Fleet,
-    world::{ask, left, refused_by},
-};
+use super::world::{ask, left, refused_by};
 
 fn patient(cluster: &Cluster) -> RedisStoreBuilder {
     patiently(RedisStore::cluster(cluster.urls()))
@@ -142,6 +133,26 @@ async fn a_waiter_keeps_what_it_is_granted() {
     assert_eq!(left(&[first, second]).await, [0, 4]);
 }
 
+/// One that leaves while a part of its list is under way has taken nothing in the end.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_caller_that_leaves_takes_nothing() {
+    let mut cluster = Cluster::start();
+    let store = patient(&cluster).build().unwrap();
+    let names = [0, 1].map(|node| cluster.name_on(node));
+    let limiters = limiters(&store, names.map(|name| (name, 9))).await;
+    let all = RateLimiter::all(&limiters).unwrap();
+    granted(all.try_acquire().await.unwrap());
+    cluster.nodes[1].stop_process();
+    let mut asking = Box::pin(all.try_acquire());
+    begin(asking.as_mut()).await;
+    until("it has the first", async || free(&limiters[0]).await == 7).await;
+    settle().await;
+    drop(asking);
+    cluster.nodes[1].resume();
+    store.close().await;
+    assert_eq!(left(&limiters).await, [8, 8]);
+}
+
 /// A diagnosis goes to the node with the limiter's hash slot.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn limiters_are_diagnosed_wherever_they_are() {
@@ -157,58 +168,4 @@ async fn limiters_are_diagnosed_wherever_they_are() {
         let unset = store.diagnose(&cluster.name_on(node)).await.unwrap();
         assert_ne!(unset.findings(), [], "it has no limit");
     }
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn lists_are_whole_across_slots() {
-    let seed = seed();
-    let cluster = Cluster::start_with_replicas();
-    assert_eq!(cluster.nodes.len(), 6);
-    let tags = [0, 1, 2].map(|node| cluster.name_on(node));
-    let name = |number: usize| format!("{{{}}}:{number}", tags[number % 3]);
-    let masters: Vec<_> = cluster.nodes[..MASTERS].iter().collect();
-    let fleet = Fleet {
-        masters: masters.clone(),
-        // Every refusal is to be in the record.
-        stores: [(); 2].map(|()| {
-            patient(&cluster)
-                .deny_cache(Duration::ZERO)
-                .build()
-                .unwrap()
-        }),
-        names: [0, 1, 2, 3, 4, 5].map(name),
-    };
-    let fault = async |random: &mut Random| {
-        let node = masters[random.below(MASTERS as u64) as usize];
-        let Reply::Bulk(clients) = node.command(&["CLIENT", "LIST", "TYPE", "normal"]) else {
-            panic!("a list of clients");
-        };
-        let clients = String::from_utf8(clients).unwrap();
-        let clients = clients.lines().filter(|line| line.contains(" cmd=eval"));
-        let ids: Vec<_> = clients
-            .map(|line| line.strip_prefix("id=").unwrap().split(' ').next().unwrap())
-            .collect();
-        // Calls arrive while the node is busy. It carries them out, and disconnects before it has
-        // replied: it executes commands on open connections in the order of arrival.
-        let [mut busy, mut killer] = [(); 2].map(|()| TcpStream::connect(node.address()).unwrap());
-        let mut replies =
-            [&busy, &killer].map(|stream| BufReader::new(stream.try_clone().unwrap()));
-        killer.write_all(b"PING\r\n").unwrap();
-        Reply::read(&mut replies[1]).unwrap();
-        busy.write_all(b"EVAL \"for i = 1, 4000000 do end return 1\" 0\r\n")
-            .unwrap();
-        // Anywhere while the script runs: no state tells how far it is.
-        tokio::time::sleep(millis(random.below(15))).await;
-        let kills: String = ids
-            .iter()
-            .map(|id| format!("CLIENT KILL ID {id}\r\n"))
-            .collect();
-        killer.write_all(kills.as_bytes()).unwrap();
-        for _ in &ids {
-            Reply::read(&mut replies[1]).unwrap();
-        }
-        Reply::read(&mut replies[0]).unwrap();
-    };
-    let resent = fleet.run(seed, fault).await;
-    assert!(resent > 0, "nothing was cut off from its answer");
 }

@@ -5,11 +5,24 @@ use kit::{
     scene::*,
 };
 use std::sync::Barrier;
+use tower_ratelimit::AllOf;
 
-use super::{fleet::list, world::left};
+use super::world::left;
 
 const LIMITERS: usize = 5;
 const THREADS: usize = 4;
+
+/// Up to three limiters, in any order: their numbers, and all of them together.
+fn list(limiters: &[RateLimiter], random: &mut Random) -> (Vec<usize>, AllOf) {
+    let mut which: Vec<_> = (0..limiters.len()).collect();
+    while which.len() > 1 && (which.len() > 3 || random.one_in(3)) {
+        which.remove(random.below(which.len() as u64) as usize);
+    }
+    let by = random.below(which.len() as u64) as usize;
+    which.rotate_left(by);
+    let all = RateLimiter::all(which.iter().map(|limiter| &limiters[*limiter]));
+    (which, all.unwrap())
+}
 
 /// Asks for some lists; returns the permits that it keeps of each limiter.
 async fn work(random: &mut Random, limiters: &[RateLimiter]) -> [u64; LIMITERS] {
