@@ -3,7 +3,7 @@
 use kit::scene::*;
 use tower_ratelimit::Ban;
 
-use super::world::{MILLISECOND, World, check_in_redis, check_in_redis_with};
+use super::world::{World, law};
 
 const WITHIN: Duration = secs(100);
 const CALLERS: [&str; 2] = ["ann", "bob"];
@@ -108,31 +108,11 @@ fn law<S: Store>(world: &World<S>, (after, lasting, asks): Input, from_memory: D
     });
 }
 
-#[test]
-fn in_memory() {
-    let world = World::memory(MILLISECOND);
-    check(400, &input(), |input| law(&world, input, Duration::ZERO));
-}
-
-#[test]
-fn in_a_store_of_ones_own() {
-    let world = World::backend(MILLISECOND);
-    // It repeats refusals for a second.
-    check(400, &input(), |input| law(&world, input, secs(1)));
-}
-
-#[test]
-fn in_redis() {
-    // The longest deny cache among the guards.
-    check_in_redis(150, &input(), |world, input| law(world, input, secs(60)));
-}
-
-#[test]
-fn in_redissons_format() {
-    check_in_redis_with(
-        150,
-        |store| store.redisson(),
-        &input(),
-        |world, input| law(world, input, secs(60)),
-    );
+// A store of one's own repeats refusals for a second, and in Redis guards do so for a minute at most.
+law! {
+    input(), |world, from_memory, input| law(world, input, from_memory);
+    in_memory: 400 by [Duration::ZERO],
+    in_a_store_of_ones_own: 400 by [SECOND],
+    in_redis: 150 by [secs(60)],
+    in_redissons_format: 150 by [secs(60)],
 }

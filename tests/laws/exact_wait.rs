@@ -7,7 +7,7 @@ use kit::{guards::Guards, scene::*};
 
 use super::{
     kinds::{Lawful, WAYS},
-    world::{MILLISECOND, NANOSECOND, Probed, World, check_in_redis, probed, refused_until, take},
+    world::{MILLISECOND, NANOSECOND, Probed, World, law, probed, refused_until, take},
 };
 
 fn law<S: Store>(world: &World<S>, kind: Way, (limit, traffic, permits, probes): Probed) {
@@ -34,30 +34,16 @@ fn law<S: Store>(world: &World<S>, kind: Way, (limit, traffic, permits, probes):
     });
 }
 
-#[test]
-fn in_memory() {
-    for (unit, cases) in [(MILLISECOND, 400), (NANOSECOND, 600)] {
-        let world = World::memory(unit);
-        for kind in WAYS {
-            check(cases, &probed(unit), |input| law(&world, kind, input));
-        }
-    }
+law! {
+    probed(MILLISECOND), |world, kind, input| law(world, kind, input);
+    in_memory: 400 by WAYS,
+    in_a_store_of_ones_own: 200 by WAYS,
+    in_redis: 240 by [Way::Log, Way::Log, Way::OwnLog, Way::Gcra],
 }
 
-#[test]
-fn in_a_store_of_ones_own() {
-    let world = World::backend(MILLISECOND);
-    for kind in WAYS {
-        check(200, &probed(MILLISECOND), |input| law(&world, kind, input));
-    }
-}
-
-#[test]
-fn in_redis() {
-    for (kind, cases) in [(Way::Log, 480), (Way::Gcra, 120)] {
-        let input = probed(MILLISECOND);
-        check_in_redis(cases, &input, |world, input| law(world, kind, input));
-    }
+law! {
+    probed(NANOSECOND), |world, kind, input| law(world, kind, input);
+    in_memory_by_nanoseconds: 600 by WAYS,
 }
 
 /// A log with many more grants than entries merges them, what was merged before included: a permit

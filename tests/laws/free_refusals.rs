@@ -3,7 +3,9 @@
 use http::request::Parts;
 use kit::scene::*;
 
-use super::world::{MILLISECOND, Request, World, check_in_redis, limit, take, traffic, wait_of};
+use super::world::{
+    MILLISECOND, Request, World, check_in_redis, law, limit, take, traffic, wait_of,
+};
 
 /// A limit, the traffic before, and by how much each request exceeds what is free.
 type Input = (Limit, Vec<Request>, Vec<u32>);
@@ -44,17 +46,11 @@ fn law<S: Store, T: PartialEq + std::fmt::Debug>(
     });
 }
 
-#[test]
-fn in_memory() {
-    let world = World::memory(MILLISECOND);
-    // Nothing to look at from outside but what can be counted.
-    check(400, &input(), |input| law(&world, input, |_| ()));
-}
-
-#[test]
-fn in_a_store_of_ones_own() {
-    let world = World::backend(MILLISECOND);
-    check(400, &input(), |input| law(&world, input, |_| ()));
+// Elsewhere there is nothing to look at from outside but what can be counted.
+law! {
+    input(), |world, _, input| law(world, input, |_| ());
+    in_memory: 400 by [()],
+    in_a_store_of_ones_own: 400 by [()],
 }
 
 #[test]
@@ -135,21 +131,15 @@ fn law_of_trials<S: Store>(world: &World<S>, (kept, tried, traffic, costs): Tria
     });
 }
 
-#[test]
-fn of_trials_in_memory() {
-    let world = World::memory(MILLISECOND);
-    check(200, &trial(), |input| law_of_trials(&world, input));
-}
+mod of_trials {
+    use super::*;
 
-#[test]
-fn of_trials_in_a_store_of_ones_own() {
-    let world = World::backend(MILLISECOND);
-    check(100, &trial(), |input| law_of_trials(&world, input));
-}
-
-#[test]
-fn of_trials_in_redis() {
-    check_in_redis(60, &trial(), law_of_trials);
+    law! {
+        trial(), |world, _, input| law_of_trials(world, input);
+        in_memory: 200 by [()],
+        in_a_store_of_ones_own: 100 by [()],
+        in_redis: 60 by [()],
+    }
 }
 
 /// The three keys as they stand.

@@ -6,9 +6,9 @@
 
 use kit::scene::*;
 use proptest::sample::Index;
-use tower_ratelimit::{Grant, RedisStore};
+use tower_ratelimit::Grant;
 
-use super::world::{MILLISECOND, World, check_in_redis, check_in_redis_with};
+use super::world::{World, law};
 
 const LONGEST: Duration = Duration::from_millis(3000);
 
@@ -86,26 +86,12 @@ fn law<S: Store>(world: &World<S>, (places, steps): Input) {
     });
 }
 
-#[test]
-fn in_memory() {
-    let world = World::memory(MILLISECOND);
-    check(400, &input(), |input| law(&world, input));
-}
-
-#[test]
-fn in_redis() {
-    check_in_redis(60, &input(), law);
-}
-
-#[test]
-fn in_redissons_format() {
-    check_in_redis_with(60, |store| store.redisson(), &input(), law::<RedisStore>);
-}
-
-#[test]
-fn in_a_store_of_ones_own() {
-    let world = World::backend(MILLISECOND);
-    check(100, &input(), |input| law(&world, input));
+law! {
+    input(), |world, _, input| law(world, input);
+    in_memory: 400 by [()],
+    in_a_store_of_ones_own: 100 by [()],
+    in_redis: 60 by [()],
+    in_redissons_format: 60 by [()],
 }
 
 /// Waiters are served when a place is back, within a second by the clock of the limit, which stands

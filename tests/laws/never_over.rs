@@ -6,9 +6,7 @@ use kit::scene::*;
 
 use super::{
     kinds::{BY_A_CLOCK, Lawful, WAYS, fullest},
-    world::{
-        MILLISECOND, NANOSECOND, Request, World, check_in_redis, histories, limit, take, wait_of,
-    },
+    world::{MILLISECOND, NANOSECOND, Request, World, histories, law, limit, take, wait_of},
 };
 
 type Input = (Limit, Vec<Request>);
@@ -41,33 +39,16 @@ fn law<S: Store>(world: &World<S>, kind: Way, (limit, traffic): Input) {
     });
 }
 
-#[test]
-fn in_memory() {
-    for (unit, cases) in [(MILLISECOND, 400), (NANOSECOND, 1000)] {
-        let world = World::memory(unit);
-        for kind in WAYS {
-            check(cases, &histories(unit), |input| law(&world, kind, input));
-        }
-    }
+law! {
+    histories(MILLISECOND), |world, kind, input| law(world, kind, input);
+    in_memory: 400 by WAYS,
+    in_a_store_of_ones_own: 300 by WAYS,
+    in_redis: 150 by BY_A_CLOCK,
 }
 
-#[test]
-fn in_a_store_of_ones_own() {
-    let world = World::backend(MILLISECOND);
-    for kind in WAYS {
-        check(300, &histories(MILLISECOND), |input| {
-            law(&world, kind, input);
-        });
-    }
-}
-
-#[test]
-fn in_redis() {
-    for kind in BY_A_CLOCK {
-        check_in_redis(150, &histories(MILLISECOND), |world, input| {
-            law(world, kind, input);
-        });
-    }
+law! {
+    histories(NANOSECOND), |world, kind, input| law(world, kind, input);
+    in_memory_by_nanoseconds: 1000 by WAYS,
 }
 
 /// A burst of the whole limit passes at any instant, however many of its calls fall into one
@@ -130,15 +111,12 @@ fn law_of_changed_limits<S: Store>(world: &World<S>, (limit, rate, at, traffic):
     });
 }
 
-#[test]
-fn in_memory_with_a_changed_rate() {
-    let world = World::memory(MILLISECOND);
-    check(400, &changed(), |input| {
-        law_of_changed_limits(&world, input);
-    });
-}
+mod of_changed_limits {
+    use super::*;
 
-#[test]
-fn in_redis_with_a_changed_rate() {
-    check_in_redis(150, &changed(), law_of_changed_limits);
+    law! {
+        changed(), |world, _, input| law_of_changed_limits(world, input);
+        in_memory: 400 by [()],
+        in_redis: 150 by [()],
+    }
 }

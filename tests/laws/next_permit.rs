@@ -5,7 +5,7 @@ use kit::scene::*;
 
 use super::{
     kinds::WAYS,
-    world::{MILLISECOND, Request, World, check_in_redis, histories},
+    world::{MILLISECOND, Request, World, histories, law},
 };
 
 type Input = (Limit, Vec<Request>);
@@ -63,31 +63,11 @@ async fn check_next<S: Store>(
     assert!(free(limiter).await > remaining, "after {next:?}");
 }
 
-#[test]
-fn in_memory() {
-    let world = World::memory(MILLISECOND);
-    for kind in WAYS {
-        check(300, &histories(MILLISECOND), |input| {
-            law(&world, Duration::from_micros(1), kind, input);
-        });
-    }
-}
+const MICROSECOND: Duration = Duration::from_micros(1);
 
-#[test]
-fn in_a_store_of_ones_own() {
-    let world = World::backend(MILLISECOND);
-    for kind in WAYS {
-        check(100, &histories(MILLISECOND), |input| {
-            law(&world, Duration::from_micros(1), kind, input);
-        });
-    }
-}
-
-#[test]
-fn in_redis() {
-    for kind in [Way::Log, Way::Slots(10), Way::Gcra] {
-        check_in_redis(100, &histories(MILLISECOND), |world, input| {
-            law(world, millis(1), kind, input);
-        });
-    }
+law! {
+    histories(MILLISECOND), |world, (tick, kind), input| law(world, tick, kind, input);
+    in_memory: 300 by WAYS.map(|kind| (MICROSECOND, kind)),
+    in_a_store_of_ones_own: 100 by WAYS.map(|kind| (MICROSECOND, kind)),
+    in_redis: 100 by [Way::Log, Way::Slots(10), Way::Gcra].map(|kind| (millis(1), kind)),
 }

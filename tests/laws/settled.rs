@@ -9,7 +9,7 @@ use proptest::sample::Index;
 
 use super::{
     kinds::{Lawful, WAYS},
-    world::{Grant, MILLISECOND, Request, World, check_in_redis, histories, wait_of},
+    world::{Grant, MILLISECOND, Request, World, histories, law, wait_of},
 };
 
 /// An earlier grant to settle before a request, with its number of permits.
@@ -106,19 +106,10 @@ fn law<S: Settles>(world: &World<S>, kind: Way, (limit, steps): Input) {
     });
 }
 
-#[test]
-fn in_memory() {
-    let world = World::memory(MILLISECOND);
-    for (kind, cases) in [(Way::Log, 400), (Way::Gcra, 3000)] {
-        check(cases, &input(), |input| law(&world, kind, input));
-    }
-}
-
-#[test]
-fn in_redis() {
-    for (kind, cases) in [(Way::Log, 100), (Way::Gcra, 60)] {
-        check_in_redis(cases, &input(), |world, input| law(world, kind, input));
-    }
+law! {
+    input(), |world, kind, input| law(world, kind, input);
+    in_memory: 430 by [&[Way::Log][..], &[Way::Gcra; 7]].concat(),
+    in_redis: 100 by [Way::Log, Way::Gcra],
 }
 
 // What is given back at once is as if it had never been taken, whatever lies ahead.

@@ -287,6 +287,33 @@ pub(crate) fn check_in_redis_with<I: std::fmt::Debug>(
     });
 }
 
+/// Makes of a law a test on each of these stores, of so many cases by each way. What stands in bars
+/// names the world, the way and the input.
+macro_rules! law {
+    ($input:expr, |$world:ident, $way:pat_param, $in:ident| $law:expr;
+     $($store:ident: $cases:literal by $ways:expr),+ $(,)?) => {
+        $(#[test]
+        fn $store() {
+            for $way in $ways {
+                $crate::world::law!(@$store $cases, $input, $world, $in, $law);
+            }
+        })+
+    };
+    (@in_memory $($of:tt)+) => { $crate::world::law!(@of memory(MILLISECOND), $($of)+) };
+    (@in_memory_by_nanoseconds $($of:tt)+) => { $crate::world::law!(@of memory(NANOSECOND), $($of)+) };
+    (@in_a_store_of_ones_own $($of:tt)+) => { $crate::world::law!(@of backend(MILLISECOND), $($of)+) };
+    (@in_redis $($of:tt)+) => { $crate::world::law!(@with |store| store, $($of)+) };
+    (@in_redissons_format $($of:tt)+) => { $crate::world::law!(@with |store| store.redisson(), $($of)+) };
+    (@of $new:ident($unit:ident), $cases:expr, $input:expr, $world:ident, $in:ident, $law:expr) => {
+        let $world = &$crate::world::World::$new($crate::world::$unit);
+        check($cases, &$input, |$in| $law);
+    };
+    (@with $with:expr, $cases:expr, $input:expr, $world:ident, $in:ident, $law:expr) => {
+        $crate::world::check_in_redis_with($cases, $with, &$input, |$world, $in| $law);
+    };
+}
+pub(crate) use law;
+
 /// Does the same in every combination of guards, all at once: what takes real time.
 pub(crate) async fn in_all_at_once<F>(test: impl Fn(Guards) -> F)
 where
