@@ -1,15 +1,8 @@
 //! Tests that count something in the whole process (allocations, warnings, panics) and so run one
 //! after the other: see `ALONE`.
 
-#![allow(
-    unreachable_pub,
-    clippy::expect_used,
-    clippy::panic,
-    clippy::print_stdout,
-    clippy::unwrap_used,
-    reason = "helpers fail the test by panicking, and figures are printed; clippy.toml reaches \
-              `#[test]` functions only"
-)]
+#![cfg(test)]
+#![allow(unreachable_pub, reason = "modules of a suite are for it alone")]
 
 #[cfg(all(feature = "redis", feature = "cli"))]
 #[path = "../../src/bin/ratelimit/access_log/mod.rs"]

@@ -2,15 +2,8 @@
 //!
 //! A plain `cargo test` leaves it out, and `tests/run.sh` installs what is missing of it.
 
-#![allow(
-    unreachable_pub,
-    clippy::expect_used,
-    clippy::panic,
-    clippy::print_stdout,
-    clippy::unwrap_used,
-    reason = "a test fails by panicking, and times are printed; clippy.toml reaches `#[test]` \
-              functions only"
-)]
+#![cfg(test)]
+#![allow(unreachable_pub, reason = "modules of a suite are for it alone")]
 
 mod chromium;
 

@@ -4,13 +4,8 @@
 //! A plain `cargo test` leaves them out, and `tests/run.sh` installs what is missing of them. What
 //! they did is read from the server's side: how often each came, and that it never came too early.
 
-#![allow(
-    unreachable_pub,
-    clippy::expect_used,
-    clippy::panic,
-    clippy::unwrap_used,
-    reason = "a test fails by panicking; clippy.toml reaches `#[test]` fns only"
-)]
+#![cfg(test)]
+#![allow(unreachable_pub, reason = "modules of a suite are for it alone")]
 
 #[path = "../../examples/orders/mod.rs"]
 mod orders;

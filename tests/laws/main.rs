@@ -8,15 +8,8 @@
 //! are counted approximately, never too much, and that heals an eighth of the interval later, see
 //! `tests/pure/memory/untracked.rs`.
 
-#![allow(
-    unreachable_pub,
-    clippy::expect_used,
-    clippy::panic,
-    clippy::print_stdout,
-    clippy::unwrap_used,
-    reason = "helpers fail the test by panicking, and say with which guards; clippy.toml reaches \
-              `#[test]` functions only"
-)]
+#![cfg(test)]
+#![allow(unreachable_pub, reason = "modules of a suite are for it alone")]
 
 mod backend;
 mod bans;

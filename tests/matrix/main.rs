@@ -4,14 +4,8 @@
 //! `matrix/rows.toml` has the list, `matrix/oracles.rs` the oracles, and `matrix/README.md` the
 //! table. To run one row: `cargo test --all-features --test matrix row_03 -- --nocapture`.
 
-#![allow(
-    unreachable_pub,
-    clippy::expect_used,
-    clippy::panic,
-    clippy::print_stdout,
-    clippy::unwrap_used,
-    reason = "clippy.toml reaches `#[test]` fns only; measured times are printed"
-)]
+#![cfg(test)]
+#![allow(unreachable_pub, reason = "modules of a suite are for it alone")]
 
 mod after;
 mod answer;

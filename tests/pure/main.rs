@@ -1,14 +1,7 @@
 //! Tests values, rules files, `MemoryStore` and the documents. Only one of them needs a server.
 
-#![allow(
-    unreachable_pub,
-    clippy::expect_used,
-    clippy::panic,
-    clippy::print_stdout,
-    clippy::unwrap_used,
-    reason = "helpers fail the test by panicking, and figures are printed; clippy.toml reaches \
-              `#[test]` functions only"
-)]
+#![cfg(test)]
+#![allow(unreachable_pub, reason = "modules of a suite are for it alone")]
 
 #[cfg(feature = "cli")]
 #[path = "../../src/bin/ratelimit/access_log/mod.rs"]

@@ -1,15 +1,12 @@
 //! One limit for Java and Rust, tested with the real Redisson: `tests/run.sh --redisson`, see
 //! `README.md` beside this.
 
+#![cfg(test)]
 #![allow(
-    clippy::cast_possible_truncation,
-    clippy::expect_used,
-    clippy::panic,
-    clippy::print_stdout,
-    clippy::unreachable,
-    clippy::unwrap_used,
     unreachable_pub,
-    reason = "a test helper fails the test by panicking, and the figures of a run are worth printing"
+    clippy::cast_possible_truncation,
+    clippy::unreachable,
+    reason = "modules are for the suite alone; a test fails by panicking"
 )]
 
 mod case;

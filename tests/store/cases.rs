@@ -37,7 +37,7 @@
 mod file;
 mod world;
 
-use crate::defects::world::{Books, Keys, unused};
+use crate::defects::{Books, Keys, unused};
 use kit::{guards::Guards, scene::*, topologies::Topology};
 use std::{collections::HashMap, collections::hash_map::Entry, fmt::Debug, fs, path::Path};
 

@@ -1,6 +1,6 @@
 //! Diagnoses limiters whose keys other clients have spoilt, and repairs them.
 
-use crate::defects::world::{Keys, START, member_with, redis};
+use crate::defects::{Keys, START, member_with, redis};
 use kit::scene::*;
 use std::collections::{BTreeMap, HashMap};
 

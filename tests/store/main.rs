@@ -1,14 +1,7 @@
 //! Both stores and their guards: decisions, the state in Redis, and attacks by callers.
 
-#![allow(
-    unreachable_pub,
-    clippy::expect_used,
-    clippy::panic,
-    clippy::print_stdout,
-    clippy::unwrap_used,
-    reason = "helpers fail the test by panicking, and figures are printed; clippy.toml reaches \
-              `#[test]` functions only"
-)]
+#![cfg(test)]
+#![allow(unreachable_pub, reason = "modules of a suite are for it alone")]
 
 mod bans;
 mod cases;

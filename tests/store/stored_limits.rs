@@ -1,7 +1,7 @@
 //! Limits that were written by hand, or by a peer that takes any number, and that cannot be counted
 //! with.
 
-use crate::defects::world::{Keys, unused};
+use crate::defects::{Keys, unused};
 use kit::scene::*;
 
 /// Within no time everything would be granted; the others are no whole milliseconds, or too many.

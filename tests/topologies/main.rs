@@ -1,15 +1,8 @@
 //! Ways to Redis: Cluster, Sentinel, TLS, pools, sockets and users; and what is lost and found on
 //! them.
 
-#![allow(
-    unreachable_pub,
-    clippy::expect_used,
-    clippy::panic,
-    clippy::print_stdout,
-    clippy::unwrap_used,
-    reason = "helpers fail the test by panicking, and figures are printed; clippy.toml reaches \
-              `#[test]` functions only"
-)]
+#![cfg(test)]
+#![allow(unreachable_pub, reason = "modules of a suite are for it alone")]
 
 mod cluster;
 mod refusing;
