@@ -128,7 +128,8 @@ async fn the_strictest_policy_counts() {
 async fn a_full_store_refuses_the_whole_list() {
     let (store, clock) = MemoryStore::builder().max_limiters(4).build_manual();
     // Too large to be counted by an estimate.
-    let rules = ["a", "b", "c"].map(|name| by_user(100_000, name).cost(50_000));
+    let permits = 2 * u64::from(u32::MAX);
+    let rules = ["a", "b", "c"].map(|name| by_user(permits, name).cost(u32::MAX));
     let layer = layer_of(&store, rules);
     assert_eq!(ask(&layer, &[("user", "ann")]).await.0, StatusCode::OK);
     is_unavailable(&layer, &[("user", "bob")], ErrorKind::Full).await;
