@@ -260,7 +260,6 @@ async fn least_of_a_call(limiter: &RateLimiter, is_allowed: bool) -> usize {
 
 /// A place takes what the store's page says, and a flood no more than the sketch: far less than a
 /// place for each key.
-#[allow(clippy::print_stdout, reason = "it is of use to who runs it")]
 #[test]
 fn a_flood_of_made_up_keys_takes_bounded_memory() {
     const PLACES: usize = 1000;

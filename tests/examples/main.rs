@@ -319,7 +319,6 @@ fn every_example_is_documented_with_the_features_it_needs() {
 }
 
 /// Starts an example, compares what it prints, then runs the commands of its section.
-#[allow(clippy::print_stdout, reason = "it names the example that fails")]
 fn as_documented(name: &str, redis: Option<&RedisServer>) {
     println!("{name}");
     let curl = Command::new("curl").arg("--version").output();

@@ -5,12 +5,6 @@
 //! and so is what the server shows of the calls that they make. A history is legal if there is an
 //! order of its steps that respects these times and in which the model answers the same.
 
-#![allow(
-    clippy::panic,
-    clippy::print_stdout,
-    reason = "a seed, and what there was in a history, is printed; clippy.toml reaches `#[test]` functions only"
-)]
-
 mod check;
 mod hints;
 mod record;

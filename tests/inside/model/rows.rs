@@ -313,7 +313,6 @@ fn says(answer: &Answer, words: &[&str]) {
 }
 
 #[test]
-#[allow(clippy::print_stdout, reason = "it names the row that fails")]
 fn every_row_goes_as_it_says() {
     let rows: Rows = toml::from_str(include_str!("rows.toml")).unwrap();
     let both = [RateType::Overall, RateType::PerClient];

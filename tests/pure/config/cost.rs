@@ -1,7 +1,5 @@
 //! The cost of reading rules as their number grows.
 
-#![allow(clippy::print_stdout, reason = "times are shown, and not asserted")]
-
 use std::ops::Range;
 
 use kit::scene::*;
