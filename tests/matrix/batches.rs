@@ -168,7 +168,6 @@ async fn row_27_a_key_that_is_forbidden() {
     allow(&scene.server, ">secret", "~*", "");
     crowd.lose_nothing(&mut scene, &[]).await;
     drop(crowd);
-    scene.healed().await;
     scene.judge(FREE).await;
 }
 
@@ -208,7 +207,6 @@ async fn row_27_keys_of_another_type_and_foreign_states() {
     }
     crowd.lose_nothing(&mut scene, &[]).await;
     drop(crowd);
-    scene.healed().await;
     scene.judge(FREE).await;
 }
 
@@ -237,7 +235,6 @@ async fn row_28_an_endpoint_that_refuses_mixed_hash_tags() {
     refuse_mixed(&scene, false).await;
     scene.load.idle(false).await;
     drop(crowd);
-    scene.healed().await;
     let answers = scene.judge_cut(EXACT, 4).await;
     let lost: Vec<_> = answers.iter().filter(|it| it.by_policy()).collect();
     assert!(lost.is_empty(), "{lost:?}");
@@ -248,7 +245,7 @@ async fn row_28_an_endpoint_that_refuses_mixed_hash_tags() {
 async fn row_29_a_connection_that_is_cut_in_the_midst_of_a_batch() {
     const LIMITERS: usize = 16;
     const ROUNDS: usize = 24;
-    let mut scene = Scene::begin_with("row 29", &[], PATIENT).await;
+    let scene = Scene::begin_with("row 29", &[], PATIENT).await;
     let mut crowd = Crowd::new(&scene, |_| "cut", LIMITERS);
     for round in 0..ROUNDS {
         cut_amid(&scene, &mut crowd, round).await;
@@ -260,7 +257,6 @@ async fn row_29_a_connection_that_is_cut_in_the_midst_of_a_batch() {
         scene.load.decided(1).await;
     }
     drop(crowd);
-    scene.healed().await;
     scene.judge_cut(FREE, ROUNDS).await;
 }
 
@@ -320,7 +316,7 @@ async fn row_30_a_burst_over_a_few_keys() {
     const BURST: usize = 20_000;
     const KEYS: usize = 200;
     const LIMIT: usize = 20;
-    let mut scene = Scene::begin_with("row 30", &[], PATIENT).await;
+    let scene = Scene::begin_with("row 30", &[], PATIENT).await;
     // The default deadline: what is given up at it is to be decided here.
     let store = RedisStore::builder(scene.server.url()).build().unwrap();
     let rule = Limit::per_hour(LIMIT as u64)
@@ -363,14 +359,13 @@ async fn row_30_a_burst_over_a_few_keys() {
         assert!(granted >= LIMIT, "{user}: {granted}");
     }
     drop((service, store));
-    scene.healed().await;
     scene.judge(FREE).await;
 }
 
 /// The callers of a runtime that is alive, and not driven, delay those of no other.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn row_31_a_runtime_that_is_not_driven() {
-    let mut scene = Scene::begin_with("row 31", &[], PATIENT).await;
+    let scene = Scene::begin_with("row 31", &[], PATIENT).await;
     let mut crowd = Crowd::new(&scene, |_| "driven", CROWD);
     let mut builder = runtime::Builder::new_current_thread();
     let runtime = builder.enable_all().build().unwrap();
@@ -390,7 +385,6 @@ async fn row_31_a_runtime_that_is_not_driven() {
     // What was dropped is given back.
     crowd.keeps_what_was_granted(&scene).await;
     drop(crowd);
-    scene.healed().await;
     scene.judge(FREE).await;
 }
 

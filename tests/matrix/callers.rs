@@ -52,7 +52,7 @@ async fn dropped_everywhere<F: Future>(begin: impl Fn() -> F) -> (usize, Vec<F::
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn row_23_callers_that_go_away_at_every_await_point() {
-    let mut scene = Scene::begin("row 23").await;
+    let scene = Scene::begin("row 23").await;
     // So that there is something to wait for.
     scene.proxy.delay_every_reply(Duration::from_millis(3));
     let store = scene.load.handles[0].clone();
@@ -75,7 +75,6 @@ async fn row_23_callers_that_go_away_at_every_await_point() {
         .await;
     }
     drop((shared, own, store));
-    scene.healed().await;
     scene.judge(EXACT).await;
 }
 
@@ -133,7 +132,7 @@ async fn hang_up(store: &RedisStore) {
 /// All threads of the runtime are taken by something that does not yield.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn row_26_workers_that_are_kept_busy() {
-    let mut scene = Scene::begin("row 26, starved").await;
+    let scene = Scene::begin("row 26, starved").await;
     for _ in 0..3 {
         let busy: Vec<_> = (0..4)
             .map(|_| tokio::spawn(async { thread::sleep(Duration::from_millis(200)) }))
@@ -143,7 +142,6 @@ async fn row_26_workers_that_are_kept_busy() {
         }
         scene.load.decided(3).await;
     }
-    scene.healed().await;
     scene.judge(EXACT).await;
 }
 
@@ -156,6 +154,5 @@ async fn row_26_a_runtime_of_one_thread() {
     scene.server.kill();
     scene.load.met_policy(10).await;
     scene.restart(false);
-    scene.healed().await;
     scene.judge(FROM_ZERO).await;
 }

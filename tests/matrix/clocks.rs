@@ -52,26 +52,24 @@ pub const SHIFT_OWN: &str = "local state = redis.call('GET', KEYS[1]) \
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn row_22_a_server_whose_clock_is_set_back() {
     const STEP: i64 = 2_000;
-    let mut scene = Scene::begin("row 22, back").await;
+    let scene = Scene::begin("row 22, back").await;
     for _ in 0..2 {
         set_back(&scene, STEP).await;
         scene.load.decided(10).await;
     }
-    scene.healed().await;
     scene.judge(EXACT).await;
 }
 
 /// Permits in use seem to have expired: as with lost data, one more rate in the interval.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn row_22_a_server_whose_clock_is_set_forth() {
-    let mut scene = Scene::begin("row 22, forth").await;
+    let scene = Scene::begin("row 22, forth").await;
     for _ in 0..3 {
         set_back(&scene, -10_000).await;
         scene.load.decided(10).await;
         // Longer than an interval, of the server's real time: the bound is for one step in each.
         tokio::time::sleep(Duration::from_millis(700)).await;
     }
-    scene.healed().await;
     scene.judge(UNKNOWN).await;
 }
 
@@ -95,7 +93,7 @@ impl Clock for Skewed {
 /// another caller needs its permits and finds that its time is impossible.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn row_22_a_caller_whose_clock_is_an_hour_off() {
-    let mut scene = Scene::begin("row 22, callers").await;
+    let scene = Scene::begin("row 22, callers").await;
     let shared = scene.load.limiters.iter().find(|it| !it.name.contains('{'));
     let shared = shared.expect("a RateLimiter");
     let (name, rate) = (shared.name.clone(), shared.allowed.rate as u32);
@@ -139,7 +137,7 @@ async fn row_22_callers_whose_clocks_differ() {
     let direct = RedisStore::builder(server.url());
     let row = "row 22, skewed";
     let stage = Stage::begin(row, &[&server], open, direct, BUDGET);
-    let mut stage = stage.steady().await;
+    let stage = stage.steady().await;
     stage.load.decided(60).await;
     stage.healed().await;
     oracles::few_connections(&proxy.came(), 2, 0);

@@ -44,7 +44,7 @@ fn is_master(server: &RedisServer) -> bool {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn row_13_a_master_that_hands_its_slots_over() {
     let cluster = aside(Cluster::start_with_replicas);
-    let mut played = Played::begin("row 13, handed over", cluster, BUDGET).await;
+    let played = Played::begin("row 13, handed over", cluster, BUDGET).await;
     for replica in MASTERS..2 * MASTERS {
         aside(|| {
             // By which it also counts when votes may be given again.
@@ -114,7 +114,7 @@ async fn row_13_a_replica_that_is_down_while_scripts_are_flushed() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn row_14_a_slot_that_moves() {
     let cluster = aside(Cluster::start);
-    let mut played = Played::begin("row 14", cluster, BUDGET).await;
+    let played = Played::begin("row 14", cluster, BUDGET).await;
     let slot = played.cluster.slot("all");
     let mut from = played.cluster.master_of("all");
     for _ in 0..3 {

@@ -74,7 +74,6 @@ async fn row_32_callers_that_leave_a_batch_at_every_step() {
     }
     drop((crowd, store));
     scene.load.idle(false).await;
-    scene.healed().await;
     scene.judge(FREE).await;
 }
 

@@ -22,7 +22,7 @@ use super::{
 /// of the limit.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn row_04_replies_that_take_their_time() {
-    let mut scene = Scene::begin("row 4").await;
+    let scene = Scene::begin("row 4").await;
     for (even, odd) in [(1, 1), (10, 10), (100, 100), (20, 120)] {
         let millis = Duration::from_millis;
         scene.proxy.delay(millis(even), millis(odd));
@@ -34,7 +34,6 @@ async fn row_04_replies_that_take_their_time() {
     scene.load.met_policy(20).await;
     let until = scene.load.now();
     scene.proxy.delay_every_reply(Duration::ZERO);
-    scene.healed().await;
 
     let answers = scene.judge(EXACT).await;
     let late = (answers.iter()).filter(|answer| {
@@ -46,7 +45,7 @@ async fn row_04_replies_that_take_their_time() {
 /// Nothing ends, and nothing arrives: only silence tells.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn row_05_connections_that_fall_silent() {
-    let mut scene = Scene::begin("row 5").await;
+    let scene = Scene::begin("row 5").await;
     for (requests, replies) in [(true, true), (true, false), (false, true)] {
         let before = scene.proxy.connections();
         scene.proxy.lose(requests, replies);
@@ -68,7 +67,7 @@ async fn reconnected(scene: &Scene, before: usize) {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn row_06_replies_that_are_torn_or_nonsense() {
     const EACH: usize = 6;
-    let mut scene = Scene::begin("row 6").await;
+    let scene = Scene::begin("row 6").await;
     for how in [
         Spoil::Reset(0),
         Spoil::Reset(3),
@@ -87,7 +86,6 @@ async fn row_06_replies_that_are_torn_or_nonsense() {
     scene.proxy.drip(true);
     scene.load.decided(10).await;
     scene.proxy.drip(false);
-    scene.healed().await;
     scene.judge_cut(EXACT, 6 * EACH).await;
 }
 
@@ -100,7 +98,7 @@ async fn row_07_a_server_that_is_not_there_at_first() {
     let proxy = Proxy::start(server.address());
     let urls = [proxy.url(), server.url()];
     let open = |handle: usize| RedisStore::builder(&urls[handle]);
-    let mut stage = Stage::begin("row 7, no server", &[], open, direct, BUDGET);
+    let stage = Stage::begin("row 7, no server", &[], open, direct, BUDGET);
     stage.load.met_policy(100).await;
     let attempts = proxy.came();
     aside(|| server.restart());
@@ -134,7 +132,7 @@ async fn row_07_a_name_that_does_not_resolve() {
 /// silent.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn row_07_an_address_that_leads_elsewhere() {
-    let mut scene = Scene::begin("row 7, elsewhere").await;
+    let scene = Scene::begin("row 7, elsewhere").await;
     let strangers = [
         ScriptedServer::stranger(None),
         ScriptedServer::stranger(Some(b"HTTP/1.1 400 Bad Request\r\n\r\n")),
@@ -180,7 +178,7 @@ async fn row_12_an_address_that_leads_to_another_master() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn row_21_connections_that_the_server_closes() {
-    let mut scene = Scene::begin_with("row 21, killed", &[], PATIENT).await;
+    let scene = Scene::begin_with("row 21, killed", &[], PATIENT).await;
     for _ in 0..5 {
         let before = scene.proxy.connections();
         assert!(scene.server.kill_clients() >= 2);
@@ -197,7 +195,7 @@ async fn row_21_connections_that_the_server_closes() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn row_21_a_server_that_takes_no_more_connections() {
-    let mut scene = Scene::begin("row 21, full").await;
+    let scene = Scene::begin("row 21, full").await;
     let mut control = Control::open(&scene.server);
     // The one who reads along, and this one.
     assert_eq!(control.cli(&["CONFIG", "SET", "maxclients", "2"]), "OK");
@@ -205,14 +203,13 @@ async fn row_21_a_server_that_takes_no_more_connections() {
     scene.load.met_policy(30).await;
     assert_eq!(control.cli(&["CONFIG", "SET", "maxclients", "1000"]), "OK");
     drop(control);
-    scene.healed().await;
     scene.judge_cut(EXACT, 2).await;
 }
 
 /// Connections that were idle for a while are closed when they are needed.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn row_21_a_server_that_closes_idle_connections() {
-    let mut scene = Scene::begin_with("row 21, idle", &[], PATIENT).await;
+    let scene = Scene::begin_with("row 21, idle", &[], PATIENT).await;
     scene.server.configure("timeout", "1");
     for _ in 0..2 {
         scene.load.idle(true).await;
@@ -220,7 +217,6 @@ async fn row_21_a_server_that_closes_idle_connections() {
         scene.load.idle(false).await;
         scene.load.decided(3).await;
     }
-    scene.healed().await;
     scene.judge_cut(FREE, 4).await;
 }
 
@@ -228,7 +224,7 @@ async fn row_21_a_server_that_closes_idle_connections() {
 /// twice, as only what we send again says so: never too much is granted.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn row_24_requests_that_are_delivered_twice() {
-    let mut scene = Scene::begin("row 24").await;
+    let scene = Scene::begin("row 24").await;
     scene.proxy.double_from_now(true);
     scene.proxy.reset();
     let before = scene.proxy.doubled();

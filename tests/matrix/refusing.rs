@@ -40,7 +40,7 @@ fn lanes_by_format(scene: &Scene) -> (Vec<usize>, Vec<usize>) {
 async fn row_16_permissions_that_are_taken_away() {
     let server = aside(RedisServer::start);
     allow(&server, ">secret", "~*", "");
-    let mut scene = Scene::begin_on("row 16", server, BUDGET, |url| of_user(&url)).await;
+    let scene = Scene::begin_on("row 16", server, BUDGET, |url| of_user(&url)).await;
     let (of_redisson, own) = lanes_by_format(&scene);
     let all: Vec<_> = of_redisson.iter().chain(&own).copied().collect();
     for (password, keys, without, met_by) in [
@@ -67,7 +67,7 @@ async fn row_16_permissions_that_are_taken_away() {
 /// Writes are refused. A caller over the limit is still refused by the limit, because that writes
 /// nothing.
 async fn writes_are_refused(row: &'static str, setting: &str) {
-    let mut scene = Scene::begin(row).await;
+    let scene = Scene::begin(row).await;
     for _ in 0..2 {
         scene.server.configure(setting, "1");
         scene.load.met_policy(20).await;
@@ -84,7 +84,7 @@ async fn row_17_no_memory_is_left() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn row_17_limiters_are_evicted() {
-    let mut scene = Scene::begin("row 17, evicted").await;
+    let scene = Scene::begin("row 17, evicted").await;
     let number = |section: &str, name: &str| scene.server.figure(section, name).unwrap();
     let most = number("memory", "used_memory:") + 400_000;
     scene.server.configure("maxmemory-policy", "allkeys-random");
@@ -114,7 +114,7 @@ async fn row_17_limiters_are_evicted() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn row_18_a_snapshot_that_fails() {
     let protected = RedisServer::allowing("--enable-protected-configs");
-    let mut scene = Scene::begin_with("row 18, snapshot", &protected, BUDGET).await;
+    let scene = Scene::begin_with("row 18, snapshot", &protected, BUDGET).await;
     let Reply::Array(dir) = scene.server.command(&["CONFIG", "GET", "dir"]) else {
         panic!("a server has a directory");
     };
@@ -134,7 +134,6 @@ async fn row_18_a_snapshot_that_fails() {
     scene.load.met_policy(20).await;
     scene.server.configure("save", "");
     scene.server.configure("dir", &dir);
-    scene.healed().await;
     scene.judge(EXACT).await;
 }
 

@@ -15,7 +15,6 @@ async fn row_01_a_server_that_is_killed() {
     tokio::time::sleep(Duration::from_secs(6)).await;
     scene.load.met_policy(1).await;
     scene.restart(false);
-    scene.healed().await;
     scene.judge(FROM_ZERO).await;
 }
 
@@ -24,7 +23,6 @@ async fn row_02_a_server_that_comes_back_empty() {
     let mut scene = Scene::begin("row 2, empty").await;
     // At once, so that only the lost connection shows it.
     scene.restart(false);
-    scene.healed().await;
     scene.judge(FROM_ZERO).await;
 }
 
@@ -49,13 +47,12 @@ async fn row_03_a_server_that_is_stopped_and_goes_on() {
     tokio::time::sleep(Duration::from_secs(5)).await;
     scene.load.met_policy(1).await;
     aside(|| scene.server.resume());
-    scene.healed().await;
     scene.judge(EXACT).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn row_19_a_script_of_another_client_that_does_not_end() {
-    let mut scene = Scene::begin("row 19").await;
+    let scene = Scene::begin("row 19").await;
     scene.server.configure("lua-time-limit", "50");
     let mut other = Control::open(&scene.server);
     other.send(&["EVAL", "while true do end", "0"]);
@@ -64,14 +61,13 @@ async fn row_19_a_script_of_another_client_that_does_not_end() {
     let killed = other.reply();
     assert!(killed.contains("killed"), "{killed}");
     drop(other);
-    scene.healed().await;
     scene.judge(EXACT).await;
 }
 
 /// Commands that write wait in the server, and are carried out when the pause is over.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn row_20_a_server_that_pauses_writers() {
-    let mut scene = Scene::begin("row 20, pause").await;
+    let scene = Scene::begin("row 20, pause").await;
     for _ in 0..2 {
         scene.server.obeys("CLIENT PAUSE 120000 WRITE");
         scene.load.met_policy(5).await;
@@ -84,7 +80,7 @@ async fn row_20_a_server_that_pauses_writers() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn row_20_a_server_that_sleeps() {
     let debug = RedisServer::allowing("--enable-debug-command");
-    let mut scene = Scene::begin_with("row 20, sleep", &debug, BUDGET).await;
+    let scene = Scene::begin_with("row 20, sleep", &debug, BUDGET).await;
     let mut control = Control::open(&scene.server);
     for _ in 0..2 {
         control.send(&["DEBUG", "SLEEP", "1"]);

@@ -19,7 +19,7 @@ use super::{
 /// One key, as fast as this machine can, in either format: refusals are cached, grants share calls.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn row_25_a_key_that_is_asked_for_all_the_time() {
-    let mut scene = Scene::begin("row 25, hot").await;
+    let scene = Scene::begin("row 25, hot").await;
     let store = scene.load.handles[0].clone();
     let of_redisson = RateLimiter::new(&store, &unique("hot")).unwrap();
     let limit = Limit::new(100, Duration::from_secs(1));
@@ -35,7 +35,6 @@ async fn row_25_a_key_that_is_asked_for_all_the_time() {
     scene.load.pace(1);
     scene.load.decided(20).await;
     scene.load.pace(8);
-    scene.healed().await;
     scene.judge(EXACT).await;
 }
 
@@ -92,7 +91,7 @@ async fn is_asked_for_all_the_time(scene: &Scene, hot: RateLimiter, rule: Option
 async fn row_25_keys_that_are_all_different() {
     let number = NonZeroUsize::new(20_000).unwrap();
     let keys = setting("TOWER_RATELIMIT_KEYS", number).get();
-    let mut scene = Scene::begin("row 25, keys").await;
+    let scene = Scene::begin("row 25, keys").await;
     let store = scene.load.handles[0].clone();
     let rule = Limit::per_minute(1)
         .by(FromHeader::new("x-user"))
@@ -141,7 +140,6 @@ async fn row_25_keys_that_are_all_different() {
         // However many keys there were.
         assert!(grown < 200_000, "{grown} kB more");
     }
-    scene.healed().await;
     scene.judge(EXACT).await;
 }
 
@@ -169,7 +167,7 @@ where
 async fn row_25_permits_that_expire_all_at_once() {
     const PERMITS: u64 = 500_000;
     const CHUNK: u64 = 5_000;
-    let mut scene = Scene::begin("row 25, expired").await;
+    let scene = Scene::begin("row 25, expired").await;
     let direct = patient(RedisStore::builder(scene.server.url()));
     let name = unique("expired");
     let full = RateLimiter::new(&direct, &name).unwrap();
@@ -199,6 +197,5 @@ async fn row_25_permits_that_expire_all_at_once() {
     let left = full.available_permits().await.unwrap();
     assert_eq!(left, PERMITS - 1);
     drop((full, direct));
-    scene.healed().await;
     scene.judge(EXACT).await;
 }

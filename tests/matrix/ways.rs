@@ -27,7 +27,7 @@ async fn closed(
     /// As many as a pool has, for each handle and the connection that checks.
     const EACH: usize = 3 * 4;
     let stage = Stage::begin(row, servers, |_| open(), open(), PATIENT);
-    let mut stage = stage.steady().await;
+    let stage = stage.steady().await;
     for _ in 0..TIMES {
         aside(&fault);
         stage.load.decided(3).await;
@@ -126,6 +126,5 @@ async fn row_01_a_server_behind_a_socket_that_is_killed() {
         server.restart();
         stage.came_back(&server, false);
     });
-    stage.healed().await;
     stage.judge(FROM_ZERO, &[&server]).await;
 }
