@@ -91,19 +91,16 @@ impl Answer {
         }
     }
 
-    /// Returns the same answer for one of the callers. A refused caller has its `wait` and no
+    /// Returns it as that of one of the callers. A refused caller has its `wait` and no
     /// `next`.
-    pub(crate) fn for_caller(&self, verdict: Verdict, wait: i64) -> Self {
-        let next = if verdict == Verdict::Granted {
-            self.next
-        } else {
-            0
-        };
+    pub(crate) fn for_caller(self, verdict: Verdict, wait: i64) -> Self {
+        let is_granted = verdict == Verdict::Granted;
+        let next = if is_granted { self.next } else { 0 };
         Self {
             verdict,
             wait,
             next,
-            ..self.clone()
+            ..self
         }
     }
 

@@ -66,7 +66,7 @@ pub(crate) fn acquire<'a>(
             (answer.verdict, answer.wait) = (Verdict::Refused, needs.wait);
         }
         for answer in answers.iter_mut().skip(index).step_by(width) {
-            *answer = closed.for_caller(answer.verdict, answer.wait);
+            *answer = closed.clone().for_caller(answer.verdict, answer.wait);
         }
     }
     Ok(answers)
@@ -191,7 +191,7 @@ impl<'a> Txn<'a> {
         } else {
             Verdict::AboveRate
         };
-        self.answer.for_caller(verdict, 0)
+        self.answer.clone().for_caller(verdict, 0)
     }
 
     /// Puts the limit in force and counts what is left, exactly enough for these charges.

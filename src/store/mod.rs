@@ -90,7 +90,7 @@ use crate::values::{
     compiled_limit::{CompiledLimit, Limiter},
     decision::{Decision, Refusal},
     demand::Demand,
-    error::{ConfigError, Error, ErrorKind, bail},
+    error::{ConfigError, Error, bail},
     limit::{Limit, StoredLimit},
     name::Name,
     observe::Observers,
@@ -257,14 +257,10 @@ pub(crate) trait Calls: Send + Sync + 'static {
     ) -> impl Future<Output = Result<List<Decision>, Error>> + Send;
 
     /// Decides for one caller: a run of one.
+    #[cfg(test)]
     fn acquire(&self, demand: &Demand) -> impl Future<Output = Result<Decision, Error>> + Send {
-        async move {
-            let decisions = self
-                .acquire_run(std::slice::from_ref(demand), false)
-                .await?;
-            let decision = decisions.into_iter().next();
-            decision.ok_or_else(|| ErrorKind::Permits.into())
-        }
+        let decided = self.acquire_run(std::slice::from_ref(demand), false);
+        async move { decided.await.map(|mut decided| decided.remove(0)) }
     }
 
     /// Decides for several runs in one command, each of which [`joins`](Self::joins) others. Each
@@ -331,7 +327,7 @@ pub(crate) enum Answered {
 pub(crate) fn random_id() -> Result<PermitId, Error> {
     let mut id = [0; 16];
     getrandom::fill(&mut id).map_err(|error| {
-        Error::new(ErrorKind::Unavailable)
+        Error::from(crate::values::error::ErrorKind::Unavailable)
             .detail("no entropy")
             .caused_by(error)
     })?;

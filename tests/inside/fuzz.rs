@@ -14,7 +14,7 @@ use crate::{
     store::redis::packed::{
         Stamp,
         calendar::CalendarRow,
-        call::Joined,
+        call::Call,
         gcra::GcraRow,
         log::LogRow,
         requests::{Asked, RunReply},
@@ -340,8 +340,8 @@ proptest! {
                 Demand::caller([Charge { permits, ..charge }], false)
             }).collect()
         }).collect();
-        let mut joined = Joined::default();
-        runs.iter().for_each(|run| joined.add(asked.call(run)));
+        let mut joined = Call::default();
+        runs.iter().for_each(|run| asked.add_to(&mut joined, run));
         let read = |read: Result<RunReply, Error>| read.map(|it| it.answers).map_err(|it| it.kind());
         let array = |numbers: Vec<i64>| {
             let all = [1_790_000_000_000_000].into_iter().chain(numbers);

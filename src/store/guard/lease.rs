@@ -155,6 +155,11 @@ impl<S: Calls> Leasing<S> {
     }
 }
 
+/// Returns whether the rule of these callers takes permits ahead.
+fn leases(run: &[Demand]) -> bool {
+    run.first().and_then(lead_of).is_some()
+}
+
 /// A run before its call.
 enum Begun<'a, S: Calls> {
     Unleased,
@@ -327,8 +332,8 @@ impl<S: Calls> Calls for Leasing<S> {
     ///
     /// As that of the inner store; permits that are fetched ahead meanwhile are given back.
     async fn acquire_run(&self, run: &[Demand], again: bool) -> Result<List<Decision>, Error> {
-        if again {
-            return self.inner.acquire_run(run, true).await;
+        if again || !leases(run) {
+            return self.inner.acquire_run(run, again).await;
         }
         match self.begin(run) {
             Begun::Unleased => self.inner.acquire_run(run, false).await,
@@ -344,6 +349,9 @@ impl<S: Calls> Calls for Leasing<S> {
     ///
     /// As [`acquire_run`](Self::acquire_run); so is what others took of a lease.
     async fn acquire_joint(&self, runs: &[&[Demand]]) -> List<Answered> {
+        if !runs.iter().any(|run| leases(run)) {
+            return self.inner.acquire_joint(runs).await;
+        }
         let mut begun: Vec<_> = runs.iter().map(|run| self.begin(run)).collect();
         let each = runs.iter().zip(&begun);
         let asked: Vec<&[Demand]> = each

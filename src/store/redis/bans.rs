@@ -6,7 +6,7 @@
 //! between the two calls of another caller, which is decided all the same.
 
 use super::{
-    exchange::Failure,
+    exchange::{Failure, asked_at},
     keys,
     packed::{Stamp, verbs},
     server::Server,
@@ -144,10 +144,7 @@ impl Server {
             return Ok(decisions);
         }
         let answers = self.call_counting(first, run).await;
-        let mut answers = answers.map_err(|failure| Failure {
-            unacknowledged: failure.unacknowledged || again,
-            ..failure
-        })?;
+        let mut answers = answers.map_err(|failure| failure.after(again))?;
         let refused = refused(run, &answers, &before);
         let mut now = None;
         if refused.iter().any(|it| !it.0.is_empty()) {
@@ -174,7 +171,8 @@ impl Server {
     ) -> Result<List<BanState>, Failure> {
         let stamp = self.stamp(random_id()?, &first.first().limiter);
         let call = verbs::report(first, strikes, stamp);
-        let reply = self.exchange.send(call, run, false).await?;
+        let (limiter, asked_at) = (&first.first().limiter, asked_at(run));
+        let reply = self.exchange.send(call, limiter, asked_at).await?;
         Ok(verbs::read_report(&reply, first)?)
     }
 

@@ -38,8 +38,8 @@ pub(super) struct Exchange {
 }
 
 impl Exchange {
-    /// Sends the call of these callers, whose limiters are on one node. They may have sent it
-    /// before, and ask `again`.
+    /// Sends a call for this limiter, and for others of its node, and records what it says about
+    /// the server. Its first caller asked at `asked_at`.
     ///
     /// # Errors
     ///
@@ -51,35 +51,6 @@ impl Exchange {
     pub(super) async fn send(
         &self,
         call: ScriptCall,
-        run: &[Demand],
-        again: bool,
-    ) -> Result<Value, Failure> {
-        let Some(first) = run.first() else {
-            return Ok(Value::Nil);
-        };
-        let outcome = self
-            .call(&call, &first.first().limiter, asked_at(run))
-            .await;
-        call.recycle();
-        outcome.map_err(|failure| Failure {
-            unacknowledged: failure.unacknowledged || again,
-            ..failure
-        })
-    }
-
-    /// Sends a call, and records what it says about the server. Its first caller asked at
-    /// `asked_at`.
-    ///
-    /// # Errors
-    ///
-    /// As [`send`](Self::send).
-    ///
-    /// # Cancel safety
-    ///
-    /// As [`send`](Self::send).
-    pub(super) async fn call(
-        &self,
-        call: &ScriptCall,
         limiter: &Limiter,
         asked_at: Option<Instant>,
     ) -> Result<Value, Failure> {
@@ -88,7 +59,9 @@ impl Exchange {
         });
         let pass = self.nodes.enter(&limiter.name, waited)?;
         // If it must not be sent twice, permits of a lost reply stay in use until they expire.
-        match call.send(&self.connection).await {
+        let outcome = call.send(&self.connection).await;
+        call.recycle();
+        match outcome {
             Ok(reply) => {
                 pass.ends(Signal::Answered);
                 Ok(reply)
@@ -123,12 +96,17 @@ pub(super) fn asked_at<'a>(run: impl IntoIterator<Item = &'a Demand>) -> Option<
 }
 
 impl Failure {
+    /// Returns the same, of a call that may have been carried out before if it was made `again`.
+    pub(super) fn after(self, again: bool) -> Self {
+        Self {
+            unacknowledged: self.unacknowledged || again,
+            ..self
+        }
+    }
+
     /// Returns that of a call whose reply is an error, and which may have been carried out before.
     pub(super) fn read(error: Error, again: bool) -> Self {
-        Self {
-            unacknowledged: again,
-            ..Self::from(error)
-        }
+        Self::from(error).after(again)
     }
 }
 

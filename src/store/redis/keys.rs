@@ -6,31 +6,31 @@ use redis::{Cmd, RedisWrite};
 
 use crate::values::name::Name;
 
-/// Returns a name with the brackets around it that make it a hash tag, of which keys begin.
+/// Returns the brackets around a name that make it a hash tag, of which keys begin.
 ///
 /// RedissonObject.suffixName: a name that contains a `{` keeps its own hash tag, any other becomes
 /// one.
-pub(super) fn tagged(name: &Name) -> [&str; 3] {
-    let name = name.as_str();
-    if name.contains('{') {
-        ["", name, ""]
+pub(super) fn brackets(name: &Name) -> [&'static str; 2] {
+    if name.as_bytes().contains(&b'{') {
+        ["", ""]
     } else {
-        ["{", name, "}"]
+        ["{", "}"]
     }
 }
 
 /// Returns the key of a limiter that ends so.
 pub(super) fn suffixed(name: &Name, suffix: &str) -> String {
-    let [open, name, close] = tagged(name);
-    [open, name, close, suffix].concat()
+    let [open, close] = brackets(name);
+    [open, name.as_str(), close, suffix].concat()
 }
 
 /// Writes such a key.
 pub(super) fn add_suffixed(command: &mut Cmd, name: &Name, suffix: &str) {
     let mut key = command.writer_for_next_arg();
-    for piece in tagged(name).into_iter().chain([suffix]) {
+    let [open, close] = brackets(name).map(str::as_bytes);
+    for piece in [open, name.as_bytes(), close, suffix.as_bytes()] {
         // Writing to memory cannot fail.
-        let _ = key.write_all(piece.as_bytes());
+        let _ = key.write_all(piece);
     }
 }
 

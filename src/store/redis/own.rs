@@ -11,7 +11,7 @@ use super::{
     packed::{
         self, Numbers, Stamp,
         calendar::{self, CalendarRow},
-        call::Joined,
+        call::Call,
         gcra::GcraRow,
         log::LogRow,
         requests::{Asked, KNOWN, RunReply, may_ask_again, together},
@@ -92,10 +92,12 @@ impl Server {
             };
             let lone = tries_lone.then(|| asked.lone(callers)).flatten();
             let is_lone = lone.is_some();
-            let mut call = lone.unwrap_or_else(|| asked.call(callers).command());
+            let mut call = lone.unwrap_or_else(|| asked.command(callers));
             // Asked again, each caller is a grant of its own, and a state knows only so many.
             call.once = !asked.again || callers.len() > KNOWN;
-            let reply = match self.exchange.send(call, callers, asked.again).await {
+            let (limiter, asked_at) = (&first.first().limiter, asked_at(callers));
+            let sent = self.exchange.send(call, limiter, asked_at).await;
+            let reply = match sent.map_err(|failure| failure.after(asked.again)) {
                 Err(failure) if failure.connection_lost && !is_second => {
                     is_second = true;
                     // It may have been carried out, which its limiters know by the ids.
@@ -138,18 +140,17 @@ impl Server {
 
     /// Decides for several runs in one command.
     pub(super) async fn call_joint(&self, runs: &[&[Demand]]) -> List<Answered> {
-        let mut joined = Joined::default();
+        let mut joined = Call::default();
         let joins: Vec<_> = runs.iter().map(|run| self.join(run, &mut joined)).collect();
         let of_first = runs.iter().zip(&joins).find(|(_, join)| join.is_ok());
         let limiter = of_first.and_then(|(run, _)| Some(&run.first()?.first().limiter));
-        let outcome = match (joined.command(), limiter) {
-            (Some(call), Some(limiter)) => {
+        let outcome = match limiter {
+            Some(limiter) => {
+                let call = joined.command();
                 let asked_at = asked_at(runs.iter().copied().flatten());
-                let outcome = self.exchange.call(&call, limiter, asked_at).await;
-                call.recycle();
-                outcome
+                self.exchange.send(call, limiter, asked_at).await
             }
-            _ => Ok(Value::Nil),
+            None => Ok(Value::Nil),
         };
         let is_unsent = outcome
             .as_ref()
@@ -175,14 +176,14 @@ impl Server {
     }
 
     /// Adds the call of a run to a command.
-    fn join(&self, run: &[Demand], joined: &mut Joined) -> Result<InCommand, Error> {
+    fn join<'a>(&self, run: &'a [Demand], joined: &mut Call<'a>) -> Result<InCommand, Error> {
         let first = run.first().ok_or(Error::new(ErrorKind::Permits))?;
         first.check()?;
         let rows = self.rows(first, None)?;
         let bans = first.has_ban().then(|| self.bans.ask(first));
         let stamp = self.stamp(first.first().id, &first.first().limiter);
         let run_of = InCommand { stamp, rows, bans };
-        joined.add(run_of.asked().call(run));
+        run_of.asked().add_to(joined, run);
         Ok(run_of)
     }
 

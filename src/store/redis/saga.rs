@@ -34,9 +34,7 @@ impl Server {
         for part in self.parts(demand) {
             let before = taken.charges.len();
             taken.charges.extend(part.to_settle());
-            let decided = self
-                .acquire_together(&part, slice::from_ref(&part), false)
-                .await;
+            let decided = self.acquire_callers(slice::from_ref(&part), false).await;
             // A call that failed or was refused has given back what it may have taken.
             taken.charges.truncate(before);
             let decision = match decided {

@@ -10,8 +10,9 @@ use std::{
 
 use super::{
     classify,
-    exchange::{Exchange, Failure},
-    keys, packed,
+    exchange::{Exchange, Failure, asked_at},
+    keys,
+    packed::{self, verbs::Correction},
     redisson::{self, verbs},
     reply,
     script::{CallReport, ScriptCall},
@@ -113,19 +114,12 @@ impl Decide for Server {
 }
 
 impl Calls for Server {
-    /// Decides for all callers in one call, or for the first alone if one script cannot reach all
-    /// of its limiters.
-    async fn acquire_run(&self, run: &[Demand], again: bool) -> Result<List<Decision>, Error> {
-        let Some(first) = run.first() else {
-            return Ok(List::new());
-        };
-        if self.decides_together(first) {
-            return self.acquire_together(first, run, again).await;
-        }
-        // One at a time: each caller gets its decision at once, and holds nothing while others are
-        // decided.
-        let decision = Box::pin(self.acquire_in_calls(first)).await?;
-        Ok(List::from([decision]))
+    fn acquire_run(
+        &self,
+        run: &[Demand],
+        again: bool,
+    ) -> impl Future<Output = Result<List<Decision>, Error>> + Send {
+        self.acquire_callers(run, again)
     }
 
     async fn acquire_joint(&self, runs: &[&[Demand]]) -> List<Answered> {
@@ -200,9 +194,10 @@ impl Server {
                 Err(_) => None,
             },
             None => {
-                let call = packed::verbs::settle(receipt, self.own_now(counting.algorithm), keep);
+                let now = self.own_now(counting.algorithm);
                 let joins = !self.has_slots() && !self.has_other_clock(counting.algorithm);
-                call.map(|call| SettleCall::Own { call, joins })
+                Correction::of(receipt, now, keep)
+                    .map(|correction| SettleCall::Own { correction, joins })
             }
         };
         if let Some(call) = call {
@@ -210,37 +205,64 @@ impl Server {
         }
     }
 
-    /// Decides for callers of limiters that one script reaches, and gives back the grants of
-    /// callers that will not receive them. Those who asked before ask `again`.
-    pub(super) async fn acquire_together(
+    /// Decides for all callers in one call, or for the first alone if one script cannot reach all
+    /// of its limiters.
+    pub(super) async fn acquire_callers(
         &self,
-        first: &Demand,
         run: &[Demand],
         again: bool,
     ) -> Result<List<Decision>, Error> {
-        let failure = match self.call_scripts(first, run, again).await {
-            Ok(decisions) => return Ok(decisions),
-            Err(failure) => failure,
+        let Some(first) = run.first() else {
+            return Ok(List::new());
         };
+        if !self.decides_together(first) {
+            // One at a time: each caller gets its decision at once, and holds nothing while others
+            // are decided.
+            let decision = Box::pin(self.acquire_in_calls(first)).await?;
+            return Ok(List::from([decision]));
+        }
+        // Boxed where it is rare or large, so that it does not enlarge the future of calls in our
+        // own format.
+        let called = match first.check() {
+            Err(error) => Err(error.into()),
+            Ok(()) if first.first().compiled().counting.in_own_format() => {
+                self.call_own(run, again).await
+            }
+            Ok(()) if first.has_ban() => Box::pin(self.call_banning(first, run, again)).await,
+            Ok(()) => {
+                let answers = Box::pin(self.call_counting(first, run)).await;
+                answers.map(|answers| self.decisions(run, &answers))
+            }
+        };
+        match called {
+            Ok(decisions) => Ok(decisions),
+            Err(failure) => Box::pin(self.after_failure(first, run, failure)).await,
+        }
+    }
+
+    /// Asks once more after a failure for which a smaller call may be the remedy; if there is none,
+    /// gives back the grants of callers that will not receive them.
+    async fn after_failure(
+        &self,
+        first: &Demand,
+        run: &[Demand],
+        failure: Failure,
+    ) -> Result<List<Decision>, Error> {
+        let mut others = first.charges().skip(1);
         if failure.error.kind() == ErrorKind::OtherSlot
-            && first
-                .charges()
-                .skip(1)
-                .any(|it| !self.go_together(first.first(), it, true))
+            && others.any(|it| !self.go_together(first.first(), it, true))
         {
             // One address that stands for several shards. Such a call has taken nothing. Others
             // that were sent before it was known come here, too.
             self.no_cross_slot.store(true, Relaxed);
-            let decision = Box::pin(self.acquire_in_calls(first)).await?;
+            let decision = self.acquire_in_calls(first).await?;
             return Ok(List::from([decision]));
         }
         // Enforced rules alone are tried again by the same ids, so nothing may be given back first.
-        if let Some(enforced) = policy::without_shadows(run, &failure.error)
-            && let Some(first) = enforced.first()
-        {
-            // Boxed because it is rare, so that it does not enlarge the future.
-            let again = failure.unacknowledged;
-            return Box::pin(self.acquire_together(first, &enforced, again)).await;
+        if let Some(enforced) = policy::without_shadows(run, &failure.error) {
+            return self
+                .acquire_callers(&enforced, failure.unacknowledged)
+                .await;
         }
         if failure.unacknowledged {
             self.give_back_all(run);
@@ -256,25 +278,6 @@ impl Server {
                 self.queue_settlement(&charge.made(demand.asked_at), 0, false);
             }
         }
-    }
-
-    /// Calls the scripts that decide for these callers. Gives nothing back if a call fails.
-    async fn call_scripts(
-        &self,
-        first: &Demand,
-        run: &[Demand],
-        again: bool,
-    ) -> Result<List<Decision>, Failure> {
-        first.check()?;
-        if first.first().compiled().counting.in_own_format() {
-            return self.call_own(run, again).await;
-        }
-        // Boxed, so that it does not enlarge the future of calls in our own format.
-        if first.has_ban() {
-            return Box::pin(self.call_banning(first, run, again)).await;
-        }
-        let answers = Box::pin(self.call_counting(first, run)).await?;
-        Ok(self.decisions(run, &answers))
     }
 
     /// Calls the scripts of Redisson's format, which know no bans. Returns an answer for each
@@ -293,11 +296,11 @@ impl Server {
             exact: run.iter().any(|demand| demand.wants_remaining),
             ..self.call_settings()?
         };
-        let limiters = self.with_rewrites(first);
+        let (limiter, limiters) = (&first.first().limiter, self.with_rewrites(first));
         let brief = (scripts.brief)(run, &limiters, settings);
         let may_have_taken = brief.is_some();
         if let Some((call, read)) = brief {
-            let reply = self.exchange.send(call, run, false).await?;
+            let reply = self.exchange.send(call, limiter, asked_at(run)).await?;
             if let Some(answers) = read(&reply, run, settings)? {
                 return Ok(answers);
             }
@@ -305,7 +308,8 @@ impl Server {
         let command = redisson::acquire_command(scripts.acquire, &limiters, run, settings);
         let once = redisson::is_sent_once(first);
         let call = ScriptCall::new(scripts.acquire, command, run.len(), once);
-        let reply = self.exchange.send(call, run, may_have_taken).await?;
+        let reply = self.exchange.send(call, limiter, asked_at(run)).await;
+        let reply = reply.map_err(|failure| failure.after(may_have_taken))?;
         Ok(redisson::read_answers(&reply, limiters.len(), run.len())?)
     }
 

@@ -13,7 +13,7 @@ use tokio::{runtime::Handle, sync::watch};
 
 use super::{
     classify::Class,
-    packed::call::Call,
+    packed::verbs::{self, Correction},
     script::ScriptCall,
     transport::connection::{Connection, Failed},
 };
@@ -72,7 +72,7 @@ pub(super) enum SettleCall {
     /// In Redisson's format
     Redisson(ScriptCall),
     /// In our own format; it `joins` others if they have one server and one clock.
-    Own { call: Call, joins: bool },
+    Own { correction: Correction, joins: bool },
 }
 
 #[derive(Default)]
@@ -166,7 +166,7 @@ impl SettleQueue {
                 call.once |= charges;
                 repeatable
             }
-            SettleCall::Own { call, .. } => call.is_repeatable(),
+            SettleCall::Own { correction, .. } => correction.is_repeatable(),
         };
         self.settler.start(Settlement {
             name: receipt.name().clone(),
@@ -301,19 +301,17 @@ impl Settler {
 
 /// Returns the command of receipts in our own format; `None` of one in Redisson's.
 fn together(batch: &[Settlement]) -> Option<ScriptCall> {
-    let calls = batch.iter().filter_map(|it| match &it.call {
-        SettleCall::Own { call, .. } => Some(call.clone()),
+    let corrections = batch.iter().filter_map(|it| match &it.call {
+        SettleCall::Own { correction, .. } => Some((&it.name, correction)),
         SettleCall::Redisson(_) => None,
     });
-    let all = calls.reduce(|mut all, call| {
-        all.join(call);
-        all
-    });
+    let mut corrections = corrections.peekable();
+    corrections.peek()?;
     // Before a charge is sent again, check how late it is.
     let is_once = |it: &Settlement| !it.repeatable || it.charges_until.is_some();
     Some(ScriptCall {
         once: batch.iter().any(is_once),
-        ..all?.settlement()
+        ..verbs::settle(corrections)
     })
 }
 

@@ -294,10 +294,22 @@ impl Grant {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Charges(Option<Arc<HeldCharges>>);
 
-#[derive(Clone, Debug, Default)]
+#[derive(Debug, Default)]
 struct HeldCharges {
     charges: List<Charge>,
     admitted: Option<Admitted>,
+}
+
+impl Clone for HeldCharges {
+    fn clone(&self) -> Self {
+        let charges = match &self.charges[..] {
+            // The usual case, which this copies once, and that of `List` twice.
+            [one] => List::from([one.clone()]),
+            all => all.iter().cloned().collect(),
+        };
+        let admitted = self.admitted.clone();
+        Self { charges, admitted }
+    }
 }
 
 impl Charges {

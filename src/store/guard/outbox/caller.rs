@@ -9,6 +9,7 @@ use std::{
 use tokio::{runtime::Handle, sync::oneshot};
 
 use crate::values::{
+    List,
     charge::Charge,
     decision::{Charges, Decision, Source},
     demand::Demand,
@@ -38,8 +39,10 @@ impl PartialEq for LineKey {
     fn eq(&self, other: &Self) -> bool {
         let part = |charge: &Charge| (charge.shadow, charge.compiled().ban.is_some());
         let mut each = iter::zip(&*self.0, &*other.0);
-        self.0.len() == other.0.len()
-            && each.all(|(it, other)| it.limiter == other.limiter && part(it) == part(other))
+        // Mostly it is the same list.
+        self.0.as_ptr() == other.0.as_ptr()
+            || self.0.len() == other.0.len()
+                && each.all(|(it, other)| it.limiter == other.limiter && part(it) == part(other))
     }
 }
 
@@ -49,6 +52,11 @@ impl Hash for LineKey {
     fn hash<H: Hasher>(&self, state: &mut H) {
         self.0.iter().for_each(|charge| charge.limiter.hash(state));
     }
+}
+
+/// Returns the decision of a run of one.
+pub(super) fn first_of(mut decided: List<Decision>) -> Result<Decision, Error> {
+    decided.pop().ok_or_else(|| ErrorKind::Permits.into())
 }
 
 /// Returns whether a server has answered, and not a lease alone, or an error on the way to it.

@@ -26,56 +26,13 @@ use tokio::{
 
 use super::{
     Outbox,
-    caller::{Caller, LineKey, Reply, is_answer},
-    flights::{Entered, Flights, TakenLine},
+    caller::{Caller, LineKey, Reply, first_of, is_answer},
+    flights::{Entered, Flights},
 };
 use crate::{
     store::{Answered, Calls, guard::late::Late},
     values::{List, decision::Decision, demand::Demand, error::Error},
 };
-
-/// Decides by a command for this caller alone, or by a shared one.
-///
-/// # Cancel safety
-///
-/// As [`Outbox::acquire`].
-pub(super) async fn acquire<S: Calls>(
-    outbox: &Arc<Outbox<S>>,
-    demand: &Demand,
-) -> Result<Decision, Error> {
-    let Ok(runtime) = Handle::try_current() else {
-        // Without a runtime, no task can send a shared command.
-        return Box::pin(outbox.call_alone(demand)).await;
-    };
-    let (key, joins) = (LineKey::of(demand), outbox.inner.joins(demand));
-    let node = outbox.nodes.index(demand.first().name());
-    let entered = outbox.with(node, |flights, now| {
-        flights.enter(&key, joins, demand, runtime, now)
-    });
-    match entered {
-        Entered::Alone(number) => {
-            let mut in_flight = outbox.in_flight(node, number, List::from([key]));
-            // Boxed, so that it does not enlarge the future of those that share a command.
-            Box::pin(in_flight.acquire(demand)).await
-        }
-        Entered::Behind(number, reply) => {
-            let mut in_line = InLine {
-                outbox,
-                node,
-                key: &key,
-                demand,
-                number,
-                reply,
-            };
-            match (&mut in_line.reply).await {
-                Ok(reply) => reply.outcome,
-                // The runtime of the task is gone, or it has panicked.
-                Err(_) => Box::pin(outbox.call_again(demand)).await,
-            }
-        }
-        Entered::Overload => Err(Late::Unsent.error()),
-    }
-}
 
 /// A caller that stands in its line. Dropping it leaves the line.
 struct InLine<'a, S: Calls> {
@@ -117,6 +74,58 @@ pub(super) struct InFlight<S: Calls> {
 }
 
 impl<S: Calls> Outbox<S> {
+    /// Decides for a caller, by its own call or one that it shares.
+    ///
+    /// # Errors
+    ///
+    /// Those of the store, and [`Late::Unsent`].
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping it before its call is sent takes nothing. After that, what was or may yet be taken
+    /// for a caller that waits for permits is given back; for one that does not, the caller of this
+    /// method decides, by the receipts that it can make.
+    pub(crate) async fn acquire(self: &Arc<Self>, demand: &Demand) -> Result<Decision, Error> {
+        // What is rare is boxed, so that it does not enlarge the future.
+        if let Some(max_wait) = demand.max_wait {
+            return Box::pin(self.acquire_waiting(demand, max_wait)).await;
+        }
+        let runtime = Handle::try_current().ok();
+        let Some(runtime) = runtime.filter(|_| self.inner.decides_together(demand)) else {
+            // Callers gain nothing by waiting for each other here, or no task can send for them.
+            return Box::pin(self.call_alone(demand)).await;
+        };
+        let (key, joins) = (LineKey::of(demand), self.inner.joins(demand));
+        let node = self.nodes.index(demand.first().name());
+        let entered = self.with(node, |flights, now| {
+            flights.enter(&key, joins, demand, runtime, now)
+        });
+        match entered {
+            Entered::Alone(number) => {
+                let mut in_flight = self.in_flight(node, number, List::from([key]));
+                // Boxed for those that share a command.
+                let call = Box::pin(in_flight.acquire_run(slice::from_ref(demand), false));
+                call.await.and_then(first_of)
+            }
+            Entered::Behind(number, reply) => {
+                let mut in_line = InLine {
+                    outbox: self,
+                    node,
+                    key: &key,
+                    demand,
+                    number,
+                    reply,
+                };
+                match (&mut in_line.reply).await {
+                    Ok(reply) => reply.outcome,
+                    // The runtime of the task is gone, or it has panicked.
+                    Err(_) => Box::pin(self.call_again(demand)).await,
+                }
+            }
+            Entered::Overload => Err(Late::Unsent.error()),
+        }
+    }
+
     pub(super) fn in_flight(
         self: &Arc<Self>,
         node: usize,
@@ -134,18 +143,11 @@ impl<S: Calls> Outbox<S> {
 }
 
 impl<S: Calls> InFlight<S> {
-    /// Decides for a caller.
+    /// Decides for the callers of a limiter, who may ask `again`.
     ///
     /// # Cancel safety
     ///
-    /// As [`Calls::acquire_run`]; so are those of the others here.
-    pub(super) async fn acquire(&mut self, demand: &Demand) -> Result<Decision, Error> {
-        let decided = self.outbox.inner.acquire(demand).await;
-        self.is_answered = is_answer(decided.as_ref().map(slice::from_ref));
-        decided
-    }
-
-    /// Decides for the callers of a limiter.
+    /// As [`Calls::acquire_run`]; so is that of the other here.
     pub(super) async fn acquire_run(
         &mut self,
         run: &[Demand],
@@ -220,23 +222,20 @@ impl<S: Calls> Command<S> {
         let counts = self.take();
         let answers = {
             let mut rest = &self.demands[..];
-            let runs = counts.iter().filter_map(|(count, again)| {
-                let (run, others) = rest.split_at_checked(*count)?;
+            let runs = counts.iter().map(|(count, _)| {
+                let (run, others) = rest.split_at_checked(*count).unwrap_or((rest, &[]));
                 rest = others;
-                Some((run, *again))
+                run
             });
             let runs: List<_> = runs.collect();
             let in_flight = &mut self.in_flight;
             let call = async {
-                match runs[..] {
-                    [(run, again)] => {
-                        let decided = in_flight.acquire_run(run, again).await;
+                match (&runs[..], &counts[..]) {
+                    ([run], [(_, again)]) => {
+                        let decided = in_flight.acquire_run(run, *again).await;
                         List::from([Answered::Decided(decided)])
                     }
-                    _ => {
-                        let runs: Vec<_> = runs.iter().map(|(run, _)| *run).collect();
-                        in_flight.acquire_joint(&runs).await
-                    }
+                    _ => in_flight.acquire_joint(&runs).await,
                 }
             };
             while_wanted(pin!(call), &mut self.callers).await
@@ -250,33 +249,16 @@ impl<S: Calls> Command<S> {
     /// again.
     fn take(&mut self) -> List<(usize, bool)> {
         let in_flight = &mut self.in_flight;
-        let (number, line) = (in_flight.number, self.line.clone());
+        let (number, line) = (in_flight.number, self.line.take());
         let taken = in_flight.outbox.with(in_flight.node, |flights, now| {
             flights.take(number, line, now)
         });
-        let Some((number, taken)) = taken else {
+        let Some(taken) = taken else {
             return List::new();
         };
-        in_flight.number = number;
-        in_flight.keys.clear();
-        let callers = taken.iter().map(|line| line.members.len()).sum();
-        self.demands.reserve_exact(callers);
-        self.callers.reserve_exact(callers);
-        let mut counts = List::new();
-        for TakenLine {
-            key,
-            members,
-            again,
-        } in taken
-        {
-            in_flight.keys.push(key);
-            counts.push((members.len(), again));
-            for (demand, caller) in members {
-                self.demands.push(demand);
-                self.callers.push(caller);
-            }
-        }
-        counts
+        (in_flight.number, in_flight.keys) = (taken.number, taken.keys);
+        (self.demands, self.callers) = (taken.demands, taken.callers);
+        taken.counts
     }
 
     /// Answers the callers, so many of each limiter.

@@ -82,6 +82,21 @@ impl Line {
     }
 }
 
+/// Queues a line in its lane, or among what goes alone.
+fn queue(
+    alone: &mut VecDeque<(Duration, LoneTurn)>,
+    lanes: &mut Lanes,
+    key: LineKey,
+    line: &Line,
+    since: Duration,
+) {
+    let last = line.behind.back().map(|(_, last)| &last.runtime);
+    match last.filter(|_| line.joins.is_some() && line.apart == 0) {
+        Some(runtime) => lanes.push(runtime, since, key),
+        None => alone.push_back((since, LoneTurn::Line(key))),
+    }
+}
+
 /// What waits to be sent alone.
 enum LoneTurn {
     /// A call of one caller, or for those that wait for permits: it gets the command's number.
@@ -107,12 +122,27 @@ pub(super) enum Entered {
     Overload,
 }
 
-/// The callers of one limiter that a command takes.
-pub(super) struct TakenLine {
-    pub(super) key: LineKey,
-    pub(super) members: Vec<Member>,
-    /// Set if they were sent before.
-    pub(super) again: bool,
+/// What a command takes that is sent now.
+#[derive(Default)]
+pub(super) struct TakenCallers {
+    /// The number of the command from now on
+    pub(super) number: u64,
+    pub(super) keys: List<LineKey>,
+    /// How many callers each limiter has, and whether they were sent before.
+    pub(super) counts: List<(usize, bool)>,
+    /// What the callers ask, those of the first limiter first
+    pub(super) demands: Vec<Demand>,
+    pub(super) callers: Vec<Caller>,
+}
+
+impl TakenCallers {
+    /// Reserves room for so many limiters of a caller each.
+    fn reserve(&mut self, limiters: usize) {
+        self.keys.reserve(limiters);
+        self.counts.reserve(limiters);
+        self.demands.reserve(limiters);
+        self.callers.reserve(limiters);
+    }
 }
 
 impl Flights {
@@ -159,7 +189,7 @@ impl Flights {
                 let number = self.commands.next();
                 let entered = line.push(number, demand, runtime, now);
                 if let Some((since, key)) = stalled {
-                    self.queue(key, since);
+                    queue(&mut self.alone, &mut self.lanes, key, line, since);
                 }
                 return entered;
             }
@@ -179,7 +209,7 @@ impl Flights {
         let line = self.lines.entry(key.clone()).or_default();
         (line.joins, line.command) = (joins, None);
         let entered = line.push(number, demand, runtime, now);
-        self.queue(key.clone(), now);
+        queue(&mut self.alone, &mut self.lanes, key.clone(), line, now);
         entered
     }
 
@@ -223,87 +253,89 @@ impl Flights {
     }
 
     /// Takes the callers of a command that is sent now, of one limiter or of several that wait.
-    /// Returns its number from now on, and none if it has counted for a deadline already because
-    /// its task was not polled: others go in its place.
+    /// Returns `None` if it has counted for a deadline already because its task was not polled:
+    /// others go in its place.
     pub(super) fn take(
         &mut self,
         number: u64,
         key: Option<LineKey>,
         now: Duration,
-    ) -> Option<(u64, Vec<TakenLine>)> {
+    ) -> Option<TakenCallers> {
         let lane = self.lanes.gathered(number);
-        let renewed = self.commands.renew(number, now)?;
-        let mut taken = Vec::new();
+        let mut taken = TakenCallers {
+            number: self.commands.renew(number, now)?,
+            ..TakenCallers::default()
+        };
         if let Some(key) = key {
             let most = self.commands.most_of_last(false);
-            taken.extend(self.take_line(key, Some(number), (renewed, now), most));
-            let callers = taken.iter().map(|line| line.members.len()).sum();
-            self.commands.shares_last(callers);
-            return Some((renewed, taken));
-        }
-        let (mut callers, mut terms) = (0, 0);
-        let most_callers = self.commands.most_of_last(true);
-        while callers < most_callers
-            && let Some(waiting) = lane.and_then(|at| self.lanes.waiting(at))
-            && let Some((_, key)) = waiting.front()
-            && let joins = self.lines.get(key).and_then(|line| line.joins)
-            && let Joins {
-                terms: more,
-                callers: most,
-            } = joins.unwrap_or_default()
-            && (terms + more <= MOST_TERMS || callers == 0)
-            && let Some((_, key)) = waiting.pop_front()
-        {
-            let most = most.min(most_callers - callers);
-            if let Some(line) = self.take_line(key, None, (renewed, now), most) {
-                callers += line.members.len();
-                terms += more;
-                taken.push(line);
+            self.take_line(&mut taken, key, Some(number), most, now);
+        } else {
+            let (mut terms, most_callers) = (0, self.commands.most_of_last(true));
+            let waiting = lane.and_then(|at| self.lanes.waiting(at));
+            taken.reserve(waiting.map_or(0, |it| it.len()).min(most_callers));
+            while taken.callers.len() < most_callers
+                && let Some(waiting) = lane.and_then(|at| self.lanes.waiting(at))
+                && let Some((_, key)) = waiting.front()
+                && let joins = self.lines.get(key).and_then(|line| line.joins)
+                && let Joins {
+                    terms: more,
+                    callers: most,
+                } = joins.unwrap_or_default()
+                && (terms + more <= MOST_TERMS || taken.callers.is_empty())
+                && let Some((_, key)) = waiting.pop_front()
+            {
+                let most = most.min(most_callers - taken.callers.len());
+                if self.take_line(&mut taken, key, None, most, now) {
+                    terms += more;
+                }
             }
         }
-        self.commands.shares_last(callers);
-        Some((renewed, taken))
+        self.commands.shares_last(taken.callers.len());
+        Some(taken)
     }
 
-    /// Takes the first callers of a line that this command is `of`, or none yet, but those that
-    /// would be late.
+    /// Takes the first callers of a line that a command is `of`, or none yet, but those that would
+    /// be late. Returns whether there are any.
     fn take_line(
         &mut self,
+        taken: &mut TakenCallers,
         key: LineKey,
         of: Option<u64>,
-        command: (u64, Duration),
         most: usize,
-    ) -> Option<TakenLine> {
-        let line = self.lines.get_mut(&key)?;
+        now: Duration,
+    ) -> bool {
+        let Some(line) = self.lines.get_mut(&key) else {
+            return false;
+        };
         if line.command.map(|(number, _)| number) != of {
-            return None;
+            return false;
         }
         if line.apart == 0 {
-            let is_late = |(_, caller): &Member| self.commands.is_late(caller.since, command.1);
+            let is_late = |(_, caller): &Member| self.commands.is_late(caller.since, now);
             let late = line.behind.iter().take_while(|it| is_late(it)).count();
             self.late
                 .extend(line.behind.drain(..late).map(|(_, caller)| caller));
             if line.behind.is_empty() {
                 self.lines.remove(&key);
-                return None;
+                return false;
             }
         }
-        line.command = Some(command);
+        line.command = Some((taken.number, now));
         let again = line.apart > 0 && line.was_sent;
         let count = match line.apart {
             0 => most.min(line.behind.len()),
             apart => most.min(apart),
         };
-        let members: Vec<_> = line.behind.drain(..count).collect();
         line.apart = line.apart.saturating_sub(count);
-        let ids = members.iter().map(|(demand, _)| demand.first().id);
-        // Before they can give back.
-        self.unanswered.extend(ids.map(|id| (id, false)));
-        Some(TakenLine {
-            key,
-            members,
-            again,
-        })
+        for (demand, caller) in line.behind.drain(..count) {
+            // Before it can give back.
+            self.unanswered.insert(demand.first().id, false);
+            taken.demands.push(demand);
+            taken.callers.push(caller);
+        }
+        taken.keys.push(key);
+        taken.counts.push((count, again));
+        true
     }
 
     /// Puts callers back at the front of their line, if this command is still for it. With `apart`
@@ -354,8 +386,8 @@ impl Flights {
             if line.get().behind.is_empty() {
                 drop(line.remove());
             } else {
-                let key = line.key().clone();
-                self.queue(key, now);
+                let (key, line) = (line.key().clone(), line.get());
+                queue(&mut self.alone, &mut self.lanes, key, line, now);
             }
         }
     }
@@ -381,7 +413,9 @@ impl Flights {
         }
         // Callers of other runtimes go on there.
         for (since, key) in waiting {
-            self.queue(key, since);
+            if let Some(line) = self.lines.get(&key) {
+                queue(&mut self.alone, &mut self.lanes, key, line, since);
+            }
         }
         gone
     }
@@ -452,18 +486,6 @@ impl Flights {
     fn last_of(&self, key: &LineKey) -> Option<Handle> {
         let (_, last) = self.lines.get(key)?.behind.back()?;
         Some(last.runtime.clone())
-    }
-
-    /// Queues a line in its lane, or among what goes alone.
-    fn queue(&mut self, key: LineKey, now: Duration) {
-        let Some(line) = self.lines.get(&key) else {
-            return;
-        };
-        let last = line.behind.back().map(|(_, last)| &last.runtime);
-        let Some(runtime) = last.filter(|_| line.joins.is_some() && line.apart == 0) else {
-            return self.alone.push_back((now, LoneTurn::Line(key)));
-        };
-        self.lanes.push(runtime, now, key);
     }
 
     /// Returns whether a command may be sent at once: of those that go with others, the first of a

@@ -51,7 +51,7 @@ pub(crate) use self::nodes::Nodes;
 #[cfg(feature = "_guards")]
 pub(crate) use self::traffic::HasUnread;
 use self::{
-    caller::{LineKey, Reply},
+    caller::{LineKey, Reply, first_of},
     command::{Command, InFlight},
     flights::{Flights, Start},
     wait_queue::WaitQueue,
@@ -65,8 +65,8 @@ use crate::{
         charge::Charge,
         clock::{Clock, no_timer},
         decision::{Decision, Grant, RefusalKind, Source},
-        demand::Demand,
-        error::{Error, ErrorKind},
+        demand::{Demand, MaxWait},
+        error::Error,
         name::{BuildSpread, Name},
     },
 };
@@ -245,7 +245,8 @@ impl<S: Calls> Outbox<S> {
         let entered = self.wait_to_send(demand.first().name(), false).await;
         leaving.disarm();
         let mut in_flight = entered?;
-        in_flight.acquire(demand).await
+        let decided = in_flight.acquire_run(slice::from_ref(demand), false);
+        decided.await.and_then(first_of)
     }
 
     /// Decides for a caller whose shared command was dropped, which may have arrived. What it took
@@ -257,9 +258,8 @@ impl<S: Calls> Outbox<S> {
     async fn call_again(self: &Arc<Self>, demand: &Demand) -> Result<Decision, Error> {
         let mut in_flight = self.wait_to_send(demand.first().name(), true).await?;
         let decided = in_flight.acquire_run(slice::from_ref(demand), true).await;
+        let decided = decided.and_then(first_of);
         drop(in_flight);
-        let first = |decided: List<Decision>| decided.into_iter().next();
-        let decided = decided.and_then(|it| first(it).ok_or_else(|| ErrorKind::Permits.into()));
         let by_its_id = |grant: &Grant| grant.source() == Source::Store;
         if !matches!(&decided, Ok(Decision::Allow(grant)) if by_its_id(grant)) {
             self.give_back(demand.to_settle());
@@ -273,47 +273,34 @@ impl<S: Calls> Outbox<S> {
         }
     }
 
-    /// Decides for a caller that would wait, where there is no timer: a refusal says how long.
+    /// Decides for a caller that waits for permits. Where there is no timer it does not: a refusal
+    /// says how long.
     ///
     /// # Errors
     ///
     /// Those of the store, and that there is no timer where the caller waits without end.
-    async fn acquire_unwaiting(&self, demand: &Demand) -> Result<Decision, Error> {
-        let is_endless = demand.max_wait.is_some_and(|wait| wait.longest.is_none());
-        match self.inner.acquire(demand).await? {
+    ///
+    /// # Cancel safety
+    ///
+    /// As [`acquire`](Self::acquire).
+    async fn acquire_waiting(
+        self: &Arc<Self>,
+        demand: &Demand,
+        max_wait: MaxWait,
+    ) -> Result<Decision, Error> {
+        if self.clock.can_sleep() {
+            let now = self.clock.now();
+            let deadline = max_wait.longest.and_then(|wait| now.checked_add(wait));
+            return waits::acquire(self, demand, deadline).await;
+        }
+        let decided = Box::pin(self.inner.acquire_run(slice::from_ref(demand), false)).await;
+        let is_endless = max_wait.longest.is_none();
+        match decided.and_then(first_of)? {
             Decision::Deny(refusal) if is_endless && refusal.kind() == RefusalKind::OverLimit => {
                 Err(no_timer())
             }
             decision => Ok(decision),
         }
-    }
-
-    /// Decides for a caller, by its own call or one that it shares.
-    ///
-    /// # Errors
-    ///
-    /// Those of the store, and [`Late::Unsent`](super::late::Late).
-    ///
-    /// # Cancel safety
-    ///
-    /// Dropping it before its call is sent takes nothing. After that, what was or may yet be taken
-    /// for a caller that waits for permits is given back; for one that does not, the caller of this
-    /// method decides, by the receipts that it can make.
-    pub(crate) async fn acquire(self: &Arc<Self>, demand: &Demand) -> Result<Decision, Error> {
-        // Boxed because it is rare, so that it does not enlarge the future.
-        let Some(max_wait) = demand.max_wait else {
-            if !self.inner.decides_together(demand) {
-                // Callers gain nothing by waiting for each other here.
-                return Box::pin(self.call_alone(demand)).await;
-            }
-            return command::acquire(self, demand).await;
-        };
-        if !self.clock.can_sleep() {
-            return Box::pin(self.acquire_unwaiting(demand)).await;
-        }
-        let now = self.clock.now();
-        let deadline = max_wait.longest.and_then(|wait| now.checked_add(wait));
-        waits::acquire(self, demand, deadline).await
     }
 
     /// Settles with the store. If a shared command of the caller is in flight, its end settles once

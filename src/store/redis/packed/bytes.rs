@@ -1,19 +1,15 @@
 //! The bytes of an argument.
 
 use super::{LATEST, MOST};
-use crate::values::clock::Millis;
+use crate::values::{clock::Millis, name::Short};
 
-/// Bytes that grow. Those of most requests are allocated once.
-#[derive(Clone)]
-pub(super) struct Buffer(pub(super) Vec<u8>);
+/// Bytes that grow. Those of most requests need no allocation.
+#[derive(Default)]
+pub(super) struct Buffer(pub(super) Short);
 
 impl Buffer {
-    pub(super) fn new() -> Self {
-        Self(Vec::with_capacity(64))
-    }
-
     pub(super) fn put(&mut self, bytes: &[u8]) {
-        self.0.extend_from_slice(bytes);
+        self.0.push(bytes);
     }
 
     /// Writes a number in so many bytes: 4, where it must fit, or 6 or 7, where one that does not

@@ -59,10 +59,13 @@ impl GcraRow {
         let now = stamp.now.map_or(0.0, |now| now as f64 * 1000.0);
         let numbers = [now, cost as f64, room as f64, interval as f64, rate as f64];
         let numbers = numbers.map(f64::to_le_bytes);
-        let argument = [&stamp.id.short()[..], &[0, 1], numbers.as_flattened()].concat();
+        let mut argument = Buffer::default();
+        for bytes in [&stamp.id.short()[..], &[0, 1], numbers.as_flattened()] {
+            argument.put(bytes);
+        }
         let mut command = LONE.start(1, 1);
         add_suffixed(&mut command, charge.name(), SUFFIX);
-        command.arg(argument);
+        command.arg(&*argument.0);
         Some(ScriptCall::new(&LONE, command, 1, true))
     }
 

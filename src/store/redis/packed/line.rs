@@ -74,7 +74,7 @@ impl<'a> RunAnswers<'a> {
     /// Answers callers: the first by what the reply says of each. Those behind a refused one that
     /// waits, who wait as well, are refused like it.
     pub(super) fn answer_all(mut self, run: &[Demand], said: &[CallerReply]) -> List<Answer> {
-        let mut answers = List::new();
+        let mut answers = List::with_capacity(run.len() * self.rows.len());
         for (number, demand) in run.iter().enumerate() {
             let behind = || CallerReply {
                 is_granted: false,
@@ -106,10 +106,10 @@ impl<'a> RunAnswers<'a> {
             let mut answer = match self.answers[index].as_ref().filter(|_| !caller.is_banned) {
                 None => Answer::of_banned(Some(row.limit()), None, self.now),
                 Some((answer, _)) if is_above(row, charge) => {
-                    answer.for_caller(Verdict::AboveRate, 0)
+                    answer.clone().for_caller(Verdict::AboveRate, 0)
                 }
                 Some((answer, _)) if is_hopeless || caller.is_granted && has_room => {
-                    answer.for_caller(Verdict::Granted, 0)
+                    answer.clone().for_caller(Verdict::Granted, 0)
                 }
                 Some((answer, standing)) => {
                     let mut needs = i64::from(charge.permits);
@@ -121,7 +121,7 @@ impl<'a> RunAnswers<'a> {
                     // Another limiter, or one that waits before it, may have refused it. What is
                     // fetched ahead has bounds of its own.
                     if needs <= answer.remaining && charge.lead == 0 {
-                        answer.for_caller(Verdict::Granted, 0)
+                        answer.clone().for_caller(Verdict::Granted, 0)
                     } else {
                         let wait = row.wait(answer, *standing, needs);
                         let counts = row.has_records() || !self.is_taken[index];
@@ -131,7 +131,7 @@ impl<'a> RunAnswers<'a> {
                             wait = wait.max(self.longest[index]);
                             self.longest[index] = wait;
                         }
-                        answer.for_caller(Verdict::Refused, wait)
+                        answer.clone().for_caller(Verdict::Refused, wait)
                     }
                 }
             };

@@ -84,7 +84,7 @@ impl LogRow {
 
     /// Makes the call for a caller alone.
     pub(super) fn lone(&self, stamp: Stamp, charge: &Charge) -> ScriptCall {
-        let mut argument = Buffer::new();
+        let mut argument = Buffer::default();
         argument.put(&stamp.id.short());
         argument.time(stamp.now);
         argument.put(&[0]);

@@ -50,6 +50,17 @@ pub(crate) struct RunReply {
     pub(crate) found: List<BanState>,
 }
 
+impl RunReply {
+    fn of_no_window(now: i64) -> Self {
+        let (answers, found) = (None, List::new());
+        Self {
+            now,
+            answers,
+            found,
+        }
+    }
+}
+
 /// What a call carries for callers that ask once, or `again` after a lost connection: then a log
 /// knows what they took before, and so do other limiters if no others have taken four times since.
 #[derive(Clone, Copy)]
@@ -121,8 +132,15 @@ fn flags(demand: &Demand) -> u8 {
 
 impl Asked<'_> {
     /// Makes the call of those [`together`].
-    pub(crate) fn call(&self, run: &[Demand]) -> Call {
-        let mut call = Call::new(self.stamp.now);
+    pub(crate) fn command(&self, run: &[Demand]) -> ScriptCall {
+        let mut call = Call::default();
+        self.add_to(&mut call, run);
+        call.command()
+    }
+
+    /// Adds the same to a call of several.
+    pub(crate) fn add_to<'a>(&self, call: &mut Call<'a>, run: &'a [Demand]) {
+        call.begin(self.stamp.now);
         let of_first = || run.first().into_iter().flat_map(Demand::charges);
         for (charge, row) in of_first().zip(self.rows) {
             call.limiter(charge.name(), *row);
@@ -142,7 +160,7 @@ impl Asked<'_> {
             if !self.again {
                 let ids = group.iter().map(|it| it.first().id);
                 call.request(ids, self.rows.len(), flags(&group[0]));
-                self.charges(&mut call, &group[0], mem::take(&mut carried), ahead);
+                self.charges(call, &group[0], mem::take(&mut carried), ahead);
                 continue;
             }
             for (index, caller) in group.iter().enumerate() {
@@ -154,16 +172,15 @@ impl Asked<'_> {
                     (group[0].first().id, index)
                 };
                 call.again(id, index, self.rows.len(), flags(caller));
-                self.charges(&mut call, caller, mem::take(&mut carried), None);
+                self.charges(call, caller, mem::take(&mut carried), None);
             }
         }
-        call
     }
 
     /// Adds the charges of a request.
     fn charges(
         &self,
-        call: &mut Call,
+        call: &mut Call<'_>,
         demand: &Demand,
         carried: &[Carried],
         ahead: Option<&Demand>,
@@ -205,7 +222,7 @@ impl Asked<'_> {
         }
     }
 
-    /// Reads the reply to it; `None` if [`call`](Self::call) must decide.
+    /// Reads the reply to it; `None` if [`command`](Self::command) must decide.
     pub(crate) fn read_lone(
         &self,
         reply: &Value,
@@ -224,27 +241,16 @@ impl Asked<'_> {
                 (now.unwrap_or(0).saturating_mul(1000), row.read_lone(reply)?)
             }
         };
-        let (answer, permits) = (
-            row.answer_lone(first.first(), now, &group),
-            first.first().permits,
-        );
-        let is_ours = |answer: &Answer| {
-            answer.verdict != Verdict::Refused || answer.remaining < permits.into()
-        };
-        let answer = answer.filter(is_ours).ok_or_else(reply::unreadable)?;
+        let alone = answered_alone(row, first, now, &group)?;
         if run.len() == 1 {
-            return Ok(Some(RunReply {
-                now,
-                answers: Some(List::from([answer])),
-                found: List::from([BanState::default()]),
-            }));
+            return Ok(Some(alone));
         }
         let mut counted = Said::new(self.rows);
         counted.add(together(run), &[group]);
         Ok(Some(self.answered(run, now, counted)))
     }
 
-    /// Reads the reply to [`call`](Self::call).
+    /// Reads the reply to [`command`](Self::command).
     pub(crate) fn read(&self, reply: &Value, run: &[Demand]) -> Result<RunReply, Error> {
         self.read_part(Numbers::with_time(reply)?, run)
     }
@@ -256,6 +262,17 @@ impl Asked<'_> {
         (mut numbers, now): (Numbers<'_>, i64),
         run: &[Demand],
     ) -> Result<RunReply, Error> {
+        if let ([row], [lone], false) = (self.rows, run, self.again)
+            && lone.first().compiled().ban.is_none()
+            && lone.first().lead == 0
+        {
+            numbers.begin()?;
+            let Some(group) = row.group(&mut numbers, 1, None)? else {
+                return Ok(RunReply::of_no_window(now));
+            };
+            numbers.end()?;
+            return answered_alone(row, lone, now, &group);
+        }
         let mut counted = Said::new(self.rows);
         let (callers, ahead) = with_ahead(together(run));
         for group in groups(callers) {
@@ -264,11 +281,7 @@ impl Asked<'_> {
                 let is_last = group.as_ptr_range().end == callers.as_ptr_range().end;
                 let ahead = ahead.filter(|_| is_last && !self.again);
                 if !counted.read(self.rows, &mut numbers, group, ahead)? {
-                    return Ok(RunReply {
-                        now,
-                        answers: None,
-                        found: List::new(),
-                    });
+                    return Ok(RunReply::of_no_window(now));
                 }
             }
         }
@@ -294,6 +307,20 @@ impl Asked<'_> {
             found: counted.found,
         }
     }
+}
+
+/// Returns what is answered to a caller alone, of one limiter without a ban.
+fn answered_alone(row: &Row, lone: &Demand, now: i64, said: &Group) -> Result<RunReply, Error> {
+    let charge = lone.first();
+    let is_ours = |answer: &Answer| {
+        answer.verdict != Verdict::Refused || answer.remaining < charge.permits.into()
+    };
+    let answer = row.answer_lone(charge, now, said).filter(is_ours);
+    Ok(RunReply {
+        now,
+        answers: Some(List::from([answer.ok_or_else(reply::unreadable)?])),
+        found: List::from([BanState::default()]),
+    })
 }
 
 /// What the reply has said, up to some caller.
@@ -362,6 +389,7 @@ impl Said {
             }
         }
         let is_banned = groups.iter().any(|group| group.standing.is_none());
+        self.callers.reserve(run.len());
         for (number, demand) in run.iter().enumerate() {
             let has_room = groups.iter().map(|group| number < group.granted);
             let has_room: List<_> = has_room.collect();

@@ -22,22 +22,58 @@ use crate::{
     },
 };
 
-/// Makes the call that settles a receipt at a number of permits; `None` if it lacks what that
-/// needs.
-pub(crate) fn settle(receipt: &Charge, now: Option<Millis>, keep: u32) -> Option<Call> {
-    let (row, mark) = Row::settled(receipt)?;
-    let mut call = Call::new(now);
-    call.limiter(receipt.name(), row);
-    call.settle(receipt.id, [receipt.permits, keep], mark);
-    Some(call)
+/// What settles a receipt: its caller keeps so many of the permits that it took, which are found by
+/// two numbers of their kind.
+pub(crate) struct Correction {
+    stamp: Stamp,
+    row: Row,
+    /// Those that it took, and those that it keeps
+    permits: [u32; 2],
+    mark: [i64; 2],
+}
+
+impl Correction {
+    /// Returns `None` if the receipt lacks what that needs.
+    pub(crate) fn of(receipt: &Charge, now: Option<Millis>, keep: u32) -> Option<Self> {
+        let (row, mark) = Row::settled(receipt)?;
+        let id = receipt.id;
+        Some(Self {
+            stamp: Stamp { id, now },
+            row,
+            permits: [receipt.permits, keep],
+            mark,
+        })
+    }
+
+    /// Returns whether the limiter knows the grant by a record of its own, so that it is settled
+    /// once however often that is sent.
+    pub(crate) fn is_repeatable(&self) -> bool {
+        self.row.has_records()
+    }
+}
+
+/// Makes the call of corrections of these limiters.
+pub(crate) fn settle<'a>(
+    corrections: impl IntoIterator<Item = (&'a Name, &'a Correction)>,
+) -> ScriptCall {
+    let mut call = Call::default();
+    for (name, correction) in corrections {
+        call.begin(correction.stamp.now);
+        call.limiter(name, correction.row);
+        call.settle(correction.stamp.id, correction.permits, correction.mark);
+    }
+    call.settlement()
 }
 
 /// Makes the call that releases so many permits of any callers.
 pub(crate) fn release(algorithm: Algorithm, name: &Name, stamp: Stamp, permits: u32) -> ScriptCall {
-    let mut call = Call::new(stamp.now);
-    call.limiter(name, Row::any(algorithm));
-    call.settle(stamp.id, [permits, 0], RELEASES);
-    call.settlement()
+    let of_any = Correction {
+        stamp,
+        row: Row::any(algorithm),
+        permits: [permits, 0],
+        mark: RELEASES,
+    };
+    settle([(name, &of_any)])
 }
 
 /// Makes the call that asks what is left.

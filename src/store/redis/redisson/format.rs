@@ -6,7 +6,7 @@ use redis::{Cmd, RedisWrite, ToRedisArgs};
 
 use super::scripts::CallSettings;
 use crate::{
-    store::redis::{keys::tagged, script::Script},
+    store::redis::{keys::brackets, script::Script},
     values::{
         charge::{Charge, PermitId},
         demand::Demand,
@@ -22,7 +22,7 @@ pub(crate) fn keys(name: &Name, client_id: &str) -> [String; 5] {
 
 /// Returns the same keys in pieces.
 fn key_pieces<'a>(name: &'a Name, client_id: &'a str) -> [[&'a str; 6]; 5] {
-    let [open, name, close] = tagged(name);
+    let ([open, close], name) = (brackets(name), name.as_str());
     [
         ["", name, "", "", "", ""],
         [open, name, close, ":value", "", ""],

@@ -9,7 +9,7 @@ use crate::{
         self, calendar,
         requests::{Asked, together},
         row::Row,
-        verbs,
+        verbs::{self, Correction},
     },
     values::limit::calendar::Window,
 };
@@ -119,12 +119,13 @@ fn a_grant_of_a_window_that_is_over_is_settled_in_none() {
             window(2, now + far, now + 2 * far),
         ],
     });
-    let call = asked(&[row]).call(&run).command();
+    let call = asked(&[row]).command(&run);
     run_script(&mut connection, call.script, &call.command).unwrap();
     for (end, freed) in [(now - 1, 0), (now + far, 3), (now + far, 0)] {
         let taken = Taken::Date { label: 1, end };
         let receipt = quota(&name, 3).to_send().marked(taken);
-        let call = verbs::settle(&receipt, None, 0).unwrap().settlement();
+        let correction = Correction::of(&receipt, None, 0).unwrap();
+        let call = verbs::settle([(receipt.name(), &correction)]);
         let reply = run_script(&mut connection, call.script, &call.command).unwrap();
         assert_eq!(packed::freed(&reply).unwrap(), freed, "{end}");
     }

@@ -52,7 +52,7 @@ fn it_counts_in_microseconds() {
         let before = stage.micros();
         // By both scripts in turns.
         let lone = asked.lone(&run).filter(|_| (granted + refused) % 2 > 0);
-        let reply = stage.call(lone.as_ref().unwrap_or(&asked.call(&run).command()));
+        let reply = stage.call(lone.as_ref().unwrap_or(&asked.command(&run)));
         let after = stage.micros();
         let reply = match lone {
             Some(_) => asked.read_lone(&reply, &run).unwrap().unwrap(),
@@ -105,7 +105,7 @@ fn a_wait_is_by_the_limit_that_the_call_has_left() {
             carried: &[],
             again: false,
         };
-        let reply = stage.call(&asked.call(&run).command());
+        let reply = stage.call(&asked.command(&run));
         let answers = asked.read(&reply, &run).unwrap().answers.unwrap();
         let said = answers.iter().map(|answer| answer.wait);
         assert_eq!(said.collect::<Vec<_>>(), waits);

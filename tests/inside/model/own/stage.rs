@@ -11,10 +11,10 @@ use crate::{
     store::redis::{
         packed::{
             self,
-            call::Joined,
+            call::Call,
             requests::{Asked, KNOWN, RunReply, may_ask_again, together},
             row::Row,
-            verbs,
+            verbs::{self, Correction},
         },
         script::ScriptCall,
     },
@@ -262,7 +262,7 @@ impl Stage {
             if let Some(granted) = reply {
                 found = granted;
             } else {
-                let call = self.asked(&run, &rows, false).call(sent).command();
+                let call = self.asked(&run, &rows, false).command(sent);
                 let reply = self.call(&call);
                 let read = self.asked(&run, &rows, false).read(&reply, &run).unwrap();
                 found = self.judge(question, &run, (read, self.time_of(&reply).unwrap()), &[]);
@@ -290,7 +290,7 @@ impl Stage {
             if (time > 0 || again == Again::Instead) && !all_recorded && sent.len() > KNOWN {
                 return;
             }
-            let call = self.asked(&run, &rows, true).call(sent).command();
+            let call = self.asked(&run, &rows, true).command(sent);
             let reply = self.call(&call);
             let time = self.time_of(&reply).unwrap();
             self.is_over |= time >= now + lasts;
@@ -369,12 +369,12 @@ impl Stage {
             .iter()
             .map(|question| (self.demands(question), self.rows(question)))
             .collect();
-        let mut joined = Joined::default();
+        let mut joined = Call::default();
         for (run, rows) in &all {
-            let call = self.asked(run, rows, false).call(together(run));
-            joined.add(call);
+            let asked = self.asked(run, rows, false);
+            asked.add_to(&mut joined, together(run));
         }
-        let reply = self.call(&joined.command().unwrap());
+        let reply = self.call(&joined.command());
         let now = self.time_of(&reply).unwrap();
         let mut replies = joined.replies(&reply);
         for (question, (run, rows)) in questions.iter().zip(&all) {
@@ -391,9 +391,9 @@ impl Stage {
                 continue;
             }
             let before = self.state(*limiter);
-            let call = verbs::settle(&charge.to_send(), self.now_given(), 0).unwrap();
-            let freed = packed::freed(&self.call(&call.settlement()));
-            assert_eq!(freed.unwrap(), 0);
+            let correction = Correction::of(&charge.to_send(), self.now_given(), 0).unwrap();
+            let call = verbs::settle([(charge.name(), &correction)]);
+            assert_eq!(packed::freed(&self.call(&call)).unwrap(), 0);
             assert_eq!(self.state(*limiter), before);
         }
     }

@@ -4,7 +4,10 @@ use super::{
     stage::{Receipt, Stage},
     *,
 };
-use crate::store::redis::packed::{self, verbs, verbs::release};
+use crate::store::redis::packed::{
+    self,
+    verbs::{self, Correction, release},
+};
 
 impl Stage {
     pub(super) fn at(&mut self, limiter: usize, one: &One) {
@@ -91,9 +94,10 @@ impl Stage {
                 Some(taken) => charge.to_send().marked(taken),
                 None => charge.to_send(),
             };
-            let call = verbs::settle(&marked(stored), self.now_given(), keep);
+            let correction = Correction::of(&marked(stored), self.now_given(), keep).unwrap();
+            let call = verbs::settle([(charge.name(), &correction)]);
             let before = self.state(limiter);
-            let (reply, now) = self.call_at(&call.unwrap().settlement());
+            let (reply, now) = self.call_at(&call);
             let freed = packed::freed(&reply).unwrap();
             if time > 0 {
                 assert_eq!(freed, 0, "settled twice");
