@@ -257,7 +257,7 @@ pub(crate) trait Calls: Send + Sync + 'static {
     ) -> impl Future<Output = Result<List<Decision>, Error>> + Send;
 
     /// Decides for one caller: a run of one.
-    #[cfg(test)]
+    #[cfg(any(test, interleavings))]
     fn acquire(&self, demand: &Demand) -> impl Future<Output = Result<Decision, Error>> + Send {
         let decided = self.acquire_run(std::slice::from_ref(demand), false);
         async move { decided.await.map(|mut decided| decided.remove(0)) }

@@ -386,8 +386,8 @@ impl<S: Calls> Calls for Leasing<S> {
         self.inner.joins(demand)
     }
 
-    async fn ready(&self) {
-        self.inner.ready().await;
+    fn ready(&self) -> impl Future<Output = ()> + Send {
+        self.inner.ready()
     }
 
     fn decides_together(&self, demand: &Demand) -> bool {

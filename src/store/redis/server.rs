@@ -122,8 +122,8 @@ impl Calls for Server {
         self.acquire_callers(run, again)
     }
 
-    async fn acquire_joint(&self, runs: &[&[Demand]]) -> List<Answered> {
-        self.call_joint(runs).await
+    fn acquire_joint(&self, runs: &[&[Demand]]) -> impl Future<Output = List<Answered>> + Send {
+        self.call_joint(runs)
     }
 
     /// Those in our own format, on one server. On a Cluster none: their hash slots differ.
@@ -151,8 +151,8 @@ impl Calls for Server {
         })
     }
 
-    async fn ready(&self) {
-        self.connection.ready().await;
+    fn ready(&self) -> impl Future<Output = ()> + Send {
+        self.connection.ready()
     }
 
     fn decides_together(&self, demand: &Demand) -> bool {

@@ -36,6 +36,8 @@ use crate::{
 /// The most limits and bans of a command: their number is a byte, whose last value says another
 /// thing to the script.
 const MOST_TERMS: usize = 254;
+/// The most queues that are kept for their memory, and callers that one has room for.
+const MOST_SPARE: usize = 64;
 
 pub(super) struct Flights {
     pub(super) commands: Commands,
@@ -50,6 +52,8 @@ pub(super) struct Flights {
     unanswered: HashMap<PermitId, bool, BuildSpread>,
     /// Those whose turn came too late.
     late: Vec<Caller>,
+    /// Queues that lines are done with, kept for their memory: most lines last for one command.
+    spare: Vec<VecDeque<Member>>,
 }
 
 /// The callers of a limiter, of one list or of one limit. It is there while a command is in flight
@@ -154,6 +158,7 @@ impl Flights {
             lanes: Lanes::default(),
             unanswered: HashMap::default(),
             late: Vec::new(),
+            spare: Vec::new(),
         }
     }
 
@@ -208,6 +213,9 @@ impl Flights {
         let number = self.commands.next();
         let line = self.lines.entry(key.clone()).or_default();
         (line.joins, line.command) = (joins, None);
+        if line.behind.capacity() == 0 {
+            line.behind = self.spare.pop().unwrap_or_default();
+        }
         let entered = line.push(number, demand, runtime, now);
         queue(&mut self.alone, &mut self.lanes, key.clone(), line, now);
         entered
@@ -384,7 +392,11 @@ impl Flights {
             }
             line.get_mut().command = None;
             if line.get().behind.is_empty() {
-                drop(line.remove());
+                let Line { behind, .. } = line.remove();
+                let kept = (1..=MOST_SPARE).contains(&behind.capacity());
+                if kept && self.spare.len() < MOST_SPARE {
+                    self.spare.push(behind);
+                }
             } else {
                 let (key, line) = (line.key().clone(), line.get());
                 queue(&mut self.alone, &mut self.lanes, key, line, now);
