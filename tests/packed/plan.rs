@@ -129,11 +129,15 @@ impl Plan {
 
 /// How many limiters there are; their bans have the numbers behind theirs.
 pub const NAMES: usize = 3;
-/// The caller of the grants of a log that is made.
-pub const PRELOADED: Id = Id {
-    command: *b"preload!",
-    place: 0,
-};
+
+/// Returns the caller of a grant of a log that is made.
+pub fn preloaded(place: i64) -> Id {
+    let call = Call {
+        command: *b"preload!",
+        ..Call::default()
+    };
+    call.id(place)
+}
 
 /// What a service asks of its limiters, in a version of it: the row of each, and behind them those
 /// of their bans, if it has any.
@@ -321,8 +325,8 @@ impl Maker {
         });
         let mut request = Request::of(callers, flags, charges.collect());
         if flags == REPORTS {
-            let known = self.sent.last().map_or(PRELOADED, |(id, _)| *id);
-            request.resent = Some(self.random.of(&[known, PRELOADED]));
+            let known = self.sent.last().map_or(preloaded(0), |(id, _)| *id);
+            request.resent = Some(self.random.of(&[known, preloaded(0)]));
         }
         request
     }
@@ -347,7 +351,11 @@ impl Maker {
         }
         let recent = &self.sent[self.sent.len().saturating_sub(most)..];
         let (id, request) = random.of(recent);
-        let id = if random.percent(10) { PRELOADED } else { id };
+        let id = if random.percent(10) {
+            preloaded(random.within(0, 3000))
+        } else {
+            id
+        };
         let took = random.of(&request.charges);
         let was = took.permits;
         let permits = random.of(&[0, 0, 0, was / 2, was - 1, was, was + 1, 2 * was]);

@@ -7,7 +7,7 @@ use std::{
 };
 
 use crate::{
-    plan::{NAMES, PRELOADED, Preload, Step},
+    plan::{self, NAMES, Preload, Step},
     twin::{
         Limit,
         call::{Call, Row},
@@ -473,7 +473,7 @@ fn preloaded(now: i64, preload: &Preload) -> Log {
     let Limit { interval, rate } = limit;
     let [from, returned] = preload.returned;
     let record = |place| Record {
-        callers: Callers::of(PRELOADED, 1),
+        callers: Callers::of(plan::preloaded(place), 1),
         permits: if (from..from + returned).contains(&place) {
             0
         } else {
