@@ -33,6 +33,10 @@ const END: &str = "
 end
 return replies[2] and replies or 1
 ";
+/// The time, and the callers, are written over what stood there.
+const AT_TAT: &str = "
+  call('SETRANGE', KEYS[at], '27', 'tat, the caller and three before it, and the kind')
+";
 const GCRA: &str = "redis.call('GET', KEYS[1])\nredis.call('TIME')\n";
 const REFUSE: &str = "return 1";
 const ADMIT: &str = "
@@ -86,6 +90,12 @@ pub(crate) const BATCH_OF_64: Calls = Calls {
     callers: 64,
     bytes: [62, 1183],
     ..LONE_EXPIRED
+};
+pub(crate) const BATCH_OF_64_BY_GCRA: Calls = Calls {
+    name: "64 keys at once, GCRA",
+    script: &[LOG, AT_TAT, END],
+    bytes: [76, 1182],
+    ..BATCH_OF_64
 };
 pub(crate) const LIST: Calls = Calls {
     name: "list of three limits, log expired",

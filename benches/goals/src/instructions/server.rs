@@ -23,8 +23,8 @@ use tower_ratelimit::{
 use crate::{
     callgrind,
     commands::{
-        ADMITTED_GCRA, BATCH_OF_12, BATCH_OF_64, Calls, LIST, LONE_EXPIRED, LONE_IN_USE,
-        REFUSED_GCRA, RUN, SEVERAL,
+        ADMITTED_GCRA, BATCH_OF_12, BATCH_OF_64, BATCH_OF_64_BY_GCRA, Calls, LIST, LONE_EXPIRED,
+        LONE_IN_USE, REFUSED_GCRA, RUN, SEVERAL,
     },
     requests::{by_user, one_thread, passes, request, users},
 };
@@ -51,6 +51,7 @@ pub(crate) const ROWS: [&str; 23] = [
     "redis-server, commands alone, 64 at once on a key",
     "redis-server, commands alone, 12 keys at once, log expired",
     "redis-server, commands alone, 64 keys at once, log expired",
+    "redis-server, commands alone, 64 keys at once, GCRA",
     "redis-server, commands alone, list of three limits, log expired",
     "redis-server, commands alone, three limits of a rule, log expired",
     "redis-server, commands alone, GCRA, refused",
@@ -151,6 +152,9 @@ pub(crate) fn count(folder: &Path) -> [f64; ROWS.len()] {
                 / AT_ONCE as f64,
             counted.commands(&mut line, BATCH_OF_12, false).await,
             counted.commands(&mut line, BATCH_OF_64, false).await,
+            counted
+                .commands(&mut line, BATCH_OF_64_BY_GCRA, false)
+                .await,
             counted.commands(&mut line, LIST, false).await,
             counted.commands(&mut line, SEVERAL, false).await,
             counted.commands(&mut line, REFUSED_GCRA, false).await,

@@ -10,8 +10,8 @@ use tower_ratelimit::{Algorithm, Limit, RateLimitLayer, redis};
 use super::Pace;
 use crate::{
     commands::{
-        self, ADMITTED_GCRA, BATCH_OF_12, BATCH_OF_64, LIST, LONE_EXPIRED, LONE_IN_USE,
-        REFUSED_GCRA, RUN, SEVERAL,
+        self, ADMITTED_GCRA, BATCH_OF_12, BATCH_OF_64, BATCH_OF_64_BY_GCRA, LIST, LONE_EXPIRED,
+        LONE_IN_USE, REFUSED_GCRA, RUN, SEVERAL,
     },
     contenders::Contender,
     database::Database,
@@ -65,6 +65,7 @@ pub(super) fn commands(pace: Pace) -> impl Iterator<Item = Row> {
         RUN,
         BATCH_OF_12,
         BATCH_OF_64,
+        BATCH_OF_64_BY_GCRA,
         LIST,
         SEVERAL,
         REFUSED_GCRA,
