@@ -1,6 +1,7 @@
 -- Decides requests for permits of limiters. A request is a list of charges, and takes permits of
 -- all or none. Requests are decided in order: each sees what those before it took. Each state is
--- read once, and written once after all decisions, so all are checked before the first write.
+-- written once: after all decisions; but that of a usual request of one charge behind its decision,
+-- where the call says that no key is named twice.
 --
 -- KEYS  the states of limiters, {N}~ or {N}~:calendar, and of bans, {N}~:ban or {N}:ban~, in any
 --       order; {N}:ban~~ for the state of a limiter of which only the ban is asked for
@@ -11,7 +12,7 @@
 --         c8 id, I6 now, B 255, the row, I4 permits, I4 permits that it took, I7 mark, I7 given
 --       any other:
 --         8 bytes of any value, I6 now, B rows, B flags (1: tell the time; 2: tell how many numbers
---         each request has), the rows, the requests
+--         each request has; 4: no key is named twice), the rows, the requests
 --       now   ms; 0: the server's clock
 --       rows  see row.lua
 --       request  B callers, B charges, B flags, c8 id of each caller, the charges. Of one caller
@@ -47,70 +48,102 @@
 -- byte. Kinds: 1 log, 2 GCRA, 3 window, 4 ban, 5 calendar; see the fragments of these names. A
 -- state that is foreign stays as it is.
 --
--- Most requests are simple: charges of new callers, without bans. All others are gone through
--- twice, at first only to count. What few calls need is made where it is first needed, as making
--- functions costs more than most decisions.
+-- An instruction of Lua costs some 46 of the processor, and a function that is called or made more
+-- than ten times as many. So the usual calls and requests are decided with as few as possible, and
+-- leave all others to request.lua; and what few calls need is made where it is first needed.
 --
 -- In Lua 5.4, `/` and struct.unpack make floats. So what becomes text is formatted, and a reply is
 -- made whole at the end.
 
-local redis, struct, string, math = redis, struct, string, math
+local redis, struct, string = redis, struct, string
 local call, try, arg, KEYS = redis.call, redis.pcall, ARGV[1], KEYS
-local unpack_list, min, max = table.unpack or unpack, math.min, math.max
-local floor, ceil = math.floor, math.ceil
-local unpack, pack, byte, sub, format =
-  struct.unpack, struct.pack, string.byte, string.sub, string.format
+local unpack_list = table.unpack or unpack
+local unpack, pack, format = struct.unpack, struct.pack, string.format
 -- The greatest number of a reply, and the greatest in six bytes.
 local MOST, LATEST = 9007199254740991, 281474976710655
 -- The last four bytes of a log, as one number, without the counts.
 local LOG = 17 * 65536 + 183 * 16777216
 
--- Most calls are lone ones of one limit: they are read at once.
-local length, row_number, now, row_count, kind, limits, interval, rate, permits = #arg, 1, nil, 0, 1
-if length == 34 then
-  -- Of a log, its three bytes are 0, 1 and 1.
-  now, limits, interval, rate, permits = unpack('<I6I3I6I7I4', arg, 9)
-  limits = 1
-elseif length == 33 then
-  now, row_count, kind, interval, rate, permits = unpack('<I6BBI6I7I4', arg, 9)
-else
-  row_number, now, row_count, kind = 0, unpack('<I6BB', arg, 9)
-end
+-- Of a lone call, its row and its permits; of any other, `kind` is the flags.
+local length = #arg
+local now, row_count, kind, limits, interval, rate, permits =
+  unpack(length == 33 and '<I6BBI6I7I4' or '<I6BBBI6I7I4', arg, 9)
 local time = call('TIME')
 local server = time[1] * 1000000 + time[2]
 local server_ms = (server - server % 1000) / 1000
-local by_server, micros = now == 0, now * 1000
+local by_server = now == 0
 if by_server then
   now = server_ms
-  micros = server
 end
 
-local settles, is_absent = row_count == 255, false
-local is_lone = settles or row_count == 0
-local counts, begun, begun_at = false, 0, 0
-local at, charges_at, callers, charges, key, number = length + 1, length, 1, 1, 1, 1
-local flags, asks = 0, 0
-local size, answer, reply, row, rows, ladder, tried, refused = 0
--- Of the row: see row.lua. Of the request: see charge.lua and resolve.lua.
-local open_label, open_ends, open_interval, next_label, next_ends, next_interval
-local of, of_place, is_sent_again, judged, wait, was, mark, mark_given
--- The state that is open: see state.lua.
-local name, of_kind, page, from, is_late, fits, log, tail, lent
-local of_label, of_ends, of_used, of_interval, of_rate, back, tat, emission, ids
+-- Of the request: how many callers, whether permits are taken where there is room, and a text that
+-- begins with the id of the first. How states are written; and of the row and the key: see row.lua,
+-- read.lua and state.lua.
+local callers, takes, of, write, row = 1, true, arg, call, 16
+local name, page, is_absent, log, whole
 -- What is written of it: a text from an offset on, or the whole, for a whole number of ms;
 -- of a log, the records that are not written. Of a call that is not lone, by key.
 local text, offset, life, logs, texts, offsets, lives
--- How it is written, and the numbers that were made text last.
-local write, done, last_offset, offset_text, last_life, life_text = call, nil, 27, '27'
+-- The numbers that were made text last.
+local last_offset, offset_text, last_life, life_text, done
+-- What is behind the id in a log that begins, its life and the answer, by row and permits, as they
+-- were made last.
+local new, new_row, new_permits, new_one, new_life
+local reply, answer
+
+if row_count == 0 and kind == 1 then
+  -- Most calls are lone ones of a log: the usual ones end here.
+  local is_usual, said, one, told, third, granted, left, next
+  if limits > 1 then
+    permits = unpack('<I4', arg, length - 3)
+  end
+  name = KEYS[1]
+  --- @include read.lua
+  if limits == 1 then
+    --- @include usual.lua
+  else
+    --- @include usual_several.lua
+  end
+  if one or told or said then
+    answer, reply = one, told and { told, left, third } or said
+    if text then
+      --- @include write.lua
+    end
+    --- @include answer.lua
+  end
+elseif length == 33 then
+  interval, rate, permits = limits, interval, rate
+end
+
+local settles = row_count == 255
+local is_lone = settles or row_count == 0
+local charges, key, number, flags, asks
+local row_number, size, micros = 0, 0, by_server and server or now * 1000
+-- Where the request that is decided begins, where its charges do, and where the next one does.
+local at, charges_at, next_at
+local counts, is_once, begun, rows, ladder, tried, refused
+-- Of the row: see row.lua. Of the request: see charge.lua and resolve.lua.
+local open_label, open_ends, open_interval, next_label, next_ends, next_interval
+local of_place, is_sent_again, judged, wait, was, mark, mark_given
+-- Of the state: see state.lua.
+local of_kind, from, is_late, fits, tail, lent
+local of_label, of_ends, of_used, of_interval, of_rate, back, tat, emission, ids
+local math = math
+local byte, sub = string.byte, string.sub
+local min, max, floor, ceil = math.min, math.max, math.floor, math.ceil
 -- What is made when it is needed.
 local walk, rest_of, rare, held, lents, leads, bans, heads, read_charge, meet, judge
 if not is_lone then
-  -- Some with room for a few, as a table that grows costs more.
-  row_number, at, rows, logs, reply = 0, 17, { nil }, {}, { nil, nil, nil, nil }
+  -- A table that grows costs more than one that has room: the first four have it for a list, and
+  -- the reply, which ends with its first nil, for three numbers of each key. Other servers, with
+  -- another Lua, may go by its length.
   texts, offsets, lives = { nil, nil, nil, nil }, { nil, nil, nil, nil }, { nil, nil, nil, nil }
-  local tells = byte(arg, 16)
-  counts = tells > 1
-  if tells % 2 == 1 then
+  reply = math.type and {} or { byte(arg, 1, 3 * #KEYS + 1) }
+  rows = { nil }
+  logs = {}
+  at = 17
+  counts, is_once = kind % 4 > 1, kind > 3
+  if kind % 2 == 1 then
     reply[1], size = micros, 1
   end
   for number = 1, row_count do
@@ -118,176 +151,47 @@ if not is_lone then
     rows[number] = at
     at = at + (of == 1 and 2 + 13 * limits or of == 4 and 23 or of == 5 and 44 or 14)
   end
-elseif settles then
-  permits, was, mark, mark_given = unpack('<I4I4I7I7', arg, length - 21)
-elseif row_number == 0 then
-  permits = unpack('<I4', arg, length - 3)
+else
+  charges, key, number, flags, asks = 1, 1, 1, 0, 0
+  if settles then
+    of, permits, was, mark, mark_given = sub(arg, 1, 8), unpack('<I4I4I7I7', arg, length - 21)
+  elseif kind == 5 then
+    permits = unpack('<I4', arg, length - 3)
+  else
+    row_number = 1
+  end
 end
 
 repeat
-  -- Whether permits are taken where there is room; to how many callers they are given in any case.
-  local charge, takes, given, failure, is_again = 1, true, nil, nil, nil
-  -- Of a request that is not simple: see charge.lua and resolve.lua.
-  local pages, cursor, is_dry, may_take, has_room, is_found, is_banned, has_fetched
-  local needs_rare, its_ban, ahead, lead, id_ahead, size_before, before, is_undone
-  of_place = 0
-  if is_lone then
-    -- As its first eight bytes are the id, the argument can be packed for it.
-    of = settles and sub(arg, 1, 8) or arg
-  else
-    if counts and begun_at ~= at then
-      begun, begun_at, size = size + 1, at, size + 1
-    end
-    callers, charges, asks, of, key, number, flags, permits = unpack('<BBBc8BBBI4', arg, at)
-    charges_at = at + 3 + 8 * callers
-    settles = asks == 16 and callers > 0
-    if settles then
-      was, mark, mark_given = unpack('<I4I7I7', arg, charges_at + 7)
-    elseif callers > 1 then
-      key, number, flags, permits = unpack('<BBBI4', arg, charges_at)
-    end
-    if flags < 2 and (asks < 2 or settles) and callers > 0 and (charges == 1 or at ~= tried) then
-      -- A list takes at once, too. If one of its charges has no room, that is undone, and all are
-      -- asked; if one is not usual, all are gone through twice.
-      if charges > 1 then
-        size_before, takes = size, at ~= refused
-      end
-    else
-      pages, cursor, is_dry, has_room, wait, judged = {}, charges_at, true, true, 0, {}
-      is_sent_again = callers == 0
-      if is_sent_again then
-        of, of_place, charges, asks, cursor = unpack('<c8BBB', arg, at + 1)
-        callers = 1
-      end
-      at = cursor
-    end
+  local is_decided
+  if is_once and at ~= refused then
+    --- @include simple.lua
   end
-
-  repeat
-    if pages and not is_again then
-      --- @include charge.lua
-    elseif charge > 1 and not pages then
-      key, number, flags, permits = unpack('<BBBI4', arg, charges_at + 7 * charge - 7)
-    end
-    local granted, left, next, one, two, told, third, freed, pending, is_usual, each, said, whole = 0
-    text, life, is_again = nil, nil, nil
-    --- @include read.lua
-    if settles and (is_lone and kind or byte(arg, rows[number])) == 1 then
-      --- @include settle_usual.lua
-    end
-    if number ~= row_number and not is_usual then
-      --- @include row.lua
-    end
-    if size_before and pending then
-      before = before or {}
-      before[charge] = { logs[key], pending, offsets[key], lives[key], held and held[key] }
-    end
-    if size_before and flags > 1 then
-      failure = false
-    elseif kind == 1 and not pending and not pages and not settles then
-      if limits == 1 then
-        --- @include usual.lua
-      else
-        --- @include usual_several.lua
-      end
-    end
-    if is_lone and is_usual and (answer or said) then
-      -- It ends here.
-      reply = said
-      if text then
-        --- @include write.lua
-      end
-      --- @include answer.lua
-    end
-    if not is_usual and (failure == nil or pages) then
-      --- @include state.lua
-      if not fits or kind == 1 or kind == 5 or is_late or pages or settles then
-        --- @include prepare.lua
-      end
-      if is_banned then
-        told = 1 - MOST
-      elseif failure ~= nil or freed then
-        granted = 1
-      elseif kind == 2 then
-        --- @include gcra.lua
-      elseif kind == 1 then
-        --- @include log.lua
-      else
-        --- @include window.lua
-      end
-    end
-    if text and texts then
-      if offset > 0 and texts[key] and offset > offsets[key] then
-        text, offset = sub(texts[key], 1, offset - offsets[key]) .. text, offsets[key]
-      end
-      texts[key], offsets[key] = text, offset
-      if life then
-        lives[key] = life
-      end
-      if log then
-        logs[key] = kind == 1 and log
-      end
-    end
-
-    if is_again then
-      charge = charge - 1
-    elseif is_dry then
-      has_room = has_room and (granted > 0 or flags % 2 == 1)
-      if charge == charges then
-        --- @include resolve.lua
-      end
-    elseif size_before and (failure ~= nil or takes and granted == 0 and flags % 2 == 0) then
-      for charge = charge - 1, 1, -1 do
-        local key, it = byte(arg, charges_at + 7 * charge - 7), before and before[charge] or {}
-        logs[key], texts[key], offsets[key], lives[key] = it[1], it[2], it[3], it[4]
-        if held then
-          held[key] = it[5]
-        end
-      end
-      for place = size_before + 1, size do
-        reply[place] = nil
-      end
-      size, charge, is_undone = size_before, charges, true
-      refused, tried = at, failure ~= nil and at
-    elseif failure ~= nil then
-      reply = reply or {}
-      reply[size + 1], size = failure, size + 1
-    elseif settles and not is_lone then
-      reply[size + 1], size, answer = answer, size + 1, nil
-    elseif not answer then
-      --- @include tell.lua
-    end
-    charge = charge + 1
-  until charge > charges
-  if pages then
-    at = cursor
-    if judged[1] and failure == nil then
-      judge(asks > 1 or is_found or is_banned, has_room)
-    end
-  elseif not is_undone then
-    at = charges_at + 7 * charges + (settles and 18 or 0)
+  if not is_decided then
+    --- @include request.lua
   end
-  if counts and not is_undone then
-    reply[begun] = size - begun
-  end
-until at > length
+until is_lone or at > length
 
 log = kind == 1 and log
 for key = 1, #KEYS do
   if texts then
     text = texts[key]
-    log = logs[key]
-    life = lives[key]
-    offset = offsets[key]
   end
   if text and not (held and held[key]) then
     name = KEYS[key]
+    if texts then
+      log = logs[key]
+      life = lives[key]
+      offset = offsets[key]
+    end
     if log then
       --- @include log_write.lua
     end
     -- Where no memory is left, a refusal stands and counts for no ban. A ban by hand fails.
     local is_ban = bans and bans[key] and not bans[key].by_hand
-    write, done = is_ban and try or call, nil
+    if bans then
+      write, done = is_ban and try or call, nil
+    end
     --- @include write.lua
     if is_ban and type(done) == 'table' and done.err and not string.find(done.err, 'OOM', 1, true)
     then
@@ -296,4 +200,9 @@ for key = 1, #KEYS do
   end
 end
 
+if not is_lone then
+  for place = size + 1, math.type and #reply or size + 1 do
+    reply[place] = nil
+  end
+end
 --- @include answer.lua

@@ -6,7 +6,7 @@
 local part, from, reach = page, stop + behind - bytes, stop
 if start < from then
   part, from = call('GETRANGE', name, format('%d', start), format('%d', start + 109)), start
-  reach = min(stop, start + 110)
+  reach = stop < start + 110 and stop or start + 110
 end
 while start < reach do
   held, oldest = unpack('<I6I6', part, start - from + 11)
@@ -17,3 +17,4 @@ while start < reach do
 end
 -- All may have been given back.
 is_usual = oldest or start == stop
+used = used > 0 and used or 0

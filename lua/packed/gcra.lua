@@ -38,7 +38,8 @@ if takes and granted > 0 then
     of_ends = min(server + backlog + whole, MOST)
     life, offset = floor((of_ends - server) / 1000) + 2, 0
   end
-  text = pack('<I7c8BBc30BB', tat, of, of_place, granted, ids or string.rep('\0', 30), 18, 183)
+  text = pack('<I7c8Hc30H', tat, of, of_place + 256 * granted, ids or string.rep('\0', 30),
+    18 + 256 * 183)
   text = offset > 0 and text or pack('<I6I7I7I7', interval, rate, of_ends, back) .. text
 end
 one = backlog

@@ -17,17 +17,16 @@
 -- are doubles, and the caller computes the rest of the reply itself. In Lua 5.4 they are floats,
 -- and only whole numbers may leave the script.
 
-local call, unpack, sub, key, arg = redis.call, struct.unpack, string.sub, KEYS[1], ARGV[1]
+local call, unpack, key, arg = redis.call, struct.unpack, KEYS[1], ARGV[1]
 local now, cost, room, interval, rate = unpack('<ddddd', arg, 11)
-local state, ends, given, tat = call('GET', key), 0, 0, 0
-if state then
-  local of_interval, of_rate
-  if #state == 76 then
-    of_interval, of_rate, ends, given, tat = unpack('<I6I7I7I7I7', state)
-  end
-  if of_interval ~= interval or of_rate ~= rate or sub(state, 75) ~= '\18\183' then
-    return nil
-  end
+local state = call('GET', key)
+if state and #state ~= 76 then
+  return nil
+end
+local of_interval, of_rate, ends, given, tat, ids, form =
+  unpack('<I6I7I7I7I7c40H', state or string.rep('\0', 76))
+if state and (of_interval ~= interval or of_rate ~= rate or form ~= 18 + 256 * 183) then
+  return nil
 end
 local time = call('TIME')
 local server = time[1] * 1000000 + time[2]
@@ -46,11 +45,11 @@ local pack = struct.pack
 -- time goes on while a script runs may have dropped the key since it was read: SETRANGE then leaves
 -- a shorter one.
 if server + backlog > ends or tat >= 9007199254740992
-  or call('SETRANGE', key, '27', pack('<I7c10c30', tat, arg, sub(state, 35, 64))) ~= 76 then
+  or call('SETRANGE', key, '27', pack('<I7c10c30', tat, arg, ids)) ~= 76 then
   tat, ends = math.min(tat, 9007199254740991), math.min(server + backlog + cost + room,
     9007199254740991)
   call('SET', key, pack('<I6I7I7I7I7c10c30BB', interval, rate, ends, given, tat, arg,
-    state and sub(state, 35, 64) or string.rep('\0', 30), 18, 183),
+    ids, 18, 183),
     'PX', string.format('%d', math.floor((ends - server) / 1000 + (now > 0 and 60002 or 2))))
 end
 return pack('<ddd', micros, tat, given)

@@ -1,23 +1,14 @@
--- Reads the state of a charge, unless an earlier request of the call has changed it: then it is
--- `pending`. A fragment of decide.lua.
+-- Reads the state of a charge. A fragment of decide.lua.
 
-name = KEYS[key]
-page = pages and pages[key]
-pending = texts and texts[key]
-if not page and not pending then
-  -- The last bytes: all of any state, and of a log ten records. An error is a table.
-  page = try('GETRANGE', name, '-260', '-1')
-  if #page == 0 then
-    if page.err then
-      -- Nothing is written yet. A key that is no string is as one with a foreign state.
-      page = string.find(page.err, 'WRONGTYPE', 1, true) and '?' or error(page.err, 0)
-    else
-      -- An empty string is foreign. A lone call that takes finds that out when it writes.
-      is_absent = row_count == 0
-      page = (is_absent or call('EXISTS', name) == 0) and '' or '?'
-    end
-  end
-  if pages then
-    pages[key] = page
+-- The last bytes: all of any state, and of a log ten records. An error is a table.
+page = try('GETRANGE', name, '-260', '-1')
+if #page == 0 then
+  if page.err then
+    -- Nothing is written yet. A key that is no string is as one with a foreign state.
+    page = string.find(page.err, 'WRONGTYPE', 1, true) and '?' or error(page.err, 0)
+  else
+    -- An empty string is foreign. A lone call that takes finds that out when it writes.
+    is_absent = row_count == 0
+    page = (is_absent or call('EXISTS', name) == 0) and '' or '?'
   end
 end

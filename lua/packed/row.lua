@@ -10,7 +10,10 @@
 -- all. Of a calendar, `interval` is that of both windows, and `open_label` the label of the window
 -- that is open now, nil if none is.
 
-row, row_number, emission, ladder = rows and rows[number] or 16, number, nil, nil
+row = rows and rows[number] or 16
+row_number = number
+emission = nil
+ladder = nil
 kind, limits, interval, rate = unpack('<BBI6I7', arg, row)
 if kind == 5 then
   local start, next_start

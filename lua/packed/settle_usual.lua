@@ -11,6 +11,7 @@ if pending then
   end
 end
 --- @include one_window.lua
+whole = nil
 if is_usual and mark < MOST and its_interval > 0 and ends >= server_ms + its_interval
   and stop - start < 44000 and stop < 88000 then
   -- Where all is given back, what no longer lives makes no difference.

@@ -4,27 +4,42 @@
 -- not, so that one more permit is free within the interval. A fragment of decide.lua.
 
 --- @include one_window.lua
-local expired, time_of_grant, behind, oldest, held = now - interval, now, 40, nil, nil
-is_usual = bytes == 0 or is_usual and its_interval == interval
-if bytes == 0 or newest <= expired then
+local expired, behind, oldest, held = now - interval, 40
+if bytes > 0 and newest > expired then
+  is_usual = is_usual and its_interval == interval
+  if is_usual then
+    --- @include first.lua
+  end
+else
   -- Nothing lives.
-  used, start, stop, ends = 0, 0, 0, 0
-elseif is_usual then
-  --- @include first.lua
+  is_usual = bytes == 0 or is_usual and its_interval == interval
+  used = 0
+  stop = 0
+  ends = 0
 end
-if is_usual then
-  local taken, room, records = callers * permits, rate - (used > 0 and used or 0), nil
-  local final = stop + 22 * callers
-  -- What has expired is cut at the end of a call: a later request may have been sent before.
-  local cuts = texts and start > 0 and takes and ends < server_ms + interval
-  if taken > 0 and taken <= room and final - start <= 44000 and final <= 88000 and not cuts then
-    log = nil
+if new_row == row and is_usual and stop == 0 and new_permits == permits and callers == 1 and takes
+then
+  -- Of many keys in which nothing lives, only the id differs.
+  granted = 1
+  one = new_one
+  life = new_life
+  offset = 0
+  text = of .. new
+elseif is_usual then
+  local taken, room, records = callers * permits, rate - used
+  -- A long log is cut or merged. What has expired is cut at the end of a call of several: a later
+  -- request may have been sent before.
+  if taken > 0 and taken <= room and (stop == 0
+    or stop <= 82000 and stop + 22 * callers - start <= 44000
+    and not (start > 0 and texts and takes and ends < server_ms + interval)) then
+    local unit = interval + 1
+    local free = oldest and oldest - expired or interval
     granted = callers
     left = takes and room - taken or room
-    next = oldest and oldest - expired or interval
-    if (rate + 1) * (interval + 1) <= MOST then
-      one, next = left * (interval + 1) + next, nil
-      answer = is_lone and one
+    if (rate + 1) * unit <= MOST then
+      one = left * unit + free
+    else
+      next = free
     end
     if takes then
       offset = stop
@@ -32,12 +47,19 @@ if is_usual then
         ends = server_ms + 2 * interval
         ends = ends < LATEST and ends or LATEST
         records = oldest and call('GETRANGE', name, format('%d', start), format('%d', stop - 1))
-        life, offset, start = ends - server_ms, 0, 0
+        life = ends - server_ms
+        offset = 0
+        start = 0
       end
       if callers > 1 then
-        local trailer = pack('<I6I7I7I4I6I6I4', interval, rate, rate - left, start, now, ends,
-          LOG + 256)
+        local time_of_grant, trailer = now,
+          pack('<I6I7I7I4I6I6I4', interval, rate, rate - left, start, now, ends, LOG + 256)
         --- @include records.lua
+      elseif texts and stop == 0 then
+        new_row, new_permits, new_one, new_life = one and row, permits, one, life
+        new = pack('<I8I6I6I7I7I4I6I6I4', permits * 65536 + 256, now, interval, rate, permits, 0,
+          now, ends, LOG + 256)
+        text = of .. new
       else
         -- A record's place, its one caller and its permits are one number.
         text = pack('<c8I8I6I6I7I7I4I6I6I4', of, taken * 65536 + 256, now, interval, rate,
@@ -48,8 +70,9 @@ if is_usual then
       end
     end
   elseif oldest and room < permits and permits <= rate and permits <= room + held then
-    told, left, third = expired - oldest, room, newest - expired
-    said = is_lone and { told, left, third }
+    told = expired - oldest
+    left = room
+    third = newest - expired
   else
     is_usual = false
   end

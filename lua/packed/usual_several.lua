@@ -3,18 +3,18 @@
 -- one for none until its first record expires; and what takes need not write the log whole, or
 -- nothing in it lives. It leaves any other charge as it is. A fragment of decide.lua.
 
-local bytes, behind, ends, newest, stop, form = #page, 30 * limits + 10, 0, 0, 0, nil
-is_usual = bytes == 0
+local bytes, behind, form = #page, 30 * limits + 10, LOG + 256 * limits
+local newest, stop, ends, w, its_row, wait_here = 0, 0, 0, bytes - 39, row + 13 * limits - 11, 0
+local taken, of_form, of_interval, used, start, longest, longest_used, longest_start, _ =
+  callers * permits
 if bytes > behind + 21 then
-  ends, form = unpack('<I6I4', page, bytes - 9)
-  newest = unpack('<I6', page, bytes - behind - 5)
+  newest, longest, _, longest_used, longest_start = unpack('<I6I6I7I7I4', page, bytes - behind - 5)
+  of_interval, _, used, start, _, ends, of_form = unpack('<I6I7I7I4I6I6I4', page, w)
   stop = (bytes < 260 and bytes or call('STRLEN', name)) - behind
-  is_usual = form == LOG + 256 * limits and newest <= now and stop % 22 == 0
 end
-local lives, windows, taken, refuses, begin, held = newest > now - interval, '', callers * permits
-is_usual = is_usual and taken > 0
-local less, limit, w, its_row, wait_here =
-  takes and taken or 0, is_usual and limits or 0, bytes - 39, row + 13 * limits - 11, 0
+is_usual = taken > 0 and (bytes == 0 or of_form == form and newest <= now and stop % 22 == 0)
+local lives, less, limit, windows, refuses, begin, held =
+  stop > 0 and newest > now - interval, takes and taken or 0, is_usual and limits or 0, ''
 -- The shortest first, which refuses most.
 said = { nil, nil, nil, nil }
 while limit > 0 do
@@ -22,18 +22,14 @@ while limit > 0 do
   if limit > 1 then
     its_interval, its_rate = unpack('<I6I7', arg, its_row)
   end
-  local expired, of_interval, used, start, its_wait, oldest, _ =
-    now - its_interval, its_interval, 0, 0, 0
-  if stop > 0 then
-    of_interval, _, used, start = unpack('<I6I7I7I4', page, w)
-  end
-  is_usual = of_interval == its_interval and start % 22 == 0 and start <= stop
-    and (its_rate + 1) * (its_interval + 1) <= MOST
+  local expired, its_wait, oldest = now - its_interval, 0, nil
+  is_usual = (its_rate + 1) * (its_interval + 1) <= MOST
+    and (stop == 0 or of_interval == its_interval and start % 22 == 0 and start <= stop)
   if not lives then
-    used, start = 0, 0
+    used = 0
+    start = 0
   elseif is_usual then
     --- @include first.lua
-    used = used > 0 and used or 0
   end
   local room = its_rate - used
   if room < permits then
@@ -62,12 +58,21 @@ while limit > 0 do
       pack('<I6I7I7I4I6c0', its_interval, its_rate, used + taken, start, now, windows)
     said[limit] = (room - less) * (its_interval + 1) + (oldest and oldest - expired or its_interval)
   end
-  limit, w, its_row = limit - 1, w - 30, its_row - 13
+  limit = limit - 1
+  w = w - 30
+  its_row = its_row - 13
+  if limit == 1 then
+    of_interval = longest
+    used = longest_used
+    start = longest_start
+  elseif stop > 0 and limit > 1 then
+    of_interval, _, used, start = unpack('<I6I7I7I4', page, w)
+  end
 end
 if is_usual and refuses then
   left = said[4]
   for limit = 2, limits do
-    left = min(left, said[2 * limit + 2])
+    left = said[2 * limit + 2] < left and said[2 * limit + 2] or left
   end
   said[1], said[2], said[3] = -wait_here, left, newest + interval - now
 elseif is_usual and (not lives or ends >= server_ms + interval and stop <= 88000
@@ -75,15 +80,16 @@ elseif is_usual and (not lives or ends >= server_ms + interval and stop <= 88000
   granted = callers
   if takes then
     if not lives then
-      stop, ends = 0, min(server_ms + 2 * interval, LATEST)
+      stop, ends = 0, server_ms + 2 * interval
+      ends = ends < LATEST and ends or LATEST
       life = ends - server_ms
     end
-    log, offset, form = nil, stop, LOG + 256 * limits
+    offset = stop
     if callers > 1 then
       local time_of_grant, trailer = now, windows .. pack('<I6I4', ends, form)
       --- @include records.lua
     else
-      text = pack('<c8BBI6I6c0I6I4', of, 0, 1, permits, now, windows, ends, form)
+      text = pack('<c8I8I6c0I6I4', of, permits * 65536 + 256, now, windows, ends, form)
     end
   end
 else

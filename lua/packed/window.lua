@@ -47,8 +47,8 @@ granted = given or callers * permits <= left and callers or left < permits and 0
 if takes and granted > 0 then
   used, offset = min(used + granted * permits, MOST), 12
   left = rate - used
-  text = pack('<I7I6I7c8BBc30BB', used, its_interval, rate, of, of_place, granted,
-    ids or string.rep('\0', 30), 16 + kind, 183)
+  text = pack('<I7I6I7c8Hc30H', used, its_interval, rate, of, of_place + 256 * granted,
+    ids or string.rep('\0', 30), 16 + kind + 256 * 183)
   if not fits or of_label ~= label or of_ends ~= ends or lives and lives[key] then
     life, offset = ends - now + (kind == 5 and 3600000 or 0), 0
     text = pack('<I6I6', label, ends) .. text

@@ -9,7 +9,7 @@ use crate::{
     play::{Play, again, granted, group, kinds, log, of},
     twin::{
         Limit, MOST,
-        call::{ASKS, Charge, Row},
+        call::{ASKS, Call, Charge, Request, Row},
         reply::Standing,
     },
     world::script,
@@ -181,6 +181,27 @@ fn a_state_that_ends_within_a_call_is_written_whole() {
         server.command(&["PTTL", "{a}~"]),
         kit::Reply::Int(1..)
     ));
+}
+
+/// Whatever becomes of several callers behind it, and whatever their ids are.
+#[test]
+fn what_a_list_takes_is_written_beside_callers_for_whom_there_is_too_little() {
+    for id in 0..4 {
+        let mut play = Play::new();
+        let list = [1, 2].map(|key| Charge::of(key, 1, 1));
+        let call = Call {
+            command: [id, 0, 0, 0, 0, 0, 0, 9],
+            rows: vec![log(&[(5, HOUR)])],
+            requests: vec![
+                Request::of(1, 0, list.to_vec()),
+                of(3, 0, Charge::of(3, 1, 2)),
+            ],
+            ..Call::default()
+        };
+        if let Err(difference) = play.world.call(&call, &[0, 1, 2]) {
+            panic!("{difference}");
+        }
+    }
 }
 
 /// A debt is at most as much above a whole limit, and no clock's.

@@ -1,5 +1,7 @@
 //! The one argument of a call: keys, limits, and what it asks for.
 
+use std::iter;
+
 use super::{Id, Limit, ban::Terms, put, put_id, state, window::Dates};
 
 /// The flags of a request.
@@ -215,6 +217,16 @@ impl Call {
         charge.settled.filter(|_| is_short).map(|it| (charge, it))
     }
 
+    fn names_once(&self) -> bool {
+        let charges = self.requests.iter().flat_map(|request| &request.charges);
+        let bannings = |charge: &Charge| charge.banning.map(|banning| banning.key);
+        let mut keys: Vec<_> = charges
+            .flat_map(|charge| iter::once(charge.key).chain(bannings(charge)))
+            .collect();
+        keys.sort_unstable();
+        keys.windows(2).all(|pair| pair[0] != pair[1])
+    }
+
     /// Writes the argument.
     pub fn build(&self) -> Vec<u8> {
         if let Some((charge, settled)) = self.only_settles() {
@@ -242,7 +254,10 @@ impl Call {
             return bytes;
         }
         let rows = u8::try_from(self.rows.len()).unwrap_or(u8::MAX);
-        bytes.extend([rows, u8::from(self.tells) + 2 * u8::from(self.counts)]);
+        // A call in which no key comes twice may say so.
+        let says_once = self.names_once() && self.command[0] % 2 == 0;
+        let tells = u8::from(self.tells) + 2 * u8::from(self.counts);
+        bytes.extend([rows, tells + 4 * u8::from(says_once)]);
         self.rows.iter().for_each(|row| row.put(&mut bytes));
         let mut place = 0;
         for request in &self.requests {

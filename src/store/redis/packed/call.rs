@@ -21,6 +21,8 @@ use crate::{
 /// What the reply begins with: the time; and before each request how many numbers it has.
 const TELLS: u8 = 1;
 const COUNTS: u8 = 2;
+/// No key is named twice, so what a request takes may be written before the next is decided.
+const ONCE: u8 = 4;
 
 /// What a key of a call counts by.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -44,6 +46,9 @@ pub(crate) struct Call<'a> {
     parts: List<usize>,
     /// How requests of the present part name its limiters and bans: a key, and its terms
     named: List<[u8; 2]>,
+    /// The keys that requests have named, a bit each, and whether one was named twice
+    seen: [u64; 4],
+    names_twice: bool,
     callers: usize,
 }
 
@@ -134,14 +139,22 @@ impl<'a> Call<'a> {
 
     /// Adds a charge of the limiter at this index.
     pub(super) fn charge(&mut self, index: usize, flags: u8, permits: u32) {
-        let [key, terms] = self.named[index];
-        self.requests.put(&[key, terms, flags]);
+        self.name(index);
+        self.requests.put(&[flags]);
         self.requests.number(permits.into(), 4);
+    }
+
+    fn name(&mut self, index: usize) {
+        let named @ [key, _] = self.named[index];
+        let (word, bit) = (&mut self.seen[usize::from(key / 64)], 1 << (key % 64));
+        self.names_twice |= *word & bit != 0;
+        *word |= bit;
+        self.requests.put(&named);
     }
 
     /// Adds to the charge its ban, which is at this index.
     pub(super) fn banning(&mut self, index: usize, carried: Carried) {
-        self.requests.put(&self.named[index]);
+        self.name(index);
         self.requests.number(carried.number.into(), 4);
         let age = i64::try_from(carried.age).unwrap_or(i64::MAX);
         self.requests.number(age, 6);
@@ -179,7 +192,8 @@ impl<'a> Call<'a> {
         let mut argument = Buffer::default();
         argument.put(&[0; 8]);
         argument.time(self.now);
-        argument.put(&[byte(self.terms.len()), flags]);
+        let once = if self.names_twice { 0 } else { ONCE };
+        argument.put(&[byte(self.terms.len()), flags + once]);
         for terms in &self.terms {
             match terms {
                 Terms::Row(row) => row.put(&mut argument),

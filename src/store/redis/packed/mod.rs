@@ -42,7 +42,7 @@ macro_rules! fragments {
         [$(($name, include_str!(concat!("../../../../lua/packed/", $name)))),+]
     };
 }
-const FRAGMENTS: [(&str, &str); 27] = fragments![
+const FRAGMENTS: [(&str, &str); 30] = fragments![
     "answer.lua",
     "ban.lua",
     "charge.lua",
@@ -59,13 +59,16 @@ const FRAGMENTS: [(&str, &str); 27] = fragments![
     "rare.lua",
     "read.lua",
     "records.lua",
+    "request.lua",
     "resolve.lua",
     "row.lua",
     "settle.lua",
     "settle_usual.lua",
+    "simple.lua",
     "state.lua",
     "tell.lua",
     "usual.lua",
+    "usual_gcra.lua",
     "usual_several.lua",
     "walk.lua",
     "window.lua",
