@@ -6,11 +6,11 @@
 -- and the flags of the charge.
 local head, of, key, number, permits, next_at = unpack('<I3c8BHI4', arg, at)
 if head > 256 and (head < 512 or head % 256 == 1 and head < 65536) then
-  local begun, callers, charge, charges_at = size, 1, 257, nil
+  local begun, callers, charge = size, 1, 257
   if counts then
     size = size + 1
   end
-  if head < 512 and head > 257 then
+  if head > 257 and head < 512 then
     callers = head - 256
     charge = head
     charges_at = at + 3 + 8 * callers

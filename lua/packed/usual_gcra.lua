@@ -6,20 +6,20 @@ if #page == 76 then
   local of_interval, of_rate, ends, back, tat, ids, form = unpack('<I6I7I7I7I7c40H', page)
   emission = emission or ceil(interval * 1000 / rate)
   local whole, cost, backlog = emission * rate, permits * emission, tat - micros
-  local all = callers * cost
   if form == 18 + 256 * 183 and of_interval == interval and of_rate == rate
     and not (by_server and backlog > 2000 * interval) then
     backlog = backlog > 0 and backlog or 0
-    tat = micros + backlog + all
-    if backlog + cost > whole then
-      if cost <= whole then
-        told, left, third = -ceil((backlog + cost - whole) / 1000), backlog, back
+    local after = backlog + callers * cost
+    tat = micros + after
+    if after <= whole then
+      if server + after <= ends and tat < MOST then
+        one = after
+        two = back
+        offset = 27
+        text = pack('<I7c8Hc30', tat, of, 256 * callers, ids)
       end
-    elseif backlog + all <= whole and server + backlog + all <= ends and tat < MOST then
-      one = backlog + all
-      two = back
-      offset = 27
-      text = pack('<I7c8Hc30', tat, of, 256 * callers, ids)
+    elseif backlog + cost > whole and cost <= whole then
+      told, left, third = -ceil((backlog + cost - whole) / 1000), backlog, back
     end
   end
 end

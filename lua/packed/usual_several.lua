@@ -22,8 +22,8 @@ while limit > 0 do
   if limit > 1 then
     its_interval, its_rate = unpack('<I6I7', arg, its_row)
   end
-  local expired, its_wait, oldest = now - its_interval, 0, nil
-  is_usual = (its_rate + 1) * (its_interval + 1) <= MOST
+  local expired, unit, its_wait, oldest = now - its_interval, its_interval + 1, 0
+  is_usual = (its_rate + 1) * unit <= MOST
     and (stop == 0 or of_interval == its_interval and start % 22 == 0 and start <= stop)
   if not lives then
     used = 0
@@ -54,9 +54,9 @@ while limit > 0 do
     wait_here = its_wait > wait_here and its_wait or wait_here
     said[2 * limit + 2], said[2 * limit + 3] = room, its_wait
   else
-    begin, windows = start,
-      pack('<I6I7I7I4I6c0', its_interval, its_rate, used + taken, start, now, windows)
-    said[limit] = (room - less) * (its_interval + 1) + (oldest and oldest - expired or its_interval)
+    begin = start
+    windows = pack('<I6I7I7I4I6c0', its_interval, its_rate, used + taken, start, now, windows)
+    said[limit] = (room - less) * unit + (oldest and oldest - expired or its_interval)
   end
   limit = limit - 1
   w = w - 30

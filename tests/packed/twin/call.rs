@@ -255,7 +255,7 @@ impl Call {
         }
         let rows = u8::try_from(self.rows.len()).unwrap_or(u8::MAX);
         // A call in which no key comes twice may say so.
-        let says_once = self.names_once() && self.command[0] % 2 == 0;
+        let says_once = self.names_once() && self.command[0].is_multiple_of(2);
         let tells = u8::from(self.tells) + 2 * u8::from(self.counts);
         bytes.extend([rows, tells + 4 * u8::from(says_once)]);
         self.rows.iter().for_each(|row| row.put(&mut bytes));
