@@ -15,7 +15,7 @@ use tower_ratelimit::{Error, IntoRules};
 const INTERVAL: u64 = 1000;
 const RATE: u32 = 2;
 /// The cost of each request: a limit of this size is too large for the estimates of a full store.
-const COST: u32 = 40_000;
+const COST: u32 = 1 << 31;
 
 type Service = BoxCloneSyncService<Request<()>, Response<()>, BoxError>;
 
@@ -63,7 +63,7 @@ impl FewPlaces {
 
     /// A service whose rule admits when the store fails.
     fn flooded(&self) -> Service {
-        let limit = Limit::new((RATE * COST).into(), millis(INTERVAL));
+        let limit = Limit::new(u64::from(RATE) * u64::from(COST), millis(INTERVAL));
         let rule = Rule::new("flood", limit, FromHeader::new("user"));
         self.service(rule.cost(COST).on_failure(FailurePolicy::Allow))
     }
