@@ -121,19 +121,39 @@ fn a_store_that_was_loaded_decides_as_the_one_that_was_saved() {
     }
 }
 
-/// Those who hold places end with the process.
+/// Those who hold places end with the process, whoever still has the limit that they were taken by.
 #[tokio::test]
 async fn places_in_flight_are_in_no_file() {
-    let limit = || Limit::in_flight(2, secs(3600)).named("flight");
-    let store = MemoryStore::new();
-    let flight = limit().single(&store).unwrap();
-    let held = flight.try_acquire_many(2).await.unwrap();
-    let mut file = Vec::new();
-    store.save(&mut file).unwrap();
-    let next = MemoryStore::new();
-    next.load(&file[..]).unwrap();
-    assert_eq!(free(&limit().single(&next).unwrap()).await, 2);
-    drop(held);
+    let clock = ManualClock::new();
+    let limit = |places| Limit::in_flight(places, secs(3600)).named("flight");
+    let restarted = |store: &MemoryStore| {
+        let mut file = Vec::new();
+        store.save(&mut file).unwrap();
+        let next = MemoryStore::builder().clock(clock.clone()).build();
+        next.load(&file[..]).unwrap();
+        next
+    };
+    for case in ["held", "dropped", "another", "by name", "by hand"] {
+        let store = MemoryStore::builder().clock(clock.clone()).build();
+        let flight = limit(3).single(&store).unwrap();
+        take(&flight, 2).await;
+        let by_name = RateLimiter::new(&store, flight.name()).unwrap();
+        let held = (case == "held").then_some(flight);
+        match case {
+            "another" => drop(take(&limit(4).single(&store).unwrap(), 1).await),
+            "by name" => assert_eq!(free(&by_name).await, 1),
+            "by hand" => by_name.set_rate(Limit::per_hour(7)).await.unwrap(),
+            _ => {}
+        }
+        let next = restarted(&store);
+        let kept = RateLimiter::new(&next, by_name.name()).unwrap();
+        let by_hand = (case == "by hand").then(|| Limit::per_hour(7));
+        assert_eq!(kept.limit().await.unwrap(), by_hand, "{case}");
+        if by_hand.is_none() {
+            take(&limit(3).single(&next).unwrap(), 3).await;
+        }
+        drop(held);
+    }
 }
 
 /// A rule with a ban, of a version of the service.

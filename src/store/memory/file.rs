@@ -67,7 +67,7 @@ impl MemoryStore {
             let mut part = Vec::new();
             lock(shard).each(|name, limiter, record| {
                 // Those who hold places end with this process.
-                let limiter = limiter.filter(|limiter| !limiter.has_in_flight());
+                let limiter = limiter.filter(|limiter| !limiter.in_flight);
                 let Some(bytes) = bytes_of(name, limiter, record, self.shared.now()) else {
                     return;
                 };

@@ -84,9 +84,12 @@ pub(super) struct StoredLimiter {
     pub(super) lasting: bool,
     /// The tick at which it expires, or [`NEVER`].
     pub(super) expires_at: i64,
+    /// Set if it has places in flight, which only the requests of this process give back. Kept
+    /// here, as a limiter outlives the limit of its last caller.
+    pub(super) in_flight: bool,
 }
 
-bytes!(StoredLimiter { limiter, lasting, expires_at } by: Weak::new());
+bytes!(StoredLimiter { limiter, lasting, expires_at } by: Weak::new(), in_flight: false);
 
 /// A grant that can be put back while nothing else has happened.
 pub(super) struct Granted {
@@ -105,6 +108,7 @@ impl StoredLimiter {
             by: remembered(by),
             lasting: false,
             expires_at: NEVER,
+            in_flight: by.is_in_flight(),
         }
     }
 
@@ -129,15 +133,12 @@ impl StoredLimiter {
         }
         self.limiter.state.count_by(by.counting);
         self.by = remembered(by);
+        // One that only looks gives no limit.
+        self.in_flight = by.is_in_flight() || self.in_flight && by.limit.given().is_none();
     }
 
     pub(super) fn is_by(&self, by: &Arc<CompiledLimit>) -> bool {
         ptr::eq(self.by.as_ptr(), Arc::as_ptr(by))
-    }
-
-    /// Returns whether it has places in flight, which only the requests of this process give back.
-    pub(super) fn has_in_flight(&self) -> bool {
-        self.by.upgrade().is_some_and(|by| by.is_in_flight())
     }
 
     /// Takes a charge that has room, if the limiter counts by its algorithm and its limit.

@@ -70,6 +70,7 @@ impl Shared {
             Op::SetRate { limit, keep, .. } => {
                 kept.limiter.set_rate(limit, keep, now);
                 kept.expires_at = NEVER;
+                kept.in_flight = limiter.compiled.is_in_flight();
                 self.set(kept, true, is_new && keep, limiter, now)?
             }
             Op::Release(permits) => {
