@@ -22,6 +22,7 @@ use crate::{
     values::{
         charge::Charge,
         clock::{Now, TICKS},
+        compiled_limit::Limiter,
         error::ErrorKind,
         limit::{self, Limit, StoredLimit, at_least_zero},
         name::Name,
@@ -180,13 +181,15 @@ impl Locked<'_> {
     }
 
     /// Returns the limit and the permits left of a name that took something while it was untracked.
-    pub(super) fn left(&mut self, name: &Name) -> Option<(StoredLimit, i64)> {
-        let (before, after) = kind_of(name);
+    /// The limit is that of who asks; of one that gives none, the last one of that kind of names.
+    pub(super) fn left(&mut self, limiter: &Limiter) -> Option<(StoredLimit, i64)> {
+        let (before, after) = kind_of(&limiter.name);
         let mut kinds = self.known.kinds.iter();
         let kind = kinds.find(|kind| (&*kind.0, &*kind.1) == (before, after));
-        let limit = kind?.2.stored();
-        let parts = self.known.parts(ticks(limit.interval), name.seeded_hash());
-        let used = used(&parts?);
+        let given = limiter.compiled.limit.given();
+        let limit = given.or(kind.map(|kind| &kind.2))?.stored();
+        let hash = limiter.name.seeded_hash();
+        let used = used(&self.known.parts(ticks(limit.interval), hash)?);
         (used > 0).then_some((limit, limit.rate - used))
     }
 

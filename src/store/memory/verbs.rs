@@ -57,7 +57,7 @@ impl Shared {
         }
         let (found, is_new) = find(&mut shard, limiter, op, now)?;
         let Some(kept) = found else {
-            return self.without_limiter(name, op);
+            return self.without_limiter(limiter, op);
         };
         if let Op::SetRate { .. } | Op::Release(_) | Op::Available | Op::Repair = op {
             kept.count_by(&limiter.compiled, now);
@@ -130,9 +130,9 @@ impl Shared {
     }
 
     /// Returns the outcome of a verb for a limiter that this store does not hold.
-    fn without_limiter(&self, name: &Name, op: &Op) -> Result<OpResult, Error> {
+    fn without_limiter(&self, limiter: &Limiter, op: &Op) -> Result<OpResult, Error> {
         let estimate = (self.untracked.any())
-            .then(|| self.untracked().left(name))
+            .then(|| self.untracked().left(limiter))
             .flatten();
         Ok(match (op, estimate) {
             (Op::Available, Some((_, left))) => OpResult::Number(left),

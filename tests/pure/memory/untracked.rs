@@ -313,6 +313,46 @@ fn verbs_answer_by_the_estimate() {
     assert_eq!(now(ann.available_permits()).unwrap(), 2);
 }
 
+/// Other callers of the same rule have other limits, and there are more kinds of names than a store
+/// remembers the limits of.
+#[test]
+fn the_permits_left_go_by_the_limit_of_who_asks() {
+    let world = FewPlaces::occupied();
+    let user = || FromHeader::new("user");
+    let plan = limit_by(|parts| {
+        let permits = parts.headers["permits"].to_str().unwrap().parse();
+        Limit::new(permits.unwrap(), INTERVAL)
+    });
+    let orders = Rule::shared("user:<key>:orders").or_init(Limit::new(5, INTERVAL));
+    let rules = [
+        Rule::new("plan", plan, user()),
+        orders.by(user()).named("orders"),
+    ];
+    let layer = RateLimitLayer::builder(&world.store).otherwise(rules);
+    let layer = layer.build().unwrap();
+    let service = erased(layer.layer(service_fn(serve)));
+    let request = |user: u64| {
+        let mut request = request(&user.to_string(), 1);
+        let permits = [5, 100][user as usize % 2];
+        request.headers_mut().insert("permits", permits.into());
+        request
+    };
+    for user in 0..70 {
+        for _ in 0..3 {
+            let answer = now(service.clone().oneshot(request(user))).unwrap();
+            assert!(is_from(decision_of(&answer), Source::Estimate), "{user}");
+        }
+    }
+    for user in 0..70 {
+        let limiters = layer.limiters_of(&request(user).into_parts().0);
+        let left = limiters
+            .iter()
+            .map(|it| now(it.available_permits()).unwrap());
+        let plan = [2, 97][user as usize % 2];
+        assert_eq!(left.collect::<Vec<_>>(), [plan, 2], "{user}");
+    }
+}
+
 /// As it would be without a sketch: its limiter is not made.
 #[test]
 fn a_limit_that_no_sketch_can_count_finds_a_full_store() {
