@@ -377,6 +377,34 @@ async fn a_large_store_has_room_at_once_when_others_are_idle() {
     }
 }
 
+/// Nor those that come when permits came back, or a verb changed a limit.
+#[tokio::test]
+async fn a_large_store_has_room_at_once_when_one_is_idle_again() {
+    for way in ["given back", "released", "expires"] {
+        let world = FewPlaces::of(1_500);
+        let limit = Limit::per_hour(u64::from(COST) * 2).named("large");
+        let keyed = limit.keyed(&world.store).unwrap();
+        let mut grants = Vec::new();
+        let by_hand = RateLimiter::new(&world.store, "by hand").unwrap();
+        assert!(by_hand.try_set_rate(Limit::per_day(1)).await.unwrap());
+        for number in 1..1_500 {
+            grants.push(take(&keyed.of(number), 1).await);
+        }
+        let newcomer = keyed.of("newcomer");
+        fails(newcomer.try_acquire().await, ErrorKind::Full);
+        world.clock.advance(SECOND);
+        let first = keyed.of(1);
+        match way {
+            "given back" => first.give_back(&grants[0]),
+            "released" => assert_eq!(first.release(1).await.unwrap(), 1),
+            _ => assert!(by_hand.expire(millis(1)).await.unwrap()),
+        }
+        world.clock.advance(millis(1));
+        assert!(newcomer.try_acquire().await.unwrap().is_allowed(), "{way}");
+        fails(keyed.of("another").try_acquire().await, ErrorKind::Full);
+    }
+}
+
 #[test]
 fn idle_limiters_are_forgotten_before_the_store_is_full() {
     let (store, clock, service) = flooded(1_000);

@@ -46,7 +46,7 @@ pub(super) struct Shard {
     lent: usize,
     /// The number of newcomers that found no room since the shard last looked for idle limiters.
     turned_away: usize,
-    /// The tick before which no limiter becomes idle, unless permits are given back.
+    /// The tick before which no limiter becomes idle.
     next_idle: i64,
     /// The number of limiters of the store, in all shards.
     count: Arc<AtomicUsize>,
@@ -493,6 +493,11 @@ impl Shard {
             self.forget_idle(now);
         }
         self.len() + self.lent < self.most
+    }
+
+    /// Notes that a limiter may become idle at this tick, earlier than was known.
+    pub(super) fn may_be_idle_at(&mut self, tick: i64) {
+        self.next_idle = self.next_idle.min(tick);
     }
 
     /// Drops idle limiters.

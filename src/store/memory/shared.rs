@@ -119,7 +119,10 @@ impl Calls for Shared {
             let Ok(kept) = self.find_or_add(&mut shard, &receipt.limiter, now) else {
                 return self.owe(&receipt, keep, now);
             };
-            kept.settle(&receipt, keep, now)
+            let credited = kept.settle(&receipt, keep, now);
+            let idle_at = kept.idle_at();
+            shard.may_be_idle_at(idle_at);
+            credited
         };
         if credited > 0 {
             self.listeners.room(receipt.name(), false);

@@ -33,6 +33,10 @@ fn find<'s>(
         // It may have expired.
         shard.remove(name);
     }
+    if let Op::SetRate { .. } | Op::Release(_) | Op::Expire(..) = op {
+        // It may be idle earlier than was known.
+        shard.may_be_idle_at(now.tick);
+    }
     let found = match op {
         Op::TrySetRate(_)
         | Op::SetRate {
