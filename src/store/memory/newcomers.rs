@@ -22,7 +22,11 @@ impl StoredLimiter {
         past: &[(i64, u32)],
         now: Now,
     ) -> Result<(), Error> {
-        let (id, full_at) = (PermitId::next(), self.limiter.full_at());
+        let (id, mut full_at) = (PermitId::next(), self.limiter.full_at());
+        if full_at.take_if(|end| *end <= now.tick).is_some() {
+            // A window that is over would begin again with the first of them.
+            self.limiter.state.forget();
+        }
         let mut past = past.iter();
         past.try_for_each(|(at, permits)| {
             // A grant cannot be earlier than those in use at that time.

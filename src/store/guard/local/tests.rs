@@ -489,3 +489,38 @@ fn what_the_store_granted_counts_by_each_of_several_limits() {
         world.advance(10);
     }
 }
+
+proptest! {
+    /// What was in use in an earlier one has left, though the store granted more meanwhile.
+    #[test]
+    fn an_outage_after_another_grants_as_the_first(
+        algorithm in prop::sample::select(&ALGORITHMS[..]),
+        earlier in 1..=10_u32,
+        by_store in prop::collection::vec((0..300_u64, 1..=4_u32), 0..4),
+        pauses in prop::collection::vec(0..300_u64, 1..20),
+    ) {
+        let granted = [false, true].map(|had_another| {
+            let world = World::new(FailurePolicy::Local(1.0));
+            let of = |permits| charge_of("ann", permits, 10).counted_by(algorithm);
+            if had_another {
+                world.fail(true);
+                assert!(world.takes([of(earlier)]));
+                world.fail(false);
+            }
+            let began = world.now();
+            for (pause, permits) in &by_store {
+                world.advance(*pause);
+                let _ = world.ask([of(*permits)]);
+            }
+            let left = began + 801 - world.now();
+            world.advance(left.max(0).unsigned_abs());
+            world.fail(true);
+            let each = pauses.iter().map(|pause| {
+                world.advance(*pause);
+                world.takes_all(&of(1))
+            });
+            each.collect::<Vec<_>>()
+        });
+        prop_assert_eq!(&granted[0], &granted[1]);
+    }
+}
