@@ -180,4 +180,39 @@ mod tests {
             decide_on((limiter, record));
         });
     }
+
+    /// The same, for the numbers of a ban and of a refusal: each alone may be right.
+    #[test]
+    fn a_ban_of_any_numbers_is_read_or_refused() {
+        const MOST: i64 = 4_600_000_000_000_000_000;
+        let present = MemoryStore::builder().clock(ManualClock::new()).build();
+        let present = present.shared.now().tick;
+        let ends = [
+            -MOST,
+            -1,
+            0,
+            present,
+            present + 1_000_000,
+            MOST,
+            i64::MAX,
+            i64::MIN,
+        ];
+        let numbers = || prop_oneof![prop::sample::select(ends.to_vec()), any::<i64>()];
+        let levels = prop_oneof![Just(u32::MAX), any::<u32>()];
+        proptest!(|(numbers in prop::array::uniform5(numbers()), level in levels)| {
+            let [refused, until, forgotten, room, end] = numbers.map(i64::to_le_bytes);
+            let mut bytes = vec![0; HEAD];
+            bytes[6] = VERSION;
+            // No limiter, but a record: of a refusal, and of a ban.
+            bytes.extend([0, 1]);
+            bytes.extend([&1_u64.to_le_bytes()[..], &refused, &[7; 16], &level.to_le_bytes()].concat());
+            bytes.extend([&[1][..], &until, &level.to_le_bytes(), &forgotten, &room, &end].concat());
+            let check = check("k", &bytes);
+            bytes[7..HEAD].copy_from_slice(&check);
+            if let Ok(read) = held("k", &bytes) {
+                prop_assert!(read.1.is_some());
+                decide_on(read);
+            }
+        });
+    }
 }

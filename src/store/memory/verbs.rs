@@ -173,7 +173,10 @@ fn manage_ban(
             let left = shard
                 .record(name, now)
                 .and_then(|record| record.in_force(now));
-            let until = |[left, _]: [i64; 2]| (now.micros() + left + TICKS - 1) / TICKS;
+            let until = |[left, _]: [i64; 2]| {
+                let end = now.micros().saturating_add(left);
+                end.saturating_add(TICKS - 1) / TICKS
+            };
             OpResult::Number(left.map_or(0, until))
         }
         // Without a limiter there is a ban at most.
