@@ -170,3 +170,38 @@ async fn windows_that_miss_the_servers_time_twice_are_an_error() {
     assert!(error.to_string().contains("unexpected reply"), "{error}");
     assert_eq!(server.commands(), ["EVALSHA", "EVALSHA"]);
 }
+
+/// Whatever a server says of its time, and of what a limiter has.
+#[tokio::test]
+async fn a_diagnosis_of_any_clock_and_any_state_is_a_text() {
+    const STATES: [(u8, usize); 4] = [(17, 62), (18, 76), (19, 74), (21, 74)];
+    for now in [i64::MIN, -1, 0, i64::MAX] {
+        for (filled, (kind, length)) in [1, 255]
+            .into_iter()
+            .flat_map(|it| STATES.map(|of| (it, of)))
+        {
+            let mut state = vec![filled; length];
+            state[length - 4..].copy_from_slice(&[0, 1, kind, 183]);
+            let state = [format!("${length}\r\n").as_bytes(), &state, b"\r\n"].concat();
+            let missing = "$-1\r\n".repeat(4);
+            let first = format!(
+                "*6\r\n:{now}\r\n*4\r\n{missing}*5\r\n{}$-1\r\n:0\r\n*0\r\n",
+                ":-2\r\n".repeat(5)
+            );
+            let server = ScriptedServer::start(move |command| {
+                let is_own = command.get(1).is_some_and(|key| key.ends_with(b"~"));
+                match &*String::from_utf8_lossy(&command[0]).to_uppercase() {
+                    "EVALSHA" | "EVAL" => first.clone().into_bytes(),
+                    "GET" if is_own => state.clone(),
+                    "GET" => b"$-1\r\n".to_vec(),
+                    "PTTL" => b":1000\r\n".to_vec(),
+                    "SCRIPT" => b"*0\r\n".to_vec(),
+                    _ => b"-ERR no\r\n".to_vec(),
+                }
+            });
+            let read = patient(server.url()).build().unwrap();
+            let read = read.diagnose("orders").await.unwrap();
+            assert!(read.in_own_format(), "{now} {kind} {filled}: {read}");
+        }
+    }
+}
