@@ -585,3 +585,19 @@ async fn leases_and_waits() {
     clock.advance(SECOND);
     assert_eq!(free(&limiter).await, 1);
 }
+
+/// A call has as many limiters as its list, however many these are.
+#[tokio::test]
+async fn a_long_list_loses_no_state() {
+    let store = backend(Plain::default(), ManualClock::new());
+    let keyed = Limit::per_hour(2).named("k").keyed(&store).unwrap();
+    let all: Vec<_> = (1000..2100).map(|number| keyed.of(number)).collect();
+    for limiter in &all {
+        take(limiter, 1).await;
+    }
+    take(&all[1099], 1).await;
+    let list = RateLimiter::all(&all).unwrap();
+    refused(list.try_acquire().await.unwrap());
+    assert_eq!(free(&all[0]).await, 1);
+    assert_eq!(free(&all[1099]).await, 0);
+}

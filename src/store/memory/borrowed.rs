@@ -8,6 +8,7 @@ use super::{
 };
 use crate::{
     store::Listeners,
+    sync::lock,
     values::{
         charge::Charge,
         clock::{Clock, TICKS},
@@ -17,13 +18,12 @@ use crate::{
     },
 };
 
-/// More than a call has.
-const MOST_NAMES: usize = 1024;
-
 impl Shared {
-    /// Returns an empty store for a call, by a clock that proves nothing about those of others.
+    /// Returns an empty store for a call, by a clock that proves nothing about those of others. It
+    /// has no bound: a limiter that found no room would begin anew.
     pub(crate) fn for_call(clock: Arc<dyn Clock>) -> Self {
-        let mut store = Self::new(MOST_NAMES, clock, Listeners::none());
+        let mut store = Self::new(1, clock, Listeners::none());
+        (store.shards.iter()).for_each(|shard| lock(shard).most = usize::MAX);
         store.is_by_callers = true;
         store
     }

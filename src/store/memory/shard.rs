@@ -41,7 +41,7 @@ pub(super) struct Shard {
     /// The names of the records, by when these are forgotten.
     ends: BTreeSet<(i64, Name)>,
     /// The maximum number of limiters, and of records.
-    most: usize,
+    pub(super) most: usize,
     /// The number of limiters that are lent, which count all the same.
     lent: usize,
     /// The number of newcomers that found no room since the shard last looked for idle limiters.
