@@ -21,10 +21,9 @@ impl RateLimiter {
     ///
     /// # Errors
     ///
-    /// Returns an error of kind [`Full`](crate::ErrorKind::Full) if a full
-    /// [`MemoryStore`](crate::MemoryStore) has no room for the ban, of kind
-    /// [`ForeignState`](crate::ErrorKind::ForeignState) if something else is stored under the name
-    /// of a limiter in our own format, and the errors of a store that cannot be called.
+    /// Returns an error of kind [`ForeignState`](crate::ErrorKind::ForeignState) if something else
+    /// is stored under the name of a limiter in our own format, and the errors of a store that
+    /// cannot be called.
     ///
     /// # Cancel safety
     ///

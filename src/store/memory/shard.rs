@@ -369,29 +369,19 @@ impl Shard {
     }
 
     /// Stores the record of a name for as long as it counts, where a refusal counts for `within`
-    /// ticks. Returns whether it is stored: a record that no longer counts is not, and neither is
-    /// one beyond the maximum.
-    pub(super) fn put_record(
-        &mut self,
-        name: &Name,
-        record: Record,
-        within: i64,
-        now: Now,
-    ) -> bool {
+    /// ticks. Beyond the maximum, those give way that end first: else callers that are banned
+    /// would free all others of theirs.
+    pub(super) fn put_record(&mut self, name: &Name, record: Record, within: i64, now: Now) {
         let Some(end) = record.forgotten_at(within).filter(|end| *end > now.tick) else {
-            return false;
+            return;
         };
         while let Some((first, name)) = self.ends.first()
-            && *first <= now.tick
+            && (*first <= now.tick || self.records.len() >= self.most)
         {
             self.records.remove(name);
             self.ends.pop_first();
         }
-        let has_room = self.records.len() < self.most;
-        if has_room {
-            self.insert_record(name, record, end);
-        }
-        has_room
+        self.insert_record(name, record, end);
     }
 
     fn insert_record(&mut self, name: &Name, record: Record, end: i64) {

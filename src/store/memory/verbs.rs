@@ -56,7 +56,7 @@ impl Shared {
     ) -> Result<OpResult, Error> {
         let (name, now) = (&limiter.name, self.now());
         let mut shard = self.shard(name);
-        if let Some(outcome) = manage_ban(&mut shard, name, op, now)? {
+        if let Some(outcome) = manage_ban(&mut shard, name, op, now) {
             return Ok(outcome);
         }
         let (found, is_new) = find(&mut shard, limiter, op, now)?;
@@ -152,21 +152,13 @@ impl Shared {
 }
 
 /// Carries out a verb for bans, which need no limiter; `None` for others.
-fn manage_ban(
-    shard: &mut Shard,
-    name: &Name,
-    op: &Op,
-    now: Now,
-) -> Result<Option<OpResult>, Error> {
-    Ok(Some(match *op {
+fn manage_ban(shard: &mut Shard, name: &Name, op: &Op, now: Now) -> Option<OpResult> {
+    Some(match *op {
         Op::Ban(millis) => {
             let mut record = shard.take_record(name, now);
             record.ban_for(now.ticks(millis.cast_signed()), now);
-            if shard.put_record(name, record, 0, now) {
-                OpResult::Changed(true)
-            } else {
-                return Err(ErrorKind::Full.into());
-            }
+            shard.put_record(name, record, 0, now);
+            OpResult::Changed(true)
         }
         Op::Unban => OpResult::Changed(shard.take_record(name, now).in_force(now).is_some()),
         Op::BannedUntil => {
@@ -183,8 +175,8 @@ fn manage_ban(
         Op::Delete if shard.get_mut(name, now).is_none() => {
             OpResult::Changed(shard.take_record(name, now).in_force(now).is_some())
         }
-        _ => return Ok(None),
-    }))
+        _ => return None,
+    })
 }
 
 /// Sets the tick at which a limiter ends, if the condition holds. Returns whether it does. One

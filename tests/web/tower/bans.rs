@@ -320,32 +320,33 @@ async fn strangers_of_a_full_store_are_not_banned() {
     have_banned(&layer, "first").await;
 }
 
-/// A full store has room for the refusals of another caller as soon as those of one are over.
+/// A full store bans one more caller all the same, and forgets what ends first.
 #[tokio::test]
-async fn refusals_make_room_for_others_when_they_are_forgotten() {
-    let (store, clock) = MemoryStore::builder().max_limiters(2).build_manual();
-    let is_banned = async |key| {
-        let limiter = RateLimiter::new(&store, key).unwrap();
-        let outcome = limiter.ban_for(MINUTE).await;
-        let full = |error: Error| assert_eq!(error.kind(), ErrorKind::Full);
-        outcome.map_err(full).is_ok()
+async fn of_too_many_refusals_and_bans_those_give_way_that_end_first() {
+    let (store, clock) = MemoryStore::builder().max_limiters(4).build_manual();
+    let layer = layer_of(&store, rule().ban(ban(3)));
+    let callers = ["first", "second", "third", "fourth", "fifth"];
+    let limiters = callers.map(|key| layer.limiter("api", [key]).unwrap());
+    let banned = async || {
+        let mut banned = Vec::new();
+        for (key, limiter) in callers.iter().zip(&limiters) {
+            if limiter.banned_until().await.unwrap().is_some() {
+                banned.push(*key);
+            }
+        }
+        banned
     };
-    // Twice as long as they last, bans count for later ones.
-    assert!(is_banned("first").await);
-    clock.advance(MINUTE);
-    assert!(is_banned("second").await);
-    assert!(!is_banned("third").await);
-    clock.advance(MINUTE - millis(1));
-    assert!(!is_banned("third").await);
-    clock.advance(millis(1));
-    assert!(is_banned("third").await);
-    assert!(!is_banned("first").await);
-    // A second ban counts from its own beginning.
-    assert!(is_banned("second").await);
-    clock.advance(MINUTE);
-    assert!(!is_banned("first").await);
-    clock.advance(MINUTE);
-    for (key, has_room) in [("first", true), ("second", true), ("third", false)] {
-        assert_eq!(is_banned(key).await, has_room, "{key}");
+    for key in callers {
+        have_banned(&layer, key).await;
+        // Its limit has room again, so its limiter may go.
+        clock.advance(secs(20));
     }
+    assert_eq!(banned().await, callers[1..]);
+    // So does one by hand.
+    limiters[0].ban_for(HOUR).await.unwrap();
+    assert_eq!(banned().await, ["first", "third", "fourth", "fifth"]);
+    clock.advance(14 * MINUTE);
+    assert_eq!(banned().await, ["first", "fourth", "fifth"]);
+    let (kind, _) = ask(&layer, "fifth").await.unwrap();
+    assert_eq!(kind, RefusalKind::Banned);
 }
