@@ -372,19 +372,24 @@ mod tests {
     fn a_flood_refuses_as_many_newcomers_as_is_promised() {
         const TRACKED: usize = 100_000 / 8;
         const NEWCOMERS: u64 = 20_000;
-        for (names, least, most) in [(300_000, 0, 2), (600_000, 10, 17), (1_000_000, 40, 49)] {
-            let mut sketch = Sketch::new((1000, Width::One), TRACKED, 0);
-            let flood = names / 8 - TRACKED as u64;
-            (0..flood).for_each(|name| sketch.add(name, 1, 0));
-            let mut newcomers = flood..flood + NEWCOMERS;
-            let refused = newcomers
-                .by_ref()
-                .filter(|name| estimate(&mut sketch, *name) > 0);
-            let percent = refused.count() as u64 * 100 / NEWCOMERS;
-            assert!(
-                (least..most).contains(&percent),
-                "{percent} % after {names}"
-            );
+        const NAMES: [u64; 4] = [200_000, 300_000, 600_000, 1_000_000];
+        for (width, expected) in [
+            (Width::One, [0..1, 0..2, 10..17, 40..49]),
+            (Width::Two, [0..2, 5..11, 47..58, 84..92]),
+            (Width::Four, [5..11, 33..43, 87..95, 99..100]),
+        ] {
+            for (names, expected) in NAMES.into_iter().zip(expected) {
+                let mut sketch = Sketch::new((1000, width), TRACKED, 0);
+                let flood = names / 8 - TRACKED as u64;
+                (0..flood).for_each(|name| sketch.add(name, 1, 0));
+                let newcomers = flood..flood + NEWCOMERS;
+                let refused = newcomers.filter(|name| estimate(&mut sketch, *name) > 0);
+                let percent = refused.count() as u64 * 100 / NEWCOMERS;
+                assert!(
+                    expected.contains(&percent),
+                    "{percent} %: {width:?} {names}"
+                );
+            }
         }
         // What counts for a limit is how much of it is left.
         let mut sketch = Sketch::new((1000, Width::One), TRACKED, 0);
