@@ -31,7 +31,7 @@ use crate::{
 use kit::server::{command, free_port};
 
 /// In the order of the table.
-pub(crate) const ROWS: [&str; 23] = [
+pub(crate) const ROWS: [&str; 24] = [
     "redis-server, EVALSHA of `return 1`",
     "redis-server, lone, log in use",
     "redis-server, lone, log expired",
