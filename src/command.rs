@@ -33,13 +33,17 @@ impl Meter {
     /// # Errors
     ///
     /// Returns an error of kind [`Limit`](crate::ConfigErrorKind::Limit) if the algorithm cannot
-    /// count by the limit, or if that is of the calendar or of what is in flight.
+    /// count by the limit, or if that is of the calendar, of what is in flight, or of several.
     pub fn new(algorithm: Algorithm, limit: Limit) -> Result<Self, ConfigError> {
         if limit.calendar().is_some() {
             bail!(Limit: "days, weeks and months are replayed by rules alone: give it a rules file");
         }
         if limit.is_in_flight() {
             bail!(Limit: "{limit} counts what is in flight, which no log shows: replay a rate");
+        }
+        if limit.is_several() {
+            bail!(Limit: "{limit} is several limits of one caller, which are replayed by rules \
+                alone: give them a rules file by `--rules`, or each a `--limit` to compare them");
         }
         limit.check_counting("replay", algorithm, false)?;
         algorithm.check(limit.stored().rate, limit.stored().interval)?;

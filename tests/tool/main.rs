@@ -112,6 +112,7 @@ fn mistakes_are_named() {
         ("replay access.log --demo", "--demo"),
         ("replay access.log --limit 60", "'60'"),
         ("replay access.log --limit 60/1m --share 2", "'2'"),
+        ("replay --demo --limit '10/s and 500/h'", "`--rules`"),
         ("replay access.log --reorder long", "'long'"),
         ("replay access.log --columns duration=t:h", "`h`"),
         ("replay access.log --columns times=3", "`time`"),
