@@ -1,12 +1,16 @@
 //! Limiters in a real Redis, shown and changed by the command.
 
-use std::{fs, process::Output};
+use std::{
+    fs,
+    io::{BufRead, BufReader},
+    process::{Output, Stdio},
+};
 
 use serde_json::{Value, json};
 use tower_ratelimit::key::{Key, KeyExtractor, NoKey};
 
 use crate::{assert_documented, contains, tool, words};
-use kit::{Cluster, RedisServer, cluster::MASTERS, scene::*, unique};
+use kit::{Cluster, RedisServer, cluster::MASTERS, scene::*, unique, wait_until};
 
 /// Runs the command against a server. Nothing is a terminal.
 pub(crate) fn on(server: &RedisServer, line: &str) -> Output {
@@ -102,6 +106,31 @@ async fn a_limiter_is_shown_and_not_touched() {
         assert_eq!((&object["left"], &object["used"]), (&6.into(), &4.into()));
     }
     assert_eq!(dumps(), before);
+}
+
+/// As `head -1` does, a reader leaves after the first line.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_watch_ends_when_nobody_reads_it() {
+    let (server, store) = shared();
+    let limiter = in_use(&store, 4).await;
+    let line = format!(
+        "watch {} --every 10ms --redis {}",
+        limiter.name(),
+        server.url()
+    );
+    let watch = tool().args(words(&line)).stdout(Stdio::piped()).spawn();
+    let mut watch = watch.unwrap();
+    let mut first = String::new();
+    let mut reader = BufReader::new(watch.stdout.take().unwrap());
+    reader.read_line(&mut first).unwrap();
+    contains(&first, "left 6");
+    drop(reader);
+    let mut ended = None;
+    wait_until("the watch ends", || {
+        ended = watch.try_wait().unwrap();
+        ended.is_some()
+    });
+    assert_eq!(ended.and_then(|status| status.code()), Some(0));
 }
 
 /// A window ends as a whole, and GCRA has its limit where a rule has left it.

@@ -40,13 +40,13 @@ pub(crate) enum LimiterCommand {
     Get(One),
     /// Show a limiter again and again, a line each time.
     ///
-    /// It goes on until it is interrupted, and shows what `get` does. The whole log is read each
+    /// It goes on until it is interrupted or nobody reads it, and shows what `get` does. The whole log is read each
     /// time: look at a large one less often. Refusals and waiting requests are in no store; the
     /// metrics have them.
     ///
     /// Example: `ratelimit watch orders --every 5s`.
     ///
-    /// Exits with 0 after `--count` lines, with 3 if Redis cannot be asked, and with 4 if there is
+    /// Exits with 0 after `--count` lines or without a reader, with 3 if Redis cannot be asked, and with 4 if there is
     /// neither such a limiter nor a ban at first.
     Watch {
         #[command(flatten)]
@@ -252,9 +252,9 @@ impl One {
             let line = SHOWN.split(' ').skip(1);
             let line = line.map(|it| label(it) + " " + &words(it, &shown[it]));
             let line = line.collect::<Vec<_>>().join(", ");
-            self.format.print(&line, shown)?;
+            let is_read = self.format.print(&line, shown)?;
             lines += 1;
-            if count.is_some_and(|count| lines >= count) {
+            if !is_read || count.is_some_and(|count| lines >= count) {
                 return Ok(());
             }
             tokio::time::sleep(every).await;
@@ -342,7 +342,8 @@ impl Change {
 
     /// Prints what has changed.
     fn changed(&self, object: Value) -> Result<(), Stop> {
-        Ok(self.one.format.print_members(CHANGED, object)?)
+        self.one.format.print_members(CHANGED, object)?;
+        Ok(())
     }
 
     async fn set_rate(&self, rate: Limit, reset: bool) -> Result<(), Stop> {

@@ -24,8 +24,9 @@ pub(crate) struct Format {
 }
 
 impl Format {
-    /// Prints a result, as words or as the JSON object with the same content.
-    pub(crate) fn print(&self, words: &str, mut object: Value) -> Result<(), String> {
+    /// Prints a result, as words or as the JSON object with the same content. Returns whether it
+    /// still has a reader.
+    pub(crate) fn print(&self, words: &str, mut object: Value) -> Result<bool, String> {
         if !self.json {
             return print(&format!("{}\n", words.trim()));
         }
@@ -34,7 +35,7 @@ impl Format {
     }
 
     /// Prints an object: of these members, a line for each that it has.
-    pub(crate) fn print_members(&self, names: &str, object: Value) -> Result<(), String> {
+    pub(crate) fn print_members(&self, names: &str, object: Value) -> Result<bool, String> {
         let names = names.split(' ');
         let row = |it| Some(vec![label(it), words(it, object.get(it)?)]);
         let rows: Vec<_> = names.filter_map(row).collect();
@@ -96,14 +97,13 @@ pub(crate) fn in_file<E: Display>(file: &Path) -> impl Fn(E) -> String {
     move |error| format!("{}: {error}", file.display())
 }
 
-/// Prints a result. A reader that has seen enough may leave early.
-pub(crate) fn print(result: &str) -> Result<(), String> {
+/// Prints a result. Returns whether it still has a reader: one that has seen enough may leave early.
+pub(crate) fn print(result: &str) -> Result<bool, String> {
     let mut output = io::stdout().lock();
     match write!(output, "{result}").and_then(|()| output.flush()) {
-        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
-            Err(format!("the result cannot be written: {error}"))
-        }
-        _ => Ok(()),
+        Ok(()) => Ok(true),
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(false),
+        Err(error) => Err(format!("the result cannot be written: {error}")),
     }
 }
 
