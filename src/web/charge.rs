@@ -157,7 +157,7 @@ impl<'a> Earlier<'a> {
                     && permits == again.permits
                     && match pass {
                         PassedBy::SameLayer => stays,
-                        PassedBy::OtherLayer => fixed,
+                        PassedBy::OtherLayer => fixed && stays,
                     }
             };
             // A shadow rule without room has taken nothing.

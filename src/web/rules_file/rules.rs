@@ -1,6 +1,11 @@
 //! Reads the tables below `rules`, one for each rule.
 
-use std::{collections::BTreeMap, ops::Range, sync::Arc, time::Duration};
+use std::{
+    collections::BTreeMap,
+    ops::Range,
+    sync::{Arc, LazyLock},
+    time::Duration,
+};
 
 use http::{Method, request::Parts};
 use serde::Deserialize;
@@ -29,6 +34,12 @@ use crate::{
 
 /// The outcomes that files may name without code.
 pub(super) const OUTCOMES: [&str; 2] = ["success", "failure"];
+
+/// What they charge: the same in all files, so that layers of one file charge a request once.
+static CHARGED: LazyLock<[ChargeIf; OUTCOMES.len()]> = LazyLock::new(|| {
+    OUTCOMES
+        .map(|name| charge::charge_if(move |of: &Outcome| of.is_success() == (name == "success")))
+});
 
 /// An empty file is refused, because an editor may be about to write it.
 const NO_RULES: &str = "there are no rules, and nothing would be limited: write one, as \
@@ -346,12 +357,9 @@ fn cost_of(
 }
 
 fn charge_if(registered: &RulesFile, outcome: &Spanned<String>) -> Result<ChargeIf, Mistake> {
-    let own = OUTCOMES.map(|name| {
-        let is_charged = move |of: &Outcome| of.is_success() == (name == "success");
-        (name, charge::charge_if(is_charged))
-    });
+    let own = OUTCOMES.into_iter().zip(&*CHARGED);
     let code = registered.charges.iter();
-    let code = code.map(|(name, counts)| (name.as_str(), Arc::clone(counts)));
-    let known = own.into_iter().chain(code);
+    let known = own.chain(code.map(|(name, counts)| (name.as_str(), counts)));
+    let known = known.map(|(name, counts)| (name, Arc::clone(counts)));
     given(outcome, "outcome", outcome.get_ref(), known)
 }

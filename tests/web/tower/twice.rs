@@ -1,6 +1,7 @@
 //! Nested layers with the same rules: a request is charged once, unless both should charge.
 
 use super::{extensions::watched, *};
+use tower_ratelimit::Outcome;
 
 fn always(store: &impl Store, rules: impl IntoRules) -> RateLimitLayer {
     let builder = RateLimitLayer::builder(store).otherwise(rules);
@@ -62,6 +63,73 @@ async fn rules_that_differ_are_charged_by_each() {
     for store in [&one, &other] {
         let limiter = RateLimiter::new(store, "stores").unwrap();
         assert_eq!(free(&limiter).await, 0, "each its own");
+    }
+}
+
+/// An outer rule gives back what it charged for these responses: an inner one that has no such
+/// condition, or another one, keeps its own.
+#[tokio::test]
+async fn what_an_outer_layer_gives_back_an_inner_one_charges() {
+    let store = MemoryStore::new();
+    let rule = |name: &str| by_key(3).named(name);
+    let failures = |rule: Rule| rule.charge_if(|outcome| !outcome.is_success());
+    assert_eq!(
+        passed(
+            &layer_of(&store, failures(rule("all"))),
+            &layer_of(&store, rule("all"))
+        )
+        .await,
+        2
+    );
+    let (outer, inner) = (
+        failures(rule("other")),
+        rule("other").charge_if(Outcome::is_success),
+    );
+    assert_eq!(
+        passed(&layer_of(&store, outer), &layer_of(&store, inner)).await,
+        2
+    );
+    // One condition, and an outer rule that keeps all, charge for both.
+    let (outer, inner) = (rule("keeps"), failures(rule("keeps")));
+    assert_eq!(
+        passed(&layer_of(&store, outer), &layer_of(&store, inner)).await,
+        3
+    );
+    let same = rule("same").charge_if(Outcome::is_success);
+    assert_eq!(
+        passed(&layer_of(&store, same.clone()), &layer_of(&store, same)).await,
+        3
+    );
+}
+
+/// Each layer may load the file for itself.
+#[cfg(feature = "config")]
+#[tokio::test]
+async fn the_outcomes_of_a_file_are_the_same_in_each_layer() {
+    let store = MemoryStore::new();
+    for outcome in ["success", "failure"] {
+        let text = format!(
+            "[rules.{outcome}]\nrate = \"3/1h\"\nby = \"constant:all\"\n\
+             charge-if = \"{outcome}\"\n[otherwise]\nrules = [\"{outcome}\"]\n"
+        );
+        let build = || {
+            let rules = tower_ratelimit::RulesFile::new().parse(&text).unwrap();
+            RateLimitLayer::builder(&store)
+                .rules(rules)
+                .build()
+                .unwrap()
+        };
+        let (outer, inner) = (build(), build());
+        let service = outer.layer(inner.layer(Inner::default()));
+        let answer = service.oneshot(request("a")).await.unwrap();
+        assert_eq!(answer.status(), 200);
+        let limiter = inner.limiter(outcome, ["all"]).unwrap();
+        assert_eq!(
+            free(&limiter).await,
+            2,
+            "{outcome}: once, and not yet settled"
+        );
+        drop(answer);
     }
 }
 
