@@ -100,9 +100,9 @@ impl RateLimiterBuilder {
         about.check(&self.name, &compiled)?;
         let holder = Holder::default();
         let names = &about.rule_names;
-        if names.claim(&compiled, &naming, None, &holder).is_err() {
-            bail!(Duplicate: "another limit or rule of this store is named {:?} and differs in \
-                limit, algorithm or ban: rename one of them", self.name);
+        if let Err((name, _)) = names.claim(&compiled, &naming, None, &holder) {
+            bail!(Duplicate: "another limit or rule of this store is named {name:?} and differs in \
+                limit, algorithm or ban: rename one of them");
         }
         let all = limiter_of(&naming, ALL, &compiled.into());
         let any = RateLimiter {

@@ -3,6 +3,7 @@
 
 use std::{
     collections::HashMap,
+    iter,
     sync::{Arc, Mutex, Weak},
 };
 
@@ -11,7 +12,7 @@ use crate::{
     sync::lock,
     values::{
         compiled_limit::CompiledLimit,
-        limit::{Algorithm, Ban, LimitSource},
+        limit::{Algorithm, Ban, LimitSource, name_of_part},
         name::Naming,
     },
 };
@@ -110,40 +111,49 @@ impl Holder {
 
 impl RuleNames {
     /// Records that `holder` has this limit of a rule, under these names, and what decides which
-    /// limiter a request meets; `None` if code gives any key.
+    /// limiter a request meets; `None` if code gives any key. Answers and metrics name each of
+    /// several limits, so that those names are claimed, too.
     ///
     /// # Errors
     ///
-    /// Says where a different one is, except among the rules that this holder's replace.
+    /// Says of which name there is a different one, and where, except among the rules that this
+    /// holder's replace.
     pub(crate) fn claim(
         &self,
         of: &CompiledLimit,
         naming: &Naming,
         by: Option<CountsBy>,
         holder: &Holder,
-    ) -> Result<(), Differs> {
+    ) -> Result<(), (Arc<str>, Differs)> {
         let counts = (of.limit, of.counting.algorithm, of.ban, naming.clone());
+        let longer = of.limit.given().into_iter();
+        let longer = longer.flat_map(|limit| limit.parts().rev().skip(1));
+        let longer = longer.map(|part| name_of_part(&of.name, false, part.interval).into());
         let mut names = lock(&self.0);
         names.drop_unheld();
-        let claims = names.claims.entry(Arc::clone(&of.name)).or_default();
-        claims.retain(|claim| claim.holder.strong_count() > 0);
-        let differs = |claim: &Claim| claim.differs(&counts, by);
-        let mut others = claims.iter().filter(|claim| differs(claim));
-        if let Some(other) = others.find(|claim| !holder.replaces(claim)) {
-            return Err(if holder.has(other) {
-                Differs::Here
-            } else {
-                Differs::Elsewhere
-            });
-        }
-        // Once for each holder: thousands of its entries may have the same rule.
-        if !claims.iter().any(|claim| holder.has(claim)) {
-            claims.push(Claim {
-                counts,
-                by,
-                holder: Arc::downgrade(&holder.token),
-                layer: Arc::downgrade(&holder.layer),
-            });
+        for name in iter::once(Arc::clone(&of.name)).chain(longer) {
+            let claims = names.claims.entry(Arc::clone(&name)).or_default();
+            claims.retain(|claim| claim.holder.strong_count() > 0);
+            let differs = |claim: &Claim| claim.differs(&counts, by);
+            let mut others = claims.iter().filter(|claim| differs(claim));
+            if let Some(other) = others.find(|claim| !holder.replaces(claim)) {
+                let is_here = holder.has(other);
+                let place = if is_here {
+                    Differs::Here
+                } else {
+                    Differs::Elsewhere
+                };
+                return Err((name, place));
+            }
+            // Once for each holder: thousands of its entries may have the same rule.
+            if !claims.iter().any(|claim| holder.has(claim)) {
+                claims.push(Claim {
+                    counts: counts.clone(),
+                    by,
+                    holder: Arc::downgrade(&holder.token),
+                    layer: Arc::downgrade(&holder.layer),
+                });
+            }
         }
         Ok(())
     }

@@ -108,7 +108,8 @@ struct NamedLimit {
     naming: Naming,
 }
 
-/// Returns the error for two different rules of one name, which would count together.
+/// Returns the error for two different rules of one name, which would count together, or one that
+/// has the name of one of another's several limits.
 fn duplicate(name: &str, differs: Differs) -> ConfigError {
     let settings = "limit, key, algorithm, ban or shared name";
     match differs {
@@ -170,7 +171,7 @@ impl CompiledRule {
             let NamedLimit { compiled, naming } = named;
             about.check(&label, compiled)?;
             let claimed = about.rule_names.claim(compiled, naming, Some(by), holder);
-            claimed.map_err(|differs| duplicate(&compiled.name, differs))?;
+            claimed.map_err(|(name, differs)| duplicate(&name, differs))?;
         }
         rule.name = Some(label);
         if defaults.shadow {

@@ -383,6 +383,48 @@ fn a_tier_is_named_as_a_rule_is() {
     mistake(both.build(), ConfigErrorKind::Duplicate, said);
 }
 
+/// Answers and metrics name each of several limits, in whatever order they come.
+#[test]
+fn each_of_several_limits_is_named_as_a_rule_is() {
+    let several = Limit::per_second(10).and(Limit::per_hour(500));
+    let api = || several.by(Constant("a")).named("api");
+    let tiers = Tiers::new([("free", several)], |_| "free");
+    let tiers = || Rule::new("api", tiers.clone(), Constant("a"));
+    let other = |name: &str| Limit::per_minute(5).by(Constant("b")).named(name);
+    let two = |name: &str| {
+        Limit::per_minute(60)
+            .and(several)
+            .by(Constant("b"))
+            .named(name)
+    };
+    let said = |name: &str| format!("two rules are named {name:?} and differ in limit, key");
+    for (rules, name) in [
+        ([api(), other("api.1h")], "api.1h"),
+        ([other("api.1h"), api()], "api.1h"),
+        ([api(), two("api.1h")], "api.1h"),
+        ([tiers(), other("api.free.1h")], "api.free.1h"),
+    ] {
+        mistake(otherwise(rules), ConfigErrorKind::Duplicate, &said(name));
+    }
+    for name in ["api.1s", "api.1m", "api.2h", "ap", "api.1h.1h"] {
+        assert!(otherwise([api(), other(name)]).is_ok(), "{name}");
+    }
+    let store = MemoryStore::new();
+    let layer = layer_of(&store, api());
+    let same = layer_of(&store, api());
+    let build = |rule| RateLimitLayer::builder(&store).otherwise(rule).build();
+    let said = "a rule of another layer on this store, or a `Limit::named`, is named \"api.1h\"";
+    mistake(build(other("api.1h")), ConfigErrorKind::Duplicate, said);
+    let keyed = Limit::per_minute(5).named("api.1h").keyed(&store);
+    let said = "another limit or rule of this store is named \"api.1h\"";
+    mistake(keyed, ConfigErrorKind::Duplicate, said);
+    // A reload may take the name.
+    drop(same);
+    layer
+        .reload(Rules::new().otherwise(other("api.1h")))
+        .unwrap();
+}
+
 /// Rules of one key that follow each other look for it once in a request.
 #[tokio::test]
 async fn a_key_of_several_rules_is_looked_for_once() {
