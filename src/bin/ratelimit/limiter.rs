@@ -14,7 +14,7 @@ use tower_ratelimit::{
 use crate::{
     Stop,
     out::{Format, counted, label, say, words},
-    parsers::time,
+    parsers::{lasting, time},
     redis::{RedisOptions, Which},
 };
 
@@ -105,7 +105,7 @@ pub(crate) enum LimiterCommand {
         #[command(flatten)]
         change: Change,
         /// For how long from now on, as in `15m` or `7d`
-        #[arg(long = "for", value_parser = time, value_name = "TIME")]
+        #[arg(long = "for", value_parser = lasting, value_name = "TIME")]
         lasting: Duration,
     },
     /// End the ban of a caller, and forget its refusals.

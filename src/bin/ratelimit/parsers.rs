@@ -44,6 +44,12 @@ pub(crate) fn time(text: &str) -> Result<Duration, String> {
     time.ok_or_else(|| "write a time, as in `60s` or `5m`, or `0`".to_owned())
 }
 
+/// Reads a time that is not zero.
+pub(crate) fn lasting(text: &str) -> Result<Duration, String> {
+    let lasting = time(text).ok().filter(|time| !time.is_zero());
+    lasting.ok_or_else(|| "write a time, as in `60s` or `5m`".to_owned())
+}
+
 /// The columns that a log may have, by the names that the command gives them.
 const COLUMNS: [&str; 8] = [
     "ip", "time", "request", "method", "path", "host", "status", "duration",
