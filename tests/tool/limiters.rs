@@ -329,10 +329,10 @@ async fn what_is_wrong_is_found_and_mended() {
 #[test]
 fn an_unreachable_server_and_a_wrong_command_have_their_own_status() {
     let server = RedisServer::start();
-    server.configure("requirepass", "hunter2&/@");
+    server.configure("requirepass", "hunter2,&/@");
     let bare = format!("redis://{}", server.address());
     let file = std::env::temp_dir().join(unique("password"));
-    fs::write(&file, "hunter2&/@\n").unwrap();
+    fs::write(&file, "hunter2,&/@\n").unwrap();
     let ask = |password: Option<&str>| {
         let mut command = tool();
         command.args(["get", "nothing", "--redis", &bare]);
@@ -344,11 +344,15 @@ fn an_unreachable_server_and_a_wrong_command_have_their_own_status() {
     contains(&said(ask(None).output().unwrap(), 3), "NOAUTH");
     let refused = said(ask(Some("wrong-one")).output().unwrap(), 3);
     assert!(!refused.contains("wrong-one"), "{refused}");
-    said(ask(Some("hunter2&/@")).output().unwrap(), 4);
+    said(ask(Some("hunter2,&/@")).output().unwrap(), 4);
     let file = file.to_str().unwrap();
     let by_file = ask(None).args(["--password-file", file]).output();
     said(by_file.unwrap(), 4);
     fs::remove_file(file).unwrap();
+    // No address begins at a comma of the password.
+    let with_password = bare.replace("//", "//:hunter2,%26%2F%40@");
+    let by_address = ["get", "nothing", "--redis", &with_password];
+    said(tool().args(by_address).output().unwrap(), 4);
     for (line, status) in [
         ("get a --redis redis://127.0.0.1:1", 3),
         ("get a", 2),

@@ -26,7 +26,7 @@ pub(crate) struct RedisOptions {
     /// As in `redis://127.0.0.1:6379/`; `rediss://` is by TLS. With `--cluster` several, separated
     /// by commas.
     #[arg(long, env = "REDIS_URL", hide_env_values = true)]
-    #[arg(required = true, value_delimiter = ',')]
+    #[arg(required = true)]
     redis: Vec<String>,
     /// The addresses are nodes of a Redis Cluster
     #[arg(long)]
@@ -56,8 +56,8 @@ impl RedisOptions {
             Some(file) => Some(read(file)?),
             None => env::var("REDIS_PASSWORD").ok(),
         };
-        let addresses = self.redis.iter();
-        let addresses = addresses.map(|it| with_password(it, password.as_deref()));
+        let addresses = self.redis.iter().flat_map(|it| each(it));
+        let addresses = addresses.map(|it| with_password(&it, password.as_deref()));
         let mut builder = match (&*addresses.collect::<Result<Vec<_>, _>>()?, self.cluster) {
             (all, true) => RedisStore::cluster(all),
             ([one], false) => RedisStore::builder(one),
@@ -69,6 +69,18 @@ impl RedisOptions {
         let builder = builder.connect_timeout(PATIENCE).response_timeout(PATIENCE);
         Ok(builder.prefix(&self.prefix).summary(None).build()?)
     }
+}
+
+/// Returns each of the addresses that commas separate. A password may have some, too.
+fn each(text: &str) -> Vec<String> {
+    let mut all: Vec<String> = Vec::new();
+    for part in text.split(',') {
+        match all.last_mut() {
+            Some(last) if !part.contains("://") => *last = format!("{last},{part}"),
+            _ => all.push(part.to_owned()),
+        }
+    }
+    all
 }
 
 fn read(file: &Path) -> Result<String, String> {
