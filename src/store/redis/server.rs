@@ -12,7 +12,7 @@ use super::{
     classify,
     exchange::{Exchange, Failure, asked_at},
     keys,
-    packed::{self, verbs::Correction},
+    packed::{self, verbs::Settling},
     redisson::{self, verbs},
     reply,
     script::{CallReport, ScriptCall},
@@ -196,8 +196,7 @@ impl Server {
             None => {
                 let now = self.own_now(counting.algorithm);
                 let joins = !self.has_slots() && !self.has_other_clock(counting.algorithm);
-                Correction::of(receipt, now, keep)
-                    .map(|correction| SettleCall::Own { correction, joins })
+                Settling::of(receipt, now, keep).map(|settling| SettleCall::Own { settling, joins })
             }
         };
         if let Some(call) = call {

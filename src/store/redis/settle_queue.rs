@@ -13,7 +13,7 @@ use tokio::{runtime::Handle, sync::watch};
 
 use super::{
     classify::Class,
-    packed::verbs::{self, Correction},
+    packed::verbs::{self, Settling},
     script::ScriptCall,
     transport::connection::{Connection, Failed},
 };
@@ -72,7 +72,7 @@ pub(super) enum SettleCall {
     /// In Redisson's format
     Redisson(ScriptCall),
     /// In our own format; it `joins` others if they have one server and one clock.
-    Own { correction: Correction, joins: bool },
+    Own { settling: Settling, joins: bool },
 }
 
 #[derive(Default)]
@@ -166,7 +166,7 @@ impl SettleQueue {
                 call.once |= charges;
                 repeatable
             }
-            SettleCall::Own { correction, .. } => correction.is_repeatable(),
+            SettleCall::Own { settling, .. } => settling.is_repeatable(),
         };
         self.settler.start(Settlement {
             name: receipt.name().clone(),
@@ -301,17 +301,17 @@ impl Settler {
 
 /// Returns the command of receipts in our own format; `None` of one in Redisson's.
 fn together(batch: &[Settlement]) -> Option<ScriptCall> {
-    let corrections = batch.iter().filter_map(|it| match &it.call {
-        SettleCall::Own { correction, .. } => Some((&it.name, correction)),
+    let settlings = batch.iter().filter_map(|it| match &it.call {
+        SettleCall::Own { settling, .. } => Some((&it.name, settling)),
         SettleCall::Redisson(_) => None,
     });
-    let mut corrections = corrections.peekable();
-    corrections.peek()?;
+    let mut settlings = settlings.peekable();
+    settlings.peek()?;
     // Before a charge is sent again, check how late it is.
     let is_once = |it: &Settlement| !it.repeatable || it.charges_until.is_some();
     Some(ScriptCall {
         once: batch.iter().any(is_once),
-        ..verbs::settle(corrections)
+        ..verbs::settle(settlings)
     })
 }
 

@@ -113,7 +113,7 @@ async fn a_failing_store_refuses_nothing_for_a_shadow_rule() {
 async fn a_full_store_refuses_nothing_for_a_shadow_rule() {
     let store = MemoryStore::builder().max_limiters(1).build();
     // Too large to be counted by an estimate, or not.
-    for (user, permits, expected) in [("a", 65_536, Source::Store), ("b", 1, Source::Estimate)] {
+    for (user, permits, expected) in [("a", 1 << 32, Source::Store), ("b", 1, Source::Estimate)] {
         let tried = rule(&format!("tried-{user}"), permits).shadow();
         let layer = layer_of(&store, [rule("kept", 2), tried]);
         for status in [200, 200, 429] {

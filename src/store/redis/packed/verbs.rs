@@ -24,7 +24,7 @@ use crate::{
 
 /// What settles a receipt: its caller keeps so many of the permits that it took, which are found by
 /// two numbers of their kind.
-pub(crate) struct Correction {
+pub(crate) struct Settling {
     stamp: Stamp,
     row: Row,
     /// Those that it took, and those that it keeps
@@ -32,7 +32,7 @@ pub(crate) struct Correction {
     mark: [i64; 2],
 }
 
-impl Correction {
+impl Settling {
     /// Returns `None` if the receipt lacks what that needs.
     pub(crate) fn of(receipt: &Charge, now: Option<Millis>, keep: u32) -> Option<Self> {
         let (row, mark) = Row::settled(receipt)?;
@@ -52,22 +52,22 @@ impl Correction {
     }
 }
 
-/// Makes the call of corrections of these limiters.
+/// Makes the call of settlings of these limiters.
 pub(crate) fn settle<'a>(
-    corrections: impl IntoIterator<Item = (&'a Name, &'a Correction)>,
+    settlings: impl IntoIterator<Item = (&'a Name, &'a Settling)>,
 ) -> ScriptCall {
     let mut call = Call::default();
-    for (name, correction) in corrections {
-        call.begin(correction.stamp.now);
-        call.limiter(name, correction.row);
-        call.settle(correction.stamp.id, correction.permits, correction.mark);
+    for (name, settling) in settlings {
+        call.begin(settling.stamp.now);
+        call.limiter(name, settling.row);
+        call.settle(settling.stamp.id, settling.permits, settling.mark);
     }
     call.settlement()
 }
 
 /// Makes the call that releases so many permits of any callers.
 pub(crate) fn release(algorithm: Algorithm, name: &Name, stamp: Stamp, permits: u32) -> ScriptCall {
-    let of_any = Correction {
+    let of_any = Settling {
         stamp,
         row: Row::any(algorithm),
         permits: [permits, 0],
