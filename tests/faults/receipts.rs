@@ -84,8 +84,12 @@ async fn receipts_share_commands() {
     settle().await;
     server.resume();
     store.close().await;
-    let commands = 1 + (taken.len() - 1).div_ceil(64);
-    assert_eq!(server.scripts_called() - before, commands as u64);
+    // Those of a log may be sent again, and go apart from others.
+    let commands = [EACH, 2 * EACH].map(|receipts| 1 + (receipts - 1).div_ceil(64));
+    assert_eq!(
+        server.scripts_called() - before,
+        commands.iter().sum::<usize>() as u64
+    );
     for (way, limiter) in &limiters {
         assert_eq!(free(limiter).await, 1000 - EACH as u64, "{way:?}");
     }

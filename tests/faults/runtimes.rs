@@ -41,27 +41,36 @@ async fn give_back(limiter: &RateLimiter, left: u64) {
     is_free(limiter, left).await;
 }
 
-/// A receipt that waits for a command of another runtime goes when that runtime ends.
+/// A receipt waits for no command of another runtime: that may end, or stand still.
 #[test]
-fn a_receipt_does_not_end_with_another_runtime() {
+fn a_receipt_goes_by_its_own_runtime() {
     let mut server = RedisServer::start();
     let store = patient(server.url()).build().unwrap();
-    let (first, second) = (runtime(), runtime());
+    let (first, second, idle) = (runtime(), runtime(), runtime());
     let taken = || async {
         let limiter = Way::OwnLog.limited(&store, LIMIT).await;
         let grant = take(&limiter, 1).await;
         (limiter, grant)
     };
-    let (one, other) = first.block_on(async { (taken().await, taken().await) });
+    let give_back = |(limiter, grant): &(RateLimiter, Grant)| limiter.give_back(grant);
+    let [one, other, last] =
+        first.block_on(async { [taken().await, taken().await, taken().await] });
     server.stop_process();
     first.block_on(async {
-        one.0.give_back(&one.1);
+        give_back(&one);
         settle().await;
     });
-    second.block_on(async { other.0.give_back(&other.1) });
+    second.block_on(async { give_back(&other) });
     drop(first);
     server.resume();
     second.block_on(is_free(&other.0, 20));
+    // Its task never runs.
+    idle.block_on(async { give_back(&one) });
+    second.block_on(async {
+        give_back(&last);
+        is_free(&last.0, 20).await;
+    });
+    drop(idle);
 }
 
 #[test]

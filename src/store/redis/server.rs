@@ -57,7 +57,7 @@ pub(crate) struct Server {
     pub(crate) connection: Arc<Connection>,
     pub(super) exchange: Exchange,
     /// Set when the server, or what stands in front of it, takes no keys of different hash slots.
-    pub(super) no_cross_slot: AtomicBool,
+    pub(super) no_cross_slot: Arc<AtomicBool>,
     pub(super) settle_queue: SettleQueue,
     /// Created when first needed, unless the user has set one.
     pub(crate) client_id: OnceLock<Arc<str>>,

@@ -1,18 +1,22 @@
 //! The settle queue: receipts to release or to charge, sent in the background.
 
 use std::{
+    collections::HashMap,
     mem,
     sync::{
         Arc, Mutex,
-        atomic::{AtomicU64, Ordering},
+        atomic::{AtomicBool, AtomicU64, Ordering},
     },
     time::{Duration, Instant},
 };
 
-use tokio::{runtime::Handle, sync::watch};
+use tokio::{
+    runtime::{Handle, Id},
+    sync::watch,
+};
 
 use super::{
-    classify::Class,
+    classify::{self, Class},
     packed::verbs::{self, Settling},
     script::ScriptCall,
     transport::connection::{Connection, Failed},
@@ -23,6 +27,7 @@ use crate::{
     values::{
         charge::Charge,
         clock::{self, moment},
+        error::ErrorKind,
         name::Name,
         observe::{Observers, StateChange},
     },
@@ -44,8 +49,9 @@ const KEPT_FOR: Duration = Duration::from_secs(60);
 
 /// Settles in the background.
 ///
-/// Receipts in our own format that come while a command is under way go together in the next,
-/// which follows the reply, or as soon as it is full. All others go at once, each alone.
+/// Receipts in our own format that come while a command of their lane is under way go together in
+/// the next, which follows the reply, or as soon as it is full. All others go at once, each alone,
+/// and so does one that is sent again: its time and its neighbours may no longer fit.
 pub(super) struct SettleQueue {
     settler: Arc<Settler>,
     pub(super) counts: Arc<SettleCounts>,
@@ -56,10 +62,16 @@ pub(super) struct SettleQueue {
 struct Settler {
     connection: Arc<Connection>,
     listeners: Listeners,
-    gathered: Mutex<Gathered>,
+    /// Set once the server has refused keys of several hash slots in one command.
+    no_cross_slot: Arc<AtomicBool>,
+    gathered: Mutex<HashMap<Lane, Gathered>>,
 }
 
-/// The receipts that wait for a command that they share.
+/// The runtime on which receipts are sent, so that none waits for another's; and whether they must
+/// be sent once.
+type Lane = (Id, bool);
+
+/// The receipts of a lane that wait for a command that they share.
 #[derive(Default)]
 struct Gathered {
     waiting: Vec<Settlement>,
@@ -121,15 +133,18 @@ impl Drop for Settlement {
 }
 
 impl SettleQueue {
+    /// Sets `no_cross_slot` if the server refuses keys of several hash slots in one command.
     pub(super) fn new(
         connection: Arc<Connection>,
         listeners: Listeners,
         observers: Observers,
+        no_cross_slot: Arc<AtomicBool>,
     ) -> Self {
         Self {
             settler: Arc::new(Settler {
                 connection,
                 listeners,
+                no_cross_slot,
                 gathered: Mutex::default(),
             }),
             counts: Arc::new(SettleCounts {
@@ -255,8 +270,10 @@ impl Settler {
             drop(runtime.spawn(async move { settler.send(batch).await }));
             return;
         }
+        let lane = (runtime.id(), batch[0].is_once());
         {
-            let mut gathered = lock(&self.gathered);
+            let mut lanes = lock(&self.gathered);
+            let gathered = lanes.entry(lane).or_default();
             gathered.waiting.append(&mut batch);
             if gathered.senders > 0 && gathered.waiting.len() < TOGETHER {
                 return;
@@ -264,7 +281,8 @@ impl Settler {
             gathered.senders += 1;
             batch = mem::take(&mut gathered.waiting);
         }
-        let sender = Sender(Arc::clone(self));
+        let settler = Arc::clone(self);
+        let sender = Sender { settler, lane };
         drop(runtime.spawn(sender.run(batch)));
     }
 
@@ -284,6 +302,10 @@ impl Settler {
         };
         let failed = call.send(&self.connection).await.err();
         let in_company = batch.len() > 1;
+        let kind = failed.as_ref().map(|it| classify::meaning(&it.error).kind);
+        if in_company && kind == Some(ErrorKind::OtherSlot) {
+            self.no_cross_slot.store(true, Ordering::Relaxed);
+        }
         for mut settlement in batch {
             let Some(due) = settlement.sent(self, failed.as_ref(), in_company) else {
                 continue;
@@ -307,39 +329,52 @@ fn together(batch: &[Settlement]) -> Option<ScriptCall> {
     });
     let mut settlings = settlings.peekable();
     settlings.peek()?;
-    // Before a charge is sent again, check how late it is.
-    let is_once = |it: &Settlement| !it.repeatable || it.charges_until.is_some();
     Some(ScriptCall {
-        once: batch.iter().any(is_once),
+        once: batch.iter().any(Settlement::is_once),
         ..verbs::settle(settlings)
     })
 }
 
-/// A task that sends receipts as long as some wait.
-struct Sender(Arc<Settler>);
+/// A task that sends the receipts of a lane as long as some wait.
+struct Sender {
+    settler: Arc<Settler>,
+    lane: Lane,
+}
 
 impl Sender {
     /// # Cancel safety
     ///
-    /// Dropping it counts the receipts of the command that is under way as lost. Those that wait
-    /// are sent on their own runtimes.
+    /// Dropping it counts the receipts of the command that is under way as lost. It is dropped
+    /// with its runtime, as are those that wait.
     async fn run(self, mut batch: Vec<Settlement>) {
         while !batch.is_empty() {
-            self.0.send(batch).await;
-            batch = mem::take(&mut lock(&self.0.gathered).waiting);
+            self.settler.send(batch).await;
+            batch = self.waiting(&mut lock(&self.settler.gathered));
         }
+    }
+
+    /// Takes the receipts that wait.
+    fn waiting(&self, lanes: &mut HashMap<Lane, Gathered>) -> Vec<Settlement> {
+        let gathered = lanes.get_mut(&self.lane);
+        gathered.map_or_else(Vec::new, |it| mem::take(&mut it.waiting))
     }
 }
 
 impl Drop for Sender {
     fn drop(&mut self) {
         let waiting = {
-            let mut gathered = lock(&self.0.gathered);
-            gathered.senders -= 1;
-            mem::take(&mut gathered.waiting)
+            let mut lanes = lock(&self.settler.gathered);
+            let waiting = self.waiting(&mut lanes);
+            if let Some(gathered) = lanes.get_mut(&self.lane) {
+                gathered.senders -= 1;
+                if gathered.senders == 0 {
+                    lanes.remove(&self.lane);
+                }
+            }
+            waiting
         };
-        // They came after the last look, or the runtime has ended.
-        waiting.into_iter().for_each(|it| self.0.start(it));
+        // They came after the last look; or the runtime has ended, and they end with it.
+        waiting.into_iter().for_each(|it| self.settler.start(it));
     }
 }
 
@@ -347,6 +382,12 @@ impl Settlement {
     /// Returns whether it goes in a command with others.
     fn joins(&self) -> bool {
         matches!(self.call, SettleCall::Own { joins: true, .. })
+    }
+
+    /// Returns whether it must not be sent twice without a look: before a charge is sent again,
+    /// check how late it is.
+    fn is_once(&self) -> bool {
+        !self.repeatable || self.charges_until.is_some()
     }
 
     /// Ends an attempt, which may have failed. Returns when it is sent again: until it has arrived
@@ -359,14 +400,14 @@ impl Settlement {
     ) -> Option<Instant> {
         let failure = failed.map(|failed| Class::of(&failed.error));
         let may_pass = failure.is_none_or(Class::may_pass);
-        let was_received = failed.is_some_and(|failed| failed.unacknowledged);
-        if !may_pass
-            && in_company
-            && (self.repeatable || !was_received)
-            && let SettleCall::Own { joins, .. } = &mut self.call
-        {
-            // One forbidden key, or keys of different hash slots, makes the server refuse all.
+        let may_have_run = failed.is_some_and(|failed| failed.unacknowledged);
+        if let SettleCall::Own { joins, .. } = &mut self.call {
             *joins = false;
+        }
+        // One forbidden key, or keys of different hash slots, makes the server refuse all, and
+        // run nothing.
+        let is_refused = failure == Some(Class::Refused) && !may_have_run;
+        if in_company && !may_pass && (self.repeatable || is_refused) {
             return Some(moment());
         }
         // Else it is refused for good, or may have been carried out, which it must be once.

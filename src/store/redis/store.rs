@@ -192,17 +192,19 @@ impl RedisStore {
             certificates: settings.certificates.clone(),
         };
         let connection = Arc::new(Connection::new(source, dial));
+        let no_cross_slot = Arc::<AtomicBool>::default();
         let shared = stack::remote(guards, about, |listeners, bans| Server {
             settle_queue: SettleQueue::new(
                 Arc::clone(&connection),
                 listeners.clone(),
                 settings.observers.clone(),
+                Arc::clone(&no_cross_slot),
             ),
             exchange: Exchange {
                 connection: Arc::clone(&connection),
                 nodes,
             },
-            no_cross_slot: AtomicBool::new(false),
+            no_cross_slot,
             connection,
             client_id: settings
                 .client_id
