@@ -1,4 +1,4 @@
--- Reads a charge of a request that is not simple. A fragment of decide.lua.
+-- Reads a charge of a request that is not simple. A fragment of request.lua.
 --
 --   B key, B row, B flags (1: a shadow: it counts, but refuses none; 2: it has a ban; 4: it fetches
 --     ahead), I4 permits

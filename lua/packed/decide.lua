@@ -64,7 +64,8 @@ local MOST, LATEST = 9007199254740991, 281474976710655
 -- The last four bytes of a log, as one number, without the counts.
 local LOG = 17 * 65536 + 183 * 16777216
 
--- Of a lone call, its row and its permits; of any other, `kind` is the flags.
+-- Of a lone call, its row and its permits; of one that only settles, its row; of any other, `kind`
+-- is the flags.
 local length = #arg
 local now, row_count, kind, limits, interval, rate, permits =
   unpack(length == 33 and '<I6BBI6I7I4' or '<I6BBBI6I7I4', arg, 9)

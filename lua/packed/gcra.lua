@@ -1,5 +1,5 @@
 -- Decides a charge by GCRA, which keeps one time: `tat`, until which the permits in use are paid.
--- A fragment of decide.lua.
+-- A fragment of request.lua.
 --
 --   I6 interval, ms, I7 rate   by which tat is counted
 --   I7 ends    when the key expires, us by the server's clock

@@ -1,5 +1,5 @@
 -- Decides a charge by a log: a record lives by a limit for its interval, and the permits of those
--- that live are in use. A fragment of decide.lua.
+-- that live are in use. A fragment of request.lua.
 --
 --   records, oldest first, 22 bytes each, one for each grant
 --     c8 id, B place, B callers: 1; 0 for a slot, 255 for a debt, I6 permits, I6 time, ms

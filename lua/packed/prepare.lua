@@ -1,5 +1,5 @@
 -- Prepares a charge that is not of the usual: makes what it needs, finds failures, and does what
--- comes before the decision. A fragment of decide.lua.
+-- comes before the decision. A fragment of request.lua.
 
 local is_moved = false
 -- To settle, a log may need a record more, or lose a window.

@@ -1,5 +1,5 @@
 -- Resolves what becomes of a request that is not simple, when all its charges are counted: then
--- they are gone through again, to take and to tell. A fragment of decide.lua.
+-- they are gone through again, to take and to tell. A fragment of request.lua.
 
 if failure ~= nil then
   reply[size + 1], size = failure, size + 1

@@ -1,4 +1,4 @@
--- Reads the row of a charge. A fragment of decide.lua.
+-- Reads the row of a charge. A fragment of simple.lua and request.lua.
 --
 --   B kind, and then
 --     1 log        B limits, for each, the longest first: I6 interval, I7 rate

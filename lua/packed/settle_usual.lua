@@ -1,7 +1,7 @@
 -- Settles the usual grant of a log at once, by the rules of settle.lua: by one limit, nothing is
 -- ahead, and the grant is one record, or is not found and so gives nothing back. It leaves any
 -- other as it is; also where more is charged, unless the whole log is read, as a debt may stand in
--- it. A fragment of decide.lua.
+-- it. A fragment of request.lua.
 
 if pending then
   -- What the settlements before it write begins with the earliest record that they change.

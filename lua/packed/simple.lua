@@ -24,12 +24,13 @@ if head > 256 and (head < 512 or head % 256 == 1 and head < 65536) then
       end
       --- @include row.lua
     end
+    if kind > 2 then
+      break
+    end
     local name = KEYS[key]
     --- @include read.lua
     if kind == 2 then
       --- @include usual_gcra.lua
-    elseif kind > 2 then
-      break
     elseif limits == 1 then
       --- @include usual.lua
     else

@@ -1,4 +1,4 @@
--- Opens the state of a charge. A fragment of decide.lua: it sets `of_kind`, to 0 if there is no
+-- Opens the state of a charge. A fragment of request.lua: it sets `of_kind`, to 0 if there is no
 -- state, to nil if it is foreign; the numbers of the state, as the fragment of its kind has them;
 -- `fits`, whether it counts as the row does; and `is_late`, whether something lies so far ahead
 -- that a clock that was set back may have written it. Callers' clocks prove nothing.
@@ -14,7 +14,8 @@ end
 if pending then
   -- An earlier request has changed it.
   if not logs[key] and byte(pending, -2) == 17 then
-    -- See usual.lua. If it is written whole, that is done again at the end.
+    -- By usual.lua, usual_several.lua or settle_usual.lua. If it is written whole, that is done
+    -- again at the end.
     local windows = byte(pending, -3)
     local behind, last = 30 * windows + 10, 5 * windows + 4
     log = { unpack('<I6' .. string.rep('I6I7I7I4I6', windows) .. 'I6I4', pending,

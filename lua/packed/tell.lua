@@ -1,4 +1,5 @@
--- Tells what becomes of a charge. A fragment of decide.lua; the numbers are described there.
+-- Tells what becomes of a charge. A fragment of request.lua; decide.lua describes
+-- the numbers.
 
 if held then
   -- What was set back stays so.

@@ -1,7 +1,8 @@
 -- Decides the usual charge of a log at once, by the rules of log.lua, which describes the bytes:
 -- one limit, nothing ahead, few records that expire, and room for all, or for none until the first
 -- record expires. It leaves any other charge as it is. No record is later than now, as the last is
--- not, so that one more permit is free within the interval. A fragment of decide.lua.
+-- not, so that one more permit is free within the interval. A fragment of decide.lua,
+-- simple.lua and request.lua.
 
 --- @include one_window.lua
 local expired, behind, oldest, held = now - interval, 40

@@ -1,7 +1,8 @@
 -- Decides the usual charge of a log by several limits at once, by the rules of log.lua, which
 -- describes the bytes: nothing is ahead, few records expire, and each limit has room for all, or
 -- one for none until its first record expires; and what takes need not write the log whole, or
--- nothing in it lives. It leaves any other charge as it is. A fragment of decide.lua.
+-- nothing in it lives. It leaves any other charge as it is. A fragment of decide.lua,
+-- simple.lua and request.lua.
 
 local bytes, behind, form = #page, 30 * limits + 10, LOG + 256 * limits
 local newest, stop, ends, w, its_row, wait_here = 0, 0, 0, bytes - 39, row + 13 * limits - 11, 0

@@ -1,5 +1,5 @@
 -- Decides a charge by a fixed window, which opens with its first grant, or by the window of a
--- calendar, which the call names. A fragment of decide.lua.
+-- calendar, which the call names. A fragment of request.lua.
 --
 --   I6 label    of a calendar's window, greater for later ones; of another, its end
 --   I6 ends, ms   I7 used   I6 interval, ms   I7 rate

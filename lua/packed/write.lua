@@ -1,4 +1,5 @@
--- Writes `text` from an offset on, or as the whole. A fragment of decide.lua.
+-- Writes `text` from an offset on, or as the whole. A fragment of decide.lua and
+-- simple.lua.
 
 if not life then
   -- Many keys have the same numbers, and to make one a text costs as much as a third of a command.

@@ -49,7 +49,7 @@ const KEPT_FOR: Duration = Duration::from_secs(60);
 
 /// Settles in the background.
 ///
-/// Receipts in our own format that come while a command of their lane is under way go together in
+/// Receipts in our own format that come while a command of their company is under way go together in
 /// the next, which follows the reply, or as soon as it is full. All others go at once, each alone,
 /// and so does one that is sent again: its time and its neighbours may no longer fit.
 pub(super) struct SettleQueue {
@@ -64,14 +64,14 @@ struct Settler {
     listeners: Listeners,
     /// Set once the server has refused keys of several hash slots in one command.
     no_cross_slot: Arc<AtomicBool>,
-    gathered: Mutex<HashMap<Lane, Gathered>>,
+    gathered: Mutex<HashMap<Company, Gathered>>,
 }
 
 /// The runtime on which receipts are sent, so that none waits for another's; and whether they must
 /// be sent once.
-type Lane = (Id, bool);
+type Company = (Id, bool);
 
-/// The receipts of a lane that wait for a command that they share.
+/// The receipts of a company that wait for a command that they share.
 #[derive(Default)]
 struct Gathered {
     waiting: Vec<Settlement>,
@@ -270,10 +270,10 @@ impl Settler {
             drop(runtime.spawn(async move { settler.send(batch).await }));
             return;
         }
-        let lane = (runtime.id(), batch[0].is_once());
+        let company = (runtime.id(), batch[0].is_once());
         {
-            let mut lanes = lock(&self.gathered);
-            let gathered = lanes.entry(lane).or_default();
+            let mut companies = lock(&self.gathered);
+            let gathered = companies.entry(company).or_default();
             gathered.waiting.append(&mut batch);
             if gathered.senders > 0 && gathered.waiting.len() < TOGETHER {
                 return;
@@ -282,7 +282,7 @@ impl Settler {
             batch = mem::take(&mut gathered.waiting);
         }
         let settler = Arc::clone(self);
-        let sender = Sender { settler, lane };
+        let sender = Sender { settler, company };
         drop(runtime.spawn(sender.run(batch)));
     }
 
@@ -335,10 +335,10 @@ fn together(batch: &[Settlement]) -> Option<ScriptCall> {
     })
 }
 
-/// A task that sends the receipts of a lane as long as some wait.
+/// A task that sends the receipts of a company as long as some wait.
 struct Sender {
     settler: Arc<Settler>,
-    lane: Lane,
+    company: Company,
 }
 
 impl Sender {
@@ -354,8 +354,8 @@ impl Sender {
     }
 
     /// Takes the receipts that wait.
-    fn waiting(&self, lanes: &mut HashMap<Lane, Gathered>) -> Vec<Settlement> {
-        let gathered = lanes.get_mut(&self.lane);
+    fn waiting(&self, companies: &mut HashMap<Company, Gathered>) -> Vec<Settlement> {
+        let gathered = companies.get_mut(&self.company);
         gathered.map_or_else(Vec::new, |it| mem::take(&mut it.waiting))
     }
 }
@@ -363,12 +363,12 @@ impl Sender {
 impl Drop for Sender {
     fn drop(&mut self) {
         let waiting = {
-            let mut lanes = lock(&self.settler.gathered);
-            let waiting = self.waiting(&mut lanes);
-            if let Some(gathered) = lanes.get_mut(&self.lane) {
+            let mut companies = lock(&self.settler.gathered);
+            let waiting = self.waiting(&mut companies);
+            if let Some(gathered) = companies.get_mut(&self.company) {
                 gathered.senders -= 1;
                 if gathered.senders == 0 {
-                    lanes.remove(&self.lane);
+                    companies.remove(&self.company);
                 }
             }
             waiting

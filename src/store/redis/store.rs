@@ -150,7 +150,7 @@ impl RedisStore {
     ///
     /// # Cancel safety
     ///
-    /// Dropping it has no effect: what is queued is still sent while the runtime lasts.
+    /// Dropping it has no effect: what is queued is still sent while its runtime lasts.
     pub async fn close(&self) {
         let (leases, settle_queue) = (&self.shared.leasing.table, &self.server().settle_queue);
         // No more at a time than there is room for. Leases that are taken meanwhile are in use.

@@ -36,8 +36,8 @@ enum Terms {
 #[derive(Default)]
 pub(crate) struct Call<'a> {
     now: Option<Millis>,
-    /// Each the name of a limiter, and what its key ends with. Each state is read once and written
-    /// once, so a key is there once.
+    /// Each the name of a limiter, and what its key ends with. A key is there once, as its state
+    /// is written once.
     keys: List<(&'a Name, &'static str)>,
     /// What charges count by. Most have the terms of another: each is written once.
     terms: List<Terms>,
