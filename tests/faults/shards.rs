@@ -62,6 +62,33 @@ async fn lists_that_are_sent_at_once_are_decided_too() {
     assert!(proxy.refused_mixed() > 1, "they were in flight together");
 }
 
+/// What is learnt by receipts counts for all of them.
+#[tokio::test]
+async fn receipts_go_alone_once_a_command_of_several_was_refused() {
+    let (_server, proxy) = Proxy::and_server();
+    proxy.refuse_mixed_from_now(true);
+    let store = patient(proxy.url()).build().unwrap();
+    let mut limiters = Vec::new();
+    for _ in 0..3 {
+        limiters.push(Way::OwnLog.limited(&store, Limit::per_hour(10)).await);
+    }
+    for _ in 0..2 {
+        let mut taken = Vec::new();
+        for limiter in &limiters {
+            taken.push((limiter, take(limiter, 1).await));
+        }
+        // The first goes alone, and the others together behind it.
+        taken
+            .iter()
+            .for_each(|(limiter, grant)| limiter.give_back(grant));
+        store.close().await;
+        for limiter in &limiters {
+            assert_eq!(free(limiter).await, 10);
+        }
+        assert_eq!(proxy.refused_mixed(), 1);
+    }
+}
+
 #[tokio::test]
 async fn verify_says_it_beforehand() {
     let (_server, proxy) = Proxy::and_server();

@@ -108,7 +108,7 @@ fn law<S: Store>(world: &World<S>, (after, lasting, asks): Input, from_memory: D
     });
 }
 
-// A store of one's own repeats refusals for a second, and in Redis guards do so for a minute at most.
+// A store of one's own repeats refusals for a second, and in Redis guards do for a minute.
 law! {
     input(), |world, from_memory, input| law(world, input, from_memory);
     in_memory: 400 by [Duration::ZERO],

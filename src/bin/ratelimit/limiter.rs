@@ -40,14 +40,14 @@ pub(crate) enum LimiterCommand {
     Get(One),
     /// Show a limiter again and again, a line each time.
     ///
-    /// It goes on until it is interrupted or nobody reads it, and shows what `get` does. The whole log is read each
-    /// time: look at a large one less often. Refusals and waiting requests are in no store; the
-    /// metrics have them.
+    /// It goes on until it is interrupted or its reader leaves, and shows what `get` does. The whole
+    /// log is read each time: look at a large one less often. Refusals and waiting requests are in
+    /// no store; the metrics have them.
     ///
     /// Example: `ratelimit watch orders --every 5s`.
     ///
-    /// Exits with 0 after `--count` lines or without a reader, with 3 if Redis cannot be asked, and with 4 if there is
-    /// neither such a limiter nor a ban at first.
+    /// Exits with 0 after `--count` lines or without a reader, with 3 if Redis cannot be asked, and
+    /// with 4 if there is neither such a limiter nor a ban at first.
     Watch {
         #[command(flatten)]
         one: One,

@@ -97,7 +97,8 @@ pub(crate) fn in_file<E: Display>(file: &Path) -> impl Fn(E) -> String {
     move |error| format!("{}: {error}", file.display())
 }
 
-/// Prints a result. Returns whether it still has a reader: one that has seen enough may leave early.
+/// Prints a result. Returns whether it still has a reader: one that has seen enough may leave
+/// early.
 pub(crate) fn print(result: &str) -> Result<bool, String> {
     let mut output = io::stdout().lock();
     match write!(output, "{result}").and_then(|()| output.flush()) {

@@ -86,7 +86,7 @@ pub(super) struct Part {
 pub(super) type Parts = [Part; PARTS];
 
 impl Sketch {
-    /// Creates an empty sketch, with at least one cell in each row for each of `names`, two or four.
+    /// Creates an empty sketch. Each row has at least one cell for each of `names`, two or four.
     ///
     /// The operating system provides the memory of cells only when they are written.
     pub(super) fn new((interval, width): (i64, Width), names: usize, now: i64) -> Self {

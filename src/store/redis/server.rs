@@ -12,7 +12,7 @@ use super::{
     classify,
     exchange::{Exchange, Failure, asked_at},
     keys,
-    packed::{self, verbs::Settling},
+    packed::{self, verbs::GrantToSettle},
     redisson::{self, verbs},
     reply,
     script::{CallReport, ScriptCall},
@@ -196,7 +196,7 @@ impl Server {
             None => {
                 let now = self.own_now(counting.algorithm);
                 let joins = !self.has_slots() && !self.has_other_clock(counting.algorithm);
-                Settling::of(receipt, now, keep).map(|settling| SettleCall::Own { settling, joins })
+                GrantToSettle::of(receipt, now, keep).map(|grant| SettleCall::Own { grant, joins })
             }
         };
         if let Some(call) = call {

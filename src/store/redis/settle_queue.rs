@@ -17,7 +17,7 @@ use tokio::{
 
 use super::{
     classify::{self, Class},
-    packed::verbs::{self, Settling},
+    packed::verbs::{self, GrantToSettle},
     script::ScriptCall,
     transport::connection::{Connection, Failed},
 };
@@ -49,9 +49,9 @@ const KEPT_FOR: Duration = Duration::from_secs(60);
 
 /// Settles in the background.
 ///
-/// Receipts in our own format that come while a command of their company is under way go together in
-/// the next, which follows the reply, or as soon as it is full. All others go at once, each alone,
-/// and so does one that is sent again: its time and its neighbours may no longer fit.
+/// Receipts in our own format that come while a command of their company is under way go together
+/// in the next, which follows the reply, or as soon as it is full. All others go at once, each
+/// alone, and so does one that is sent again: its time and its neighbours may no longer fit.
 pub(super) struct SettleQueue {
     settler: Arc<Settler>,
     pub(super) counts: Arc<SettleCounts>,
@@ -67,8 +67,8 @@ struct Settler {
     gathered: Mutex<HashMap<Company, Gathered>>,
 }
 
-/// The runtime on which receipts are sent, so that none waits for another's; and whether they must
-/// be sent once.
+/// Who shares commands: receipts of one runtime, so that none waits for another's; and either those
+/// that are sent once, or those that may be sent again.
 type Company = (Id, bool);
 
 /// The receipts of a company that wait for a command that they share.
@@ -84,7 +84,7 @@ pub(super) enum SettleCall {
     /// In Redisson's format
     Redisson(ScriptCall),
     /// In our own format; it `joins` others if they have one server and one clock.
-    Own { settling: Settling, joins: bool },
+    Own { grant: GrantToSettle, joins: bool },
 }
 
 #[derive(Default)]
@@ -181,7 +181,7 @@ impl SettleQueue {
                 call.once |= charges;
                 repeatable
             }
-            SettleCall::Own { settling, .. } => settling.is_repeatable(),
+            SettleCall::Own { grant, .. } => grant.is_repeatable(),
         };
         self.settler.start(Settlement {
             name: receipt.name().clone(),
@@ -307,7 +307,7 @@ impl Settler {
             self.no_cross_slot.store(true, Ordering::Relaxed);
         }
         for mut settlement in batch {
-            let Some(due) = settlement.sent(self, failed.as_ref(), in_company) else {
+            let Some(due) = settlement.ended(self, failed.as_ref(), in_company) else {
                 continue;
             };
             let (settler, runtime) = (Arc::clone(self), settlement.runtime.clone());
@@ -323,15 +323,15 @@ impl Settler {
 
 /// Returns the command of receipts in our own format; `None` of one in Redisson's.
 fn together(batch: &[Settlement]) -> Option<ScriptCall> {
-    let settlings = batch.iter().filter_map(|it| match &it.call {
-        SettleCall::Own { settling, .. } => Some((&it.name, settling)),
+    let grants = batch.iter().filter_map(|it| match &it.call {
+        SettleCall::Own { grant, .. } => Some((&it.name, grant)),
         SettleCall::Redisson(_) => None,
     });
-    let mut settlings = settlings.peekable();
-    settlings.peek()?;
+    let mut grants = grants.peekable();
+    grants.peek()?;
     Some(ScriptCall {
         once: batch.iter().any(Settlement::is_once),
-        ..verbs::settle(settlings)
+        ..verbs::settle(grants)
     })
 }
 
@@ -384,15 +384,15 @@ impl Settlement {
         matches!(self.call, SettleCall::Own { joins: true, .. })
     }
 
-    /// Returns whether it must not be sent twice without a look: before a charge is sent again,
-    /// check how late it is.
+    /// Returns whether a command with it is sent once: it may not be sent twice, or only after a
+    /// look at how late a charge is.
     fn is_once(&self) -> bool {
         !self.repeatable || self.charges_until.is_some()
     }
 
     /// Ends an attempt, which may have failed. Returns when it is sent again: until it has arrived
     /// and, if its call may still be under way, once more; `None` if it is not.
-    fn sent(
+    fn ended(
         &mut self,
         settler: &Settler,
         failed: Option<&Failed>,

@@ -303,7 +303,7 @@ struct HeldCharges {
 impl Clone for HeldCharges {
     fn clone(&self) -> Self {
         let charges = match &self.charges[..] {
-            // The usual case, which this copies once, and that of `List` twice.
+            // The usual case: `List`'s own clone would move it once more.
             [one] => List::from([one.clone()]),
             all => all.iter().cloned().collect(),
         };

@@ -100,7 +100,7 @@ impl<'a> Tale<'a> {
                 let receipt = self.demand(named(self, 2)).first().to_send();
                 self.add(place(words[1]), What::Settle(receipt, 0))
             }
-            // By a handle, to so many permits in so many ms; `keep` goes on counting what is in use.
+            // By a handle, to so many permits in so many ms; `keep` counts on what is in use.
             "rate" => {
                 let limit = Limit::new(number(2).cast_unsigned(), time(number(3))).stored();
                 let keep = words.ends_with(&["keep"]);
@@ -209,7 +209,10 @@ impl<'a> Tale<'a> {
     fn grant(&self, event: usize, later: u8, left: &str) -> Decision {
         let at = self.events[event].begun.at();
         let granted = self.events.iter().filter(|event| {
-            let granted = |outcome: &Outcome| matches!(outcome, Outcome::Decision { decision, .. } if decision.is_allowed());
+            let granted = |outcome: &Outcome| match outcome {
+                Outcome::Decision { decision, .. } => decision.is_allowed(),
+                _ => false,
+            };
             matches!(&event.what, What::Demand(_, outcome) if granted(outcome))
         });
         let counting = granted

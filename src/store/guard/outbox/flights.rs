@@ -11,6 +11,7 @@
 //! The callers of one limiter stand in a [`Line`], which one command at a time is for.
 
 mod lanes;
+mod line;
 
 use std::{
     collections::{HashMap, VecDeque, hash_map::Entry},
@@ -23,7 +24,10 @@ use tokio::{
     sync::oneshot,
 };
 
-use self::lanes::{Lane, Lanes};
+use self::{
+    lanes::{Lane, Lanes},
+    line::Line,
+};
 use super::{
     caller::{Caller, LineKey, Member, Reply},
     commands::{Bounds, Commands},
@@ -54,36 +58,6 @@ pub(super) struct Flights {
     late: Vec<Caller>,
     /// Queues that lines are done with, kept for their memory: most lines last for one command.
     spare: Vec<VecDeque<Member>>,
-}
-
-/// The callers of a limiter, of one list or of one limit. It is there while a command is in flight
-/// for it, or a caller waits to be sent.
-#[derive(Default)]
-struct Line {
-    /// What it needs of a command that it shares with others.
-    joins: Option<Joins>,
-    /// The command for those that stood before these, and when it was sent.
-    command: Option<(u64, Duration)>,
-    /// In the order of arrival
-    behind: VecDeque<Member>,
-    /// So many of the first go apart from others: a command that may have been carried out did not
-    /// answer them.
-    apart: usize,
-    was_sent: bool,
-}
-
-impl Line {
-    fn push(&mut self, number: u64, demand: &Demand, runtime: Handle, now: Duration) -> Entered {
-        let (reply, receiver) = oneshot::channel();
-        let caller = Caller {
-            number,
-            since: now,
-            reply,
-            runtime,
-        };
-        self.behind.push_back((demand.clone(), caller));
-        Entered::Behind(number, receiver)
-    }
 }
 
 /// Queues a line in its lane, or among what goes alone.
@@ -192,11 +166,11 @@ impl Flights {
                     return Entered::Overload;
                 }
                 let number = self.commands.next();
-                let entered = line.push(number, demand, runtime, now);
+                let reply = line.push(number, demand, runtime, now);
                 if let Some((since, key)) = stalled {
                     queue(&mut self.alone, &mut self.lanes, key, line, since);
                 }
-                return entered;
+                return Entered::Behind(number, reply);
             }
             line => line.is_none(),
         };
@@ -216,9 +190,9 @@ impl Flights {
         if line.behind.capacity() == 0 {
             line.behind = self.spare.pop().unwrap_or_default();
         }
-        let entered = line.push(number, demand, runtime, now);
+        let reply = line.push(number, demand, runtime, now);
         queue(&mut self.alone, &mut self.lanes, key.clone(), line, now);
-        entered
+        Entered::Behind(number, reply)
     }
 
     /// Adds a call of its own, unless there is no room. `is_patient` is never refused for overload:

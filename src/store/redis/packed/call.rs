@@ -185,7 +185,7 @@ impl<'a> Call<'a> {
         argument.put(&[ONLY_SETTLES]);
         row.put(&mut argument);
         argument.put(&self.requests.0[14..]);
-        self.sent(&argument)
+        self.with_argument(&argument)
     }
 
     fn written(&self, flags: u8) -> ScriptCall {
@@ -201,11 +201,11 @@ impl<'a> Call<'a> {
             }
         }
         argument.put(&self.requests.0);
-        self.sent(&argument)
+        self.with_argument(&argument)
     }
 
     /// Returns the command with this argument.
-    fn sent(&self, argument: &Buffer) -> ScriptCall {
+    fn with_argument(&self, argument: &Buffer) -> ScriptCall {
         let mut command = DECIDE.start(self.keys.len(), 1);
         for (name, suffix) in &self.keys {
             keys::add_suffixed(&mut command, name, suffix);

@@ -24,7 +24,7 @@ use crate::{
 
 /// What settles a receipt: its caller keeps so many of the permits that it took, which are found by
 /// two numbers of their kind.
-pub(crate) struct Settling {
+pub(crate) struct GrantToSettle {
     stamp: Stamp,
     row: Row,
     /// Those that it took, and those that it keeps
@@ -32,7 +32,7 @@ pub(crate) struct Settling {
     mark: [i64; 2],
 }
 
-impl Settling {
+impl GrantToSettle {
     /// Returns `None` if the receipt lacks what that needs.
     pub(crate) fn of(receipt: &Charge, now: Option<Millis>, keep: u32) -> Option<Self> {
         let (row, mark) = Row::settled(receipt)?;
@@ -52,22 +52,22 @@ impl Settling {
     }
 }
 
-/// Makes the call of settlings of these limiters.
+/// Makes the call of grants of these limiters.
 pub(crate) fn settle<'a>(
-    settlings: impl IntoIterator<Item = (&'a Name, &'a Settling)>,
+    grants: impl IntoIterator<Item = (&'a Name, &'a GrantToSettle)>,
 ) -> ScriptCall {
     let mut call = Call::default();
-    for (name, settling) in settlings {
-        call.begin(settling.stamp.now);
-        call.limiter(name, settling.row);
-        call.settle(settling.stamp.id, settling.permits, settling.mark);
+    for (name, grant) in grants {
+        call.begin(grant.stamp.now);
+        call.limiter(name, grant.row);
+        call.settle(grant.stamp.id, grant.permits, grant.mark);
     }
     call.settlement()
 }
 
 /// Makes the call that releases so many permits of any callers.
 pub(crate) fn release(algorithm: Algorithm, name: &Name, stamp: Stamp, permits: u32) -> ScriptCall {
-    let of_any = Settling {
+    let of_any = GrantToSettle {
         stamp,
         row: Row::any(algorithm),
         permits: [permits, 0],

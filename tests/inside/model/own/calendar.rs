@@ -9,7 +9,7 @@ use crate::{
         self, calendar,
         requests::{Asked, together},
         row::Row,
-        verbs::{self, Settling},
+        verbs::{self, GrantToSettle},
     },
     values::limit::calendar::Window,
 };
@@ -124,8 +124,8 @@ fn a_grant_of_a_window_that_is_over_is_settled_in_none() {
     for (end, freed) in [(now - 1, 0), (now + far, 3), (now + far, 0)] {
         let taken = Taken::Date { label: 1, end };
         let receipt = quota(&name, 3).to_send().marked(taken);
-        let settling = Settling::of(&receipt, None, 0).unwrap();
-        let call = verbs::settle([(receipt.name(), &settling)]);
+        let grant = GrantToSettle::of(&receipt, None, 0).unwrap();
+        let call = verbs::settle([(receipt.name(), &grant)]);
         let reply = run_script(&mut connection, call.script, &call.command).unwrap();
         assert_eq!(packed::freed(&reply).unwrap(), freed, "{end}");
     }

@@ -14,7 +14,7 @@ use crate::{
             call::Call,
             requests::{Asked, KNOWN, RunReply, may_ask_again, together},
             row::Row,
-            verbs::{self, Settling},
+            verbs::{self, GrantToSettle},
         },
         script::ScriptCall,
     },
@@ -391,8 +391,8 @@ impl Stage {
                 continue;
             }
             let before = self.state(*limiter);
-            let settling = Settling::of(&charge.to_send(), self.now_given(), 0).unwrap();
-            let call = verbs::settle([(charge.name(), &settling)]);
+            let grant = GrantToSettle::of(&charge.to_send(), self.now_given(), 0).unwrap();
+            let call = verbs::settle([(charge.name(), &grant)]);
             assert_eq!(packed::freed(&self.call(&call)).unwrap(), 0);
             assert_eq!(self.state(*limiter), before);
         }

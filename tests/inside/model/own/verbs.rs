@@ -6,7 +6,7 @@ use super::{
 };
 use crate::store::redis::packed::{
     self,
-    verbs::{self, Settling, release},
+    verbs::{self, GrantToSettle, release},
 };
 
 impl Stage {
@@ -94,8 +94,8 @@ impl Stage {
                 Some(taken) => charge.to_send().marked(taken),
                 None => charge.to_send(),
             };
-            let settling = Settling::of(&marked(stored), self.now_given(), keep).unwrap();
-            let call = verbs::settle([(charge.name(), &settling)]);
+            let grant = GrantToSettle::of(&marked(stored), self.now_given(), keep).unwrap();
+            let call = verbs::settle([(charge.name(), &grant)]);
             let before = self.state(limiter);
             let (reply, now) = self.call_at(&call);
             let freed = packed::freed(&reply).unwrap();
