@@ -78,10 +78,11 @@ end
 -- itself, and no strike was later than now.
 local function set_back(ban, within)
   -- A level is known for as long again as its ban lasts, unless that is for ever.
-  local late = ban.forgotten < LATEST and max(2 * ban.over - now - ban.forgotten, 0) or 0
+  local lasts = max(ban.forgotten - ban.over, 0)
+  local late = ban.forgotten < LATEST and max(ban.over - now - lasts, 0) or 0
   if late > 0 or ban.last > now then
     ban.over, ban.forgotten, ban.room =
-      ban.over - late, ban.forgotten - late, max(ban.room - late, 0)
+      ban.over - late, max(ban.forgotten - late, 0), max(ban.room - late, 0)
     local strikes = rest_of(ban.name, ban.tail, ban.stop, 0)
     replace(ban, within, cut_times(strikes, 20, now), ban.start, ban.sum)
   end

@@ -17,7 +17,7 @@ if fits then
 else
   if of_kind > 0 then
     -- Until something is taken, what is in use goes on as it is.
-    backlog, rest = min(rare.use() * emission, whole), rare.rest(rate - permits)
+    backlog, rest = min(rare.use(), rate) * emission, rare.rest(rate - permits)
   end
   of_ends, back = of_kind == 2 and of_ends or 0, of_kind == 2 and back or 0
 end

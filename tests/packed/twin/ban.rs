@@ -135,7 +135,8 @@ impl Ban {
     /// itself, and a refusal was no later than now. Returns whether there was any.
     pub fn set_back(&mut self, now: i64) -> bool {
         // Its level is known for as long again as it lasts, unless that is for ever.
-        let late = self.until - now - (self.forgotten - self.until);
+        let lasts = (self.forgotten - self.until).max(0);
+        let late = self.until - now - lasts;
         let is_late = late > 0 && self.forgotten < MOST_I6;
         let is_ahead = self.strikes.last().is_some_and(|strike| strike.time > now);
         for strike in &mut self.strikes {
@@ -143,7 +144,7 @@ impl Ban {
         }
         if is_late {
             self.until -= late;
-            self.forgotten -= late;
+            self.forgotten = (self.forgotten - late).max(0);
             self.room = (self.room - late).max(0);
         }
         is_late || is_ahead
