@@ -3,9 +3,9 @@
 //!
 //! The refusals of all processes count, wherever they were answered from. When a ban began follows
 //! from the wait. A request that was under way then may have filled it, or have been refused
-//! before: of a call that arrives twice, the caller gets the second answer. A call that was
-//! answered by the failure policy may be under way: a server that paused carries it out later, and
-//! its refusal counts.
+//! before. A call that was answered by the failure policy may be under way: a server that paused
+//! carries it out later, and its refusal counts. Of a call that arrives twice, and not from us, each
+//! refusal counts, and the caller gets the second answer.
 
 use kit::scene::*;
 use std::collections::BTreeMap;
@@ -63,12 +63,13 @@ impl Bans {
         }
     }
 
-    /// Returns how many requests were refused by a ban, of callers whose clocks may differ.
+    /// Returns how many requests were refused by a ban, of callers whose clocks may differ, and each
+    /// of whose calls has arrived so many `times` at most.
     ///
     /// # Panics
     ///
     /// If a caller was banned that had not been refused often enough.
-    pub fn check(&self, skew: Duration) -> usize {
+    pub fn check(&self, skew: Duration, times: usize) -> usize {
         for (user, refusals) in &self.0 {
             let Refusals {
                 over, met, banned, ..
@@ -80,7 +81,7 @@ impl Bans {
                 };
                 // One that filled it need not have been seen.
                 let filled = met.iter().filter(counts).count().max(1);
-                let strikes = over.iter().filter(counts).count() + filled;
+                let strikes = times * (over.iter().filter(counts).count() + filled);
                 assert!(
                     strikes >= STRIKES as usize,
                     "O3: banned at {first:?} after {strikes} refusals: {user:?}"
@@ -132,7 +133,7 @@ mod tests {
     #[test]
     fn the_last_of_the_refusals_is_a_ban() {
         let answers = refused(STRIKES - 1).chain([BANNED]);
-        assert_eq!(bans(answers).check(Duration::ZERO), 1);
+        assert_eq!(bans(answers).check(Duration::ZERO, 1), 1);
     }
 
     #[test]
@@ -145,9 +146,13 @@ mod tests {
         let by_policy =
             |at: u64| (1..STRIKES).map(move |_| (at, Outcome::Refused(By::Policy, None)));
         let answers = by_policy(50).chain([BANNED]);
-        assert_eq!(bans(answers).check(Duration::ZERO), 1, "refused later");
+        assert_eq!(bans(answers).check(Duration::ZERO, 1), 1, "refused later");
         let answers = refused(STRIKES - 2).chain([BANNED; 2]);
-        assert_eq!(bans(answers).check(Duration::ZERO), 2, "delivered twice");
+        assert_eq!(bans(answers).check(Duration::ZERO, 1), 2, "delivered twice");
+        let half = |refusals| bans(refused(refusals).chain([BANNED]));
+        assert_eq!(half(STRIKES / 2 - 1).check(Duration::ZERO, 2), 1);
+        let words = "O3: banned at 1.1s after 18 refusals";
+        finds(words, || half(STRIKES / 2 - 2).check(Duration::ZERO, 2));
         for (bans, words) in [
             // It comes too early, or for what is forgotten.
             (bans(refused(STRIKES - 2).chain([BANNED])), "1.1s after 19"),
@@ -170,7 +175,7 @@ mod tests {
             (bans(by_policy(50).chain([late(4000)])), "4s after 1"),
         ] {
             let words = format!("O3: banned at {words} refusals");
-            finds(&words, || bans.check(Duration::ZERO));
+            finds(&words, || bans.check(Duration::ZERO, 1));
         }
     }
 }

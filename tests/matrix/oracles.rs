@@ -180,8 +180,8 @@ impl Tally {
     }
 
     /// Checks O3 for bans. Returns the number of requests that were refused by one.
-    pub fn check_bans(&self) -> usize {
-        self.bans.check(self.skew)
+    pub fn check_bans(&self, twice: bool) -> usize {
+        self.bans.check(self.skew, 1 + usize::from(twice))
     }
 
     /// Checks the second half of O3: no caller received a grant that the server does not have, or

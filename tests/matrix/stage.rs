@@ -201,7 +201,7 @@ impl Stage {
         tally.check_times();
         tally.check_counts(&ended);
         let by_share = tally.check_shares();
-        let banned = tally.check_bans();
+        let banned = tally.check_bans(expected.twice);
         for watch in &self.watches {
             aside(|| watch.catch_up());
         }
