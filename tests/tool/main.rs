@@ -118,6 +118,8 @@ fn mistakes_are_named() {
         ("replay access.log --columns times=3", "`time`"),
         ("replay there/is/no.log --limit 60/1m", "there/is/no.log"),
         ("ban ann --for 0 --redis redis://127.0.0.1/", "'0'"),
+        ("watch ann --every 0 --redis redis://127.0.0.1/", "'0'"),
+        ("watch ann --count 0 --redis redis://127.0.0.1/", "'0'"),
         ("check", "<FILE>"),
         ("check there/is/no.toml", "there/is/no.toml"),
         ("explain LIMITS", "--path"),

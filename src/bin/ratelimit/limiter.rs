@@ -3,6 +3,7 @@
 
 use std::{
     io::{self, BufRead, IsTerminal},
+    num::NonZeroU64,
     time::Duration,
 };
 
@@ -14,7 +15,7 @@ use tower_ratelimit::{
 use crate::{
     Stop,
     out::{Format, counted, label, say, words},
-    parsers::{lasting, time},
+    parsers::lasting,
     redis::{RedisOptions, Which},
 };
 
@@ -54,11 +55,11 @@ pub(crate) enum LimiterCommand {
         /// The time between two lines
         ///
         /// As in `500ms` or `5s`.
-        #[arg(long, default_value = "1s", value_parser = time, value_name = "TIME")]
+        #[arg(long, default_value = "1s", value_parser = lasting, value_name = "TIME")]
         every: Duration,
         /// End after this many lines [default: never]
         #[arg(long, value_name = "LINES")]
-        count: Option<u64>,
+        count: Option<NonZeroU64>,
     },
     /// Set the limit of a limiter, and go on counting what is in use.
     ///
@@ -243,7 +244,7 @@ impl One {
         Ok(Found { store, seen })
     }
 
-    async fn watch(&self, every: Duration, count: Option<u64>) -> Result<(), Stop> {
+    async fn watch(&self, every: Duration, count: Option<NonZeroU64>) -> Result<(), Stop> {
         let Found { store, mut seen } = self.found(Diagnosis::exists).await?;
         let mut lines = 0;
         loop {
@@ -254,7 +255,7 @@ impl One {
             let line = line.collect::<Vec<_>>().join(", ");
             let is_read = self.format.print(&line, shown)?;
             lines += 1;
-            if !is_read || count.is_some_and(|count| lines >= count) {
+            if !is_read || count.is_some_and(|count| lines >= count.get()) {
                 return Ok(());
             }
             tokio::time::sleep(every).await;
