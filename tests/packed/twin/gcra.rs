@@ -148,7 +148,11 @@ impl Gcra {
         let (backlog, more) = (self.backlog(us), permits - settled.was);
         if more >= 0 {
             let owed = self.pace.owe(backlog, more);
-            self.tat = if owed > backlog { us + owed } else { self.tat };
+            self.tat = if owed > backlog {
+                (us + owed).min(MOST)
+            } else {
+                self.tat
+            };
             return -more;
         }
         // What others gave back since may have been before it.
@@ -228,7 +232,7 @@ impl Count {
     fn go_on_with(&mut self, backlog: i64, callers: Callers) {
         self.rest = None;
         self.backlog = backlog;
-        self.gcra.tat = self.us.saturating_add(backlog);
+        self.gcra.tat = self.us.saturating_add(backlog).min(MOST);
         self.gcra.callers.push(callers);
     }
 }
