@@ -161,7 +161,7 @@ fn a_clock_set_back_is_written_once_and_refuses_for_an_interval() {
 fn a_state_that_ends_within_a_call_is_written_whole() {
     let server = RedisServer::start();
     let take = |ends: &str| {
-        let script = script("gcra_lone.lua", "");
+        let script = script("gcra_lone.lua");
         let script = script.replace("redis.call", ends);
         let numbers = [0.0, 1e7, 9e7, 1e5, 10.0].map(f64::to_le_bytes);
         let argument = [&b"a caller"[..], &[0, 1], numbers.as_flattened()].concat();

@@ -54,14 +54,14 @@ struct Played {
 }
 
 /// Returns the text of the script: each line `--- @include name` gives way to that file.
-pub fn script(name: &str, indent: &str) -> String {
+pub fn script(name: &str) -> String {
     let path = format!("{}/lua/packed/{name}", env!("CARGO_MANIFEST_DIR"));
     let text = fs::read_to_string(&path).unwrap_or_else(|error| panic!("{path}: {error}"));
     let lines = text
         .lines()
         .map(|line| match line.split_once("--- @include ") {
-            Some((deeper, name)) => script(name, &[indent, deeper].concat()),
-            None => format!("{indent}{line}\n"),
+            Some((_, name)) => script(name),
+            None => format!("{line}\n"),
         });
     lines.collect()
 }
@@ -90,7 +90,7 @@ impl World {
             damaged: Vec::new(),
         };
         let [decide, lone] = ["decide.lua", "gcra_lone.lua"].map(|name| {
-            let text = include_str!("frame.lua").replace("--- the script", &script(name, ""));
+            let text = include_str!("frame.lua").replace("--- the script", &script(name));
             let loaded = world.ask(&[b"SCRIPT", b"LOAD", text.as_bytes()]);
             loaded.into_bytes()
         });

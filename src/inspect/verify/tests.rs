@@ -36,8 +36,11 @@ fn lua() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("lua")
 }
 
+/// Reads a file. None has a text or comment in brackets: lines of these may not be dropped.
 fn read(file: &str) -> String {
-    fs::read_to_string(lua().join(file)).unwrap()
+    let text = fs::read_to_string(lua().join(file)).unwrap();
+    assert!(!text.contains("[[") && !text.contains("[="), "{file}");
+    text
 }
 
 /// Joins a script as its lines say, with what they name for slots or without. What a line names
@@ -67,13 +70,18 @@ fn join(file: &str, slots: bool, joined: &mut Vec<String>) {
 }
 
 /// Joins a script whose lines name the fragments that stand there.
-fn fragments(file: &str, indent: &str) -> String {
+fn fragments(file: &str) -> String {
     let text = read(file);
     let lines = text.lines().map(|line| match line.split_once(INCLUDE) {
-        Some((deeper, name)) => fragments(&format!("packed/{name}"), &[indent, deeper].concat()),
-        None => format!("{indent}{line}\n"),
+        Some((_, name)) => fragments(&format!("packed/{name}")),
+        None => format!("{line}\n"),
     });
     lines.collect()
+}
+
+/// Returns what is sent of a text.
+fn sent(text: &str) -> String {
+    Script::new("", text).text().to_owned()
 }
 
 /// Finds the files that say what they reply: the scripts. The others are parts of them.
@@ -102,7 +110,7 @@ fn scripts_are_joined_as_they_say() {
     let mut said = BTreeSet::new();
     for file in &files {
         if file.starts_with("packed/") {
-            let text = fragments(file, "");
+            let text = sent(&fragments(file));
             assert!(texts.contains(&*text), "no script is {file}");
             said.insert(text);
             continue;
@@ -110,7 +118,7 @@ fn scripts_are_joined_as_they_say() {
         for slots in [false, true] {
             let mut joined = Vec::new();
             join(file, slots, &mut joined);
-            let text: String = joined.iter().map(|file| read(file)).collect();
+            let text = sent(&joined.iter().map(|file| read(file)).collect::<String>());
             assert!(texts.contains(&*text), "no script is {joined:?}");
             said.insert(text);
         }
@@ -120,4 +128,22 @@ fn scripts_are_joined_as_they_say() {
         texts.len(),
         "some script is not said in {files:?}"
     );
+}
+
+/// More bytes than the longest script has: each server keeps them, and so may its replicas.
+const SIZE: usize = 70_000;
+
+#[test]
+fn scripts_are_sent_without_comments_and_indentation() {
+    let written = "-- Why.\n\nif x then\n  -- How.\n  return '--' -- so\nend\n";
+    assert_eq!(sent(written), "if x then\nreturn '--' -- so\nend\n");
+    let texts: Vec<_> = scripts().chain([&*VERIFY, &*DIAGNOSE]).collect();
+    for script in &texts {
+        for line in script.text().lines() {
+            let is_kept = !line.starts_with("--") && !line.starts_with([' ', '\t']);
+            assert!(is_kept && !line.is_empty(), "{line}");
+        }
+    }
+    let decide = texts.iter().map(|script| script.text().len()).max();
+    assert!(decide.is_some_and(|size| size < SIZE), "{decide:?}");
 }

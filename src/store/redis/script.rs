@@ -27,7 +27,7 @@ macro_rules! lua {
     (@ [$script:expr]) => { $script.text() };
     (@ $file:literal) => { include_str!(concat!("../../../../lua/", $file)) };
     ($name:literal: $($part:tt),+) => {
-        LazyScript::new(|| Script::new($name, [$(lua!(@ $part)),+].concat()))
+        LazyScript::new(|| Script::new($name, &[$(lua!(@ $part)),+].concat()))
     };
 }
 pub(crate) use lua;
@@ -212,7 +212,7 @@ thread_local! {
 const MOST_SENT: usize = 64;
 const MOST_ARGUMENTS: usize = 20;
 
-/// The text of a script and its hash.
+/// The text of a script, as servers keep it, and its hash.
 #[derive(Debug)]
 pub(crate) struct Script {
     /// The name that observers receive.
@@ -222,8 +222,12 @@ pub(crate) struct Script {
 }
 
 impl Script {
-    pub(crate) fn new(name: &'static str, text: impl Into<String>) -> Self {
-        let text = text.into();
+    /// Makes a script of the text of its files. Servers keep it, and may send it to replicas, so it
+    /// goes without comments and indentation.
+    pub(crate) fn new(name: &'static str, files: &str) -> Self {
+        let lines = files.lines().map(str::trim_start);
+        let lines = lines.filter(|line| !line.is_empty() && !line.starts_with("--"));
+        let text: String = lines.flat_map(|line| [line, "\n"]).collect();
         Self {
             name,
             sha1: redis::Script::new(&text).get_hash().to_owned(),

@@ -25,7 +25,7 @@ use crate::{
 /// The script for one caller of one limiter in the usual case.
 pub(crate) static LONE: LazyScript = LazyScript::new(|| {
     let text = include_str!("../../../../lua/packed/gcra_lone.lua");
-    Script::new("packed/gcra_lone", text.to_owned())
+    Script::new("packed/gcra_lone", text)
 });
 
 /// The kind of a state and of a row.

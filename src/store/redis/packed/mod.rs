@@ -34,7 +34,7 @@ use crate::values::{
 
 /// The script that decides all, and settles.
 pub(crate) static DECIDE: LazyScript =
-    LazyScript::new(|| Script::new("packed/decide", joined("decide.lua", "")));
+    LazyScript::new(|| Script::new("packed/decide", &joined("decide.lua")));
 
 /// The files of the script.
 macro_rules! fragments {
@@ -76,12 +76,12 @@ const FRAGMENTS: [(&str, &str); 30] = fragments![
 ];
 
 /// Returns the text of a file, in which each line that includes another gives way to that one.
-fn joined(name: &str, indent: &str) -> String {
+fn joined(name: &str) -> String {
     let text = FRAGMENTS.iter().find(|(file, _)| *file == name);
     let lines = text.map_or("", |(_, text)| text).lines();
     let lines = lines.map(|line| match line.split_once("--- @include ") {
-        Some((deeper, name)) => joined(name, &[indent, deeper].concat()),
-        None => format!("{indent}{line}\n"),
+        Some((_, name)) => joined(name),
+        None => format!("{line}\n"),
     });
     lines.collect()
 }
