@@ -94,10 +94,10 @@ repeat
   limit = limit + 1
 until limit > limits
 
-local has_ahead = lent or ahead
+local is_joined
 if taken > 0 then
   if lent then
-    rare.join_ahead()
+    is_joined = rare.join_ahead()
   elseif lents then
     lents[key] = nil
   end
@@ -120,11 +120,15 @@ if granted < callers then
   newest = lent and max(newest, (select(3, rare.ahead(0)))) or newest
   told, third = -wait_here, max(newest + interval - now, 0)
 end
-if taken > 0 and has_ahead then
+if taken > 0 and (is_joined or lent and granted < callers or ahead and time_of_grant > now) then
   -- What has become of it is counted once more, as if the call only asked.
   given, takes, is_again, has_fetched = granted, false, true, false
-elseif has_fetched == false and ahead and granted == callers and left >= ahead
+elseif ahead and (taken > 0 or has_fetched == false) and granted == callers and left >= ahead
   and not (lent and #lent == 1408) then
   lents[key] = (lent or '') .. pack('<c8BBI6I6', id_ahead, 0, 1, ahead, now + lead)
-  leads[key], is_again, has_fetched = max(leads[key] or 0, lead), true, true
+  leads[key], is_again, has_fetched = max(leads[key] or 0, lead), has_fetched == false, true
+  left = left - ahead
+  for limit = 1, each and limits or 0 do
+    each[3 * limit - 2] = each[3 * limit - 2] - ahead
+  end
 end

@@ -120,8 +120,10 @@ function rare.append(record)
 end
 
 -- Makes records of what was fetched ahead and whose time has come, in the order of the times.
+-- Returns whether there was any.
 function rare.join_ahead()
   local first, sum, last, place = rare.ahead(-1, true)
+  local is_any = first and first <= now
   while first and first <= now do
     rare.append(sub(lent, place, place + 21))
     lent = sub(lent, 1, place - 1) .. sub(lent, place + 22)
@@ -129,6 +131,7 @@ function rare.join_ahead()
   end
   lent = lent ~= '' and lent or nil
   lents[key] = lent
+  return is_any
 end
 
 -- Returns the time at which so many permits have expired, of records from an offset on and of what

@@ -21,11 +21,15 @@ if not is_lone then
   elseif callers > 1 then
     key, number, flags, permits, next_at = unpack('<BBBI4', arg, charges_at)
   end
-  if flags < 2 and (asks < 2 or settles) and callers > 0 and (charges == 1 or at ~= tried) then
+  needs_rare = flags > 3 and flags < 6 and charges == 1
+  if (flags < 2 or needs_rare) and (asks < 2 or settles) and callers > 0
+    and (charges == 1 or at ~= tried) then
     -- A list takes at once, too. If one of its charges has no room, that is undone, and all are
     -- asked; if one is not usual, all are gone through twice.
     if charges > 1 then
       size_before, takes, next_at = size, at ~= refused, charges_at + 7 * charges
+    elseif needs_rare then
+      ahead, lead, id_ahead, next_at = unpack('<I4I6c8', arg, next_at)
     end
   else
     pages, cursor, is_dry, has_room, wait, judged = {}, charges_at, true, true, 0, {}
@@ -68,7 +72,7 @@ repeat
   end
   if size_before and flags > 1 then
     failure = false
-  elseif kind == 1 and not pending and not pages and not settles then
+  elseif kind == 1 and not pending and not pages and not settles and not ahead then
     if limits == 1 then
       --- @include usual.lua
     else
