@@ -12,22 +12,22 @@
 -- are read one after the other, and before Redis 7.2 time moves on between them.
 local SLACK = 10
 
--- Returns the rate and interval as whole numbers, which SET and PEXPIRE need; nil if one is not.
-local function rate_and_interval(limit)
-  local rate, interval = number_of(limit[1]), interval_of(limit[2])
-  if rate and interval and rate % 1 == 0 then
-    return rate, interval
+-- Returns the limit by whole numbers, which SET and PEXPIRE need; or nil and the reply with the
+-- error. See read_book in lib/state.lua.
+local function read_limit(source, at)
+  local limit, unreadable = read_book(0, source, at)
+  if limit and limit.rate % 1 ~= 0 then
+    return nil, { UNREADABLE }
   end
+  return limit, unreadable
 end
 
 -- Returns the limit with the open window (the permits `stored`, nil if none is open, and how many
 -- of them the limit allows); or nil and the reply with the error.
 local function read_window()
-  local limit, unreadable = read_book(0, 'redis')
+  local limit, unreadable = read_limit('redis')
   if not limit then
     return nil, unreadable
-  elseif limit.rate % 1 ~= 0 then
-    return nil, { UNREADABLE }
   end
   local left
   limit.stored, left = open_window(limit.value_key, limit.log, limit.interval)
@@ -91,8 +91,8 @@ end
 
 -- A key of another type under the value's name is an error. Without an open window all are free.
 function in_use(limit, value_key, log, rate, interval)
-  local before = rate_and_interval(limit)
-  if not before or not limit[3] then
+  local before = number_of(limit[1])
+  if not (before and before % 1 == 0 and interval_of(limit[2]) and limit[3]) then
     return nil
   end
   local stored = open_window(value_key, log, tonumber(interval))
@@ -115,36 +115,30 @@ end
 --                  more is charged; all empty to write none
 --
 -- Redisson has no such operation.
-function verbs.settle(credited, ends, rate, interval, rate_type, keep_alive_time)
+function verbs.settle(credited, ends, rate)
   credited = tonumber(credited)
-  local limit = redis.call('HMGET', KEYS[1], 'rate', 'interval', 'type', 'keepAliveTime')
-  local created = false
-  if not (limit[1] and limit[2] and limit[3]) then
-    -- A response can outlast its idle limiter, which expires. Then the limit is written again, so
-    -- that the debt counts.
-    if credited >= 0 or rate == '' then
-      return { UNINITIALIZED }
-    end
-    limit = { rate, interval, rate_type, keep_alive_time }
-    write_limit(KEYS[1], limit)
-    created = true
+  -- A response can outlast its idle limiter, which expires. Then the limit is written again, so
+  -- that the debt counts.
+  local limit, unreadable = read_limit(credited < 0 and rate ~= '' and 'init' or 'redis', 3)
+  if not limit then
+    return unreadable
   end
-  rate, interval = rate_and_interval(limit)
-  if not rate then
-    return { UNREADABLE }
+  local value_key, log, interval, is_new =
+    limit.value_key, limit.log, limit.interval, limit.changed == 1
+  if is_new then
+    write_limit(KEYS[1], limit.limit)
   end
-  local value_key, log = keys_of(limit[3], 0)
   if credited < 0 then
     -- In the open window or in a new one. The permits were used, so they count even if the value
     -- falls below zero: a debt.
     local value = open_window(value_key, log, interval)
     if value then
-      redis.call('SET', value_key, math.min(value, rate) + credited, 'KEEPTTL')
+      redis.call('SET', value_key, math.min(value, limit.rate) + credited, 'KEEPTTL')
     else
-      redis.call('SET', value_key, rate + credited, 'PX', interval)
+      redis.call('SET', value_key, limit.rate + credited, 'PX', interval)
       redis.call('UNLINK', log)
     end
-    keep_limit(value_key, redis.call('PTTL', value_key), tonumber(limit[4]) or 0, interval, created)
+    keep_limit(value_key, redis.call('PTTL', value_key), limit.keep_alive_time, interval, is_new)
     return { 1, credited }
   end
 
@@ -159,7 +153,7 @@ function verbs.settle(credited, ends, rate, interval, rate_type, keep_alive_time
   if apart > SLACK or 2 * apart >= interval then
     return { 1, 0 }
   end
-  local value = math.min(stored + credited, rate)
+  local value = math.min(stored + credited, limit.rate)
   write_value(value_key, stored, value)
   return { 1, value - stored }
 end
