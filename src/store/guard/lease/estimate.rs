@@ -5,6 +5,9 @@ use std::time::Duration;
 /// The number of average callers that a first lease serves at most. A later lease may be larger: up
 /// to four times one that was used up, or twice the used part of another.
 const FIRST: u32 = 4;
+/// The number of callers within a lease from which on it pays: a server spends three times as long
+/// on one as on a usual call, and as long again on what is given back.
+const PAYS: u128 = 4;
 /// At most one in this many of the permits left is fetched ahead: other processes fetch as many.
 const SHARE: u64 = 8;
 
@@ -48,7 +51,7 @@ impl DemandEstimate {
     /// Returns how many permits to fetch ahead for the time `lead`, or 0 if a lease does not pay.
     /// The demand recorded so far came within `over`.
     ///
-    /// At that rate, a lease pays if at least two callers come within `lead`. It then has the
+    /// At that rate, a lease pays if at least four callers come within `lead`. It then has the
     /// permits that they ask for, but no more than a fixed part of those left. So nothing is
     /// fetched ahead when the limiter is nearly exhausted.
     pub(crate) fn amount(&self, over: Duration, lead: Duration) -> u32 {
@@ -56,7 +59,7 @@ impl DemandEstimate {
             let over = over.as_nanos().max(1);
             u128::from(count).saturating_mul(lead.as_nanos()) / over
         };
-        if within_lead(self.calls) < 2 {
+        if within_lead(self.calls) < PAYS {
             return 0;
         }
         let expected = u64::try_from(within_lead(self.permits)).unwrap_or(u64::MAX);
@@ -100,10 +103,10 @@ mod tests {
         assert_eq!(estimate.amount(LEAD, LEAD), 50);
     }
 
-    /// A lease pays from two callers within the lead on, if it serves at least one of them.
+    /// A lease pays from four callers within the lead on, if it serves at least one of them.
     #[test]
     fn nothing_is_taken_ahead_that_does_not_pay() {
-        for (calls, left, expected) in [(1, 1000, 0), (2, 1000, 10), (2, 40, 5), (2, 39, 0)] {
+        for (calls, left, expected) in [(3, 1000, 0), (4, 1000, 20), (4, 40, 5), (4, 39, 0)] {
             let amount = estimate(calls, 5, left).amount(LEAD, LEAD);
             assert_eq!(amount, expected, "{calls} calls, {left} left");
         }
