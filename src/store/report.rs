@@ -39,8 +39,9 @@ impl Undecided {
         }
     }
 
-    /// Reports to the observers and the caller's span that it has ended.
-    fn ends(&self, seen: &ReportedDecision<'_>) {
+    /// Reports to the observers and the caller's span how it has ended; `None` if the caller left.
+    pub(super) fn ends(&mut self, decision: Option<&Result<Decision, Error>>) {
+        self.is_decided = true;
         if self.demand.first().compiled().observers.is_empty() && self.span.is_none() {
             return;
         }
@@ -48,24 +49,21 @@ impl Undecided {
         if waited.is_some() {
             report_wait(&self.demand, waited);
         }
-        report(&self.demand.charges, seen, waited, self.span.as_ref());
-    }
-
-    pub(super) fn decided(&mut self, decision: &Result<Decision, Error>) {
-        self.is_decided = true;
-        self.ends(&ReportedDecision::of(decision));
+        let cancelled = ReportedDecision {
+            result: RequestResult::Cancelled,
+            source: Source::None,
+            error: None,
+            charges: &[],
+        };
+        let seen = decision.map_or(cancelled, ReportedDecision::of);
+        report(&self.demand.charges, &seen, waited, self.span.as_ref());
     }
 }
 
 impl Drop for Undecided {
     fn drop(&mut self) {
         if !self.is_decided {
-            self.ends(&ReportedDecision {
-                result: RequestResult::Cancelled,
-                source: Source::None,
-                error: None,
-                charges: &[],
-            });
+            self.ends(None);
         }
     }
 }

@@ -165,7 +165,7 @@ impl<S: Decide> AnyStore for InMemory<S> {
             strike(&*self.store, demand, &mut decision);
             self.report_limiters();
             let decision = decision.or_else(|error| self.answer_error(demand, error));
-            undecided.decided(&decision);
+            undecided.ends(Some(&decision));
             decision
         })
     }
@@ -286,25 +286,10 @@ pub(crate) fn remote<S: Decide>(
 /// The order of all guards: outermost > fallback > deny cache > deadline > outbox > leases >
 /// server.
 ///
-/// `decide_unsent` asks the deny cache, the leases and the breaker before there is a future, and so
+/// `decide_at_once` asks the deny cache, the leases and the breaker before there is a future, and so
 /// past the outbox. That overtakes no waiter: a limiter that callers wait for has no lease.
 #[cfg(feature = "_guards")]
 impl<S: Decide> Remote<S> {
-    /// Takes permits, if that can be decided without a call.
-    fn decide_unsent(&self, demand: &mut Demand) -> Option<Result<Decision, Error>> {
-        // A repeated refusal and a leased grant say nothing of the store's health, and both were
-        // recorded when the store answered.
-        if let Some(refusal) = self.refusals.refusal(demand) {
-            return Some(Ok(Decision::Deny(refusal)));
-        }
-        if let Some(granted) = self.leasing.table.take(demand) {
-            return Some(Ok(Decision::Allow(granted)));
-        }
-        let decision = self.server.decide_at_once(demand)?;
-        let decision = decision.or_else(|error| self.fallback.unsent(demand, error));
-        Some(decision.map_err(|error| self.outermost.named(error)))
-    }
-
     /// Gives back what a caller without HTTP may have taken when it left, if its call was sent. A
     /// request stays charged, except its places in flight, and callers that wait for permits have
     /// given back.
@@ -324,11 +309,21 @@ impl<S: Decide> Remote<S> {
 impl<S: Decide> AnyStore for Remote<S> {
     fn decide_at_once(&self, demand: &mut Demand) -> Option<Result<Decision, Error>> {
         let seen_by = report::seen_by(demand);
-        let decision = self.decide_unsent(demand);
-        if let (Some(by), Some(decision)) = (seen_by, &decision) {
-            report::at_once(&by, demand, decision);
+        // A repeated refusal and a leased grant say nothing of the store's health, and both were
+        // recorded when the store answered.
+        let decision = if let Some(refusal) = self.refusals.refusal(demand) {
+            Ok(Decision::Deny(refusal))
+        } else if let Some(granted) = self.leasing.table.take(demand) {
+            Ok(Decision::Allow(granted))
+        } else {
+            let decision = self.server.decide_at_once(demand)?;
+            let decision = decision.or_else(|error| self.fallback.unsent(demand, error));
+            decision.map_err(|error| self.outermost.named(error))
+        };
+        if let Some(by) = seen_by {
+            report::at_once(&by, demand, &decision);
         }
-        decision
+        Some(decision)
     }
 
     fn acquire(self: Arc<Self>, demand: Demand) -> Deciding {
@@ -361,7 +356,7 @@ impl<S: Decide> AnyStore for Remote<S> {
             let give_back = |receipt| self.outbox.settle(receipt, 0);
             let decision = self.fallback.answer(demand, decision, give_back);
             let decision = decision.map_err(|error| self.outermost.named(error));
-            undecided.decided(&decision);
+            undecided.ends(Some(&decision));
             decision
         })
     }

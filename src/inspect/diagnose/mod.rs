@@ -265,7 +265,12 @@ impl Look<'_> {
     async fn page(&self, keys: &[String; 5], first: u64) -> Result<LogPage, Error> {
         let mut command = DIAGNOSE.start(keys.len(), 2);
         command.arg(keys).arg((first, PAGE));
-        let call = ScriptCall::new(&DIAGNOSE, command, 0, false);
+        let call = ScriptCall {
+            script: &DIAGNOSE,
+            command,
+            once: false,
+            callers: 0,
+        };
         let reply = self.in_time(call.send(self.connection())).await?;
         parsed(reply.map_err(|failed| classify::failure(failed.error))?)
     }

@@ -84,7 +84,14 @@ impl<L: StandIn> Fallback<L> {
     ) -> Result<Decision, Error> {
         let error = match decision {
             Ok(decision) => {
-                self.record_answer();
+                // The plain load keeps the cache line shared while nothing changes.
+                if self.failing.load(Ordering::Relaxed) {
+                    let last = Duration::from_millis(self.failed_last.load(Ordering::Relaxed));
+                    let calm = self.clock.now().saturating_sub(last) >= CALM;
+                    if calm && self.failing.swap(false, Ordering::Relaxed) {
+                        notice!("rate limit store answers again");
+                    }
+                }
                 // A lease was recorded when it was taken.
                 if matches!(demand.on_failure, Some(FailurePolicy::Local(_)))
                     && decision.source() != Source::Lease
@@ -155,18 +162,6 @@ impl<L: StandIn> Fallback<L> {
             }
         }
         decision
-    }
-
-    fn record_answer(&self) {
-        // The plain load keeps the cache line shared while nothing changes.
-        if !self.failing.load(Ordering::Relaxed) {
-            return;
-        }
-        let last = Duration::from_millis(self.failed_last.load(Ordering::Relaxed));
-        let calm = self.clock.now().saturating_sub(last) >= CALM;
-        if calm && self.failing.swap(false, Ordering::Relaxed) {
-            notice!("rate limit store answers again");
-        }
     }
 
     fn record_failure(&self, error: &Error) {

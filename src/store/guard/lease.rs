@@ -155,11 +155,6 @@ impl<S: Calls> Leasing<S> {
     }
 }
 
-/// Returns whether the rule of these callers takes permits ahead.
-fn leases(run: &[Demand]) -> bool {
-    run.first().and_then(lead_of).is_some()
-}
-
 /// A run before its call.
 enum Begun<'a, S: Calls> {
     Unleased,
@@ -332,7 +327,7 @@ impl<S: Calls> Calls for Leasing<S> {
     ///
     /// As that of the inner store; permits that are fetched ahead meanwhile are given back.
     async fn acquire_run(&self, run: &[Demand], again: bool) -> Result<List<Decision>, Error> {
-        if again || !leases(run) {
+        if again || run.first().and_then(lead_of).is_none() {
             return self.inner.acquire_run(run, again).await;
         }
         match self.begin(run) {
@@ -349,7 +344,8 @@ impl<S: Calls> Calls for Leasing<S> {
     ///
     /// As [`acquire_run`](Self::acquire_run); so is what others took of a lease.
     async fn acquire_joint(&self, runs: &[&[Demand]]) -> List<Answered> {
-        if !runs.iter().any(|run| leases(run)) {
+        let mut firsts = runs.iter().filter_map(|run| run.first());
+        if !firsts.any(|first| lead_of(first).is_some()) {
             return self.inner.acquire_joint(runs).await;
         }
         let mut begun: Vec<_> = runs.iter().map(|run| self.begin(run)).collect();

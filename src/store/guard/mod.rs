@@ -26,8 +26,6 @@
 #[cfg(feature = "_guards")]
 mod clock;
 #[cfg(feature = "_guards")]
-mod deadline;
-#[cfg(feature = "_guards")]
 pub(crate) mod deny_cache;
 #[cfg(feature = "_guards")]
 pub(crate) mod fallback;

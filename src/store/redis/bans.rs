@@ -6,8 +6,8 @@
 //! between the two calls of another caller, which is decided all the same.
 
 use super::{
-    exchange::{Failure, asked_at},
     keys,
+    node::Failure,
     packed::{Stamp, verbs},
     server::Server,
 };
@@ -139,9 +139,7 @@ impl Server {
                 self.give_back_all(run);
             }
             let answers = self.banned(first, run, &before).await;
-            let decisions = self.decisions(run, &answers);
-            self.learn(first, &asked, &before, &decisions);
-            return Ok(decisions);
+            return Ok(self.decided(run, &answers, Some((&asked, &before))));
         }
         let answers = self.call_counting(first, run).await;
         let mut answers = answers.map_err(|failure| failure.after(again))?;
@@ -156,9 +154,7 @@ impl Server {
         }
         let now = now.as_ref().unwrap_or(&before);
         mark(run, &mut answers, &refused, [&before, now]);
-        let decisions = self.decisions(run, &answers);
-        self.learn(first, &asked, now, &decisions);
-        Ok(decisions)
+        Ok(self.decided(run, &answers, Some((&asked, now))))
     }
 
     /// Reports refusals to the bans of these callers' limiters, for each limiter so many, and the
@@ -171,8 +167,7 @@ impl Server {
     ) -> Result<List<BanState>, Failure> {
         let stamp = self.stamp(random_id()?, &first.first().limiter);
         let call = verbs::report(first, strikes, stamp);
-        let (limiter, asked_at) = (&first.first().limiter, asked_at(run));
-        let reply = self.exchange.send(call, limiter, asked_at).await?;
+        let reply = call.decide(&self.connection, &[run]).await?;
         Ok(verbs::read_report(&reply, first)?)
     }
 

@@ -26,7 +26,7 @@ impl RedisStore {
     pub fn health(&self) -> Health {
         let server = self.server();
         let is_cluster = server.connection.source.is_cluster;
-        let seen = server.exchange.nodes.look().into_iter().zip(0..);
+        let seen = server.connection.dial.nodes.look().into_iter().zip(0..);
         let counts = &server.settle_queue.counts;
         Health {
             lost_receipts: counts.lost_receipts.load(Relaxed),

@@ -1,9 +1,5 @@
 //! The keys of a limiter, which share a hash slot of a Cluster.
 
-use std::io::Write;
-
-use redis::{Cmd, RedisWrite};
-
 use crate::values::name::Name;
 
 /// Returns the brackets around a name that make it a hash tag, of which keys begin.
@@ -22,16 +18,6 @@ pub(super) fn brackets(name: &Name) -> [&'static str; 2] {
 pub(super) fn suffixed(name: &Name, suffix: &str) -> String {
     let [open, close] = brackets(name);
     [open, name.as_str(), close, suffix].concat()
-}
-
-/// Writes such a key.
-pub(super) fn add_suffixed(command: &mut Cmd, name: &Name, suffix: &str) {
-    let mut key = command.writer_for_next_arg();
-    let [open, close] = brackets(name).map(str::as_bytes);
-    for piece in [open, name.as_bytes(), close, suffix.as_bytes()] {
-        // Writing to memory cannot fail.
-        let _ = key.write_all(piece);
-    }
 }
 
 /// Returns the key of the ban of a limiter's caller. A limiter by the same name in the other format

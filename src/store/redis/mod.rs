@@ -4,7 +4,6 @@
 mod bans;
 mod builder;
 pub(crate) mod classify;
-mod exchange;
 mod header;
 mod health;
 #[cfg(test)]

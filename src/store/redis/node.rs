@@ -4,7 +4,7 @@
 use std::{ops::RangeInclusive, sync::Arc, time::Duration};
 
 use super::{
-    classify::Class,
+    classify::{self, Class},
     keys,
     transport::{connection::Failed, source::ConnectionSource},
 };
@@ -12,6 +12,7 @@ use crate::{
     store::guard::outbox::{Nodes, breaker::Signal},
     values::{
         clock::SteadyClock,
+        error::Error,
         name::Name,
         observe::{Observers, StateChange},
     },
@@ -48,6 +49,57 @@ pub(super) fn nodes(
         };
         observers.changed(&StateChange::Breaker { node, open });
     })
+}
+
+/// A call for permits that failed.
+#[derive(Clone)]
+pub(super) struct Failure {
+    pub(super) error: Error,
+    /// Set if it may have been carried out all the same.
+    pub(super) unacknowledged: bool,
+    /// Set if its connection is of no more use.
+    pub(super) connection_lost: bool,
+    /// Set if every call would fail so, or none of its callers may ask again.
+    pub(super) fails_for_all: bool,
+}
+
+impl Failure {
+    /// Returns the same, of a call that may have been carried out before if it was made `again`.
+    pub(super) fn after(self, again: bool) -> Self {
+        Self {
+            unacknowledged: self.unacknowledged || again,
+            ..self
+        }
+    }
+}
+
+impl From<Error> for Failure {
+    /// The call was not sent, or was answered.
+    fn from(error: Error) -> Self {
+        Self {
+            error,
+            unacknowledged: false,
+            connection_lost: false,
+            fails_for_all: true,
+        }
+    }
+}
+
+impl From<Failed> for Failure {
+    fn from(failed: Failed) -> Self {
+        let class = Class::of(&failed.error);
+        Self {
+            unacknowledged: failed.unacknowledged,
+            connection_lost: class.ends_connection(),
+            // A script that is refused a command may have written for the first limiters of a list:
+            // who asked again would be found there, and take nothing of the others.
+            fails_for_all: matches!(
+                class,
+                Class::Unable | Class::Unwritable | Class::Silent | Class::RefusedWithin
+            ),
+            error: classify::failure(failed),
+        }
+    }
 }
 
 /// Returns what a failed call says about the server, which is one of several if `is_cluster`.

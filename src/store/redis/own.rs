@@ -5,9 +5,8 @@ use std::sync::atomic::Ordering::Relaxed;
 use redis::Value;
 
 use super::{
-    classify,
-    exchange::{Failure, asked_at},
-    keys,
+    classify, keys,
+    node::Failure,
     packed::{
         self, Numbers, Stamp,
         calendar::{self, CalendarRow},
@@ -27,16 +26,13 @@ use crate::{
     algorithm::gcra::Pace,
     store::{
         Answered, Op, OpResult,
-        guard::{
-            deny_cache::bans::{BanCall, BanState},
-            policy,
-        },
+        guard::{deny_cache::bans::BanCall, policy},
         random_id,
     },
     values::{
         List,
         charge::PermitId,
-        clock::{Millis, SystemClock, millis_of, sent_millis},
+        clock::{SystemClock, millis_of, sent_millis},
         compiled_limit::Limiter,
         decision::Decision,
         demand::Demand,
@@ -83,7 +79,9 @@ impl Server {
         loop {
             let rows = self.rows(first, now)?;
             // Such a connection may send each command several times.
-            let repeats = self.connection.source.repeats_all() && rows.iter().all(Row::has_records);
+            let source = &self.connection.source;
+            let repeats_all = source.repeats && source.once.is_none();
+            let repeats = repeats_all && rows.iter().all(Row::has_records);
             let asked = Asked {
                 stamp,
                 rows: &rows,
@@ -95,8 +93,7 @@ impl Server {
             let mut call = lone.unwrap_or_else(|| asked.command(callers));
             // Asked again, each caller is a grant of its own, and a state knows only so many.
             call.once = !asked.again || callers.len() > KNOWN;
-            let (limiter, asked_at) = (&first.first().limiter, asked_at(callers));
-            let sent = self.exchange.send(call, limiter, asked_at).await;
+            let sent = call.decide(&self.connection, &[callers]).await;
             let reply = match sent.map_err(|failure| failure.after(asked.again)) {
                 Err(failure) if failure.connection_lost && !is_second => {
                     is_second = true;
@@ -114,7 +111,8 @@ impl Server {
             } else {
                 asked.read(&reply, run).map(Some)
             };
-            match read.map_err(|error| Failure::read(error, asked.again))? {
+            let failed = |error| Failure::from(error).after(asked.again);
+            match read.map_err(failed)? {
                 None => tries_lone = false,
                 Some(reply) if reply.answers.is_none() && now.is_none() => {
                     // At most once: the windows fit the server's time, unless its clock jumps.
@@ -124,8 +122,9 @@ impl Server {
                     if again {
                         self.give_up_ahead(callers);
                     }
-                    let decided = self.decided(run, &reply, bans.as_ref());
-                    return decided.ok_or_else(|| Failure::read(reply::unreadable(), asked.again));
+                    let answers = reply.answers.ok_or_else(|| failed(reply::unreadable()))?;
+                    let bans = bans.as_ref().map(|bans| (bans, &*reply.found));
+                    return Ok(self.decided(run, &answers, bans));
                 }
             }
         }
@@ -142,15 +141,10 @@ impl Server {
     pub(super) async fn call_joint(&self, runs: &[&[Demand]]) -> List<Answered> {
         let mut joined = Call::default();
         let joins: Vec<_> = runs.iter().map(|run| self.join(run, &mut joined)).collect();
-        let of_first = runs.iter().zip(&joins).find(|(_, join)| join.is_ok());
-        let limiter = of_first.and_then(|(run, _)| Some(&run.first()?.first().limiter));
-        let outcome = match limiter {
-            Some(limiter) => {
-                let call = joined.command();
-                let asked_at = asked_at(runs.iter().copied().flatten());
-                self.exchange.send(call, limiter, asked_at).await
-            }
-            None => Ok(Value::Nil),
+        let outcome = if joins.iter().any(Result::is_ok) {
+            joined.command().decide(&self.connection, runs).await
+        } else {
+            Ok(Value::Nil)
         };
         let is_unsent = outcome
             .as_ref()
@@ -196,10 +190,17 @@ impl Server {
     ) -> Answered {
         let read = reply.ok_or_else(reply::unreadable);
         let read = read.and_then(|reply| sent.asked().read_part(reply, run));
-        match read.map(|reply| self.decided(run, &reply, sent.bans.as_ref())) {
-            Ok(Some(decisions)) => Answered::Decided(Ok(decisions)),
+        match read {
+            Ok(RunReply {
+                answers: Some(answers),
+                found,
+                ..
+            }) => {
+                let bans = sent.bans.as_ref().map(|bans| (bans, &*found));
+                Answered::Decided(Ok(self.decided(run, &answers, bans)))
+            }
             // No window holds the time of the server.
-            Ok(None) => Answered::Apart { was_sent: false },
+            Ok(_) => Answered::Apart { was_sent: false },
             Err(error)
                 if run
                     .first()
@@ -239,34 +240,6 @@ impl Server {
         charges
             .map(|charge| self.row(&charge.limiter, now))
             .collect()
-    }
-
-    /// Returns the decisions of a reply, and learns from it what it says of bans. `None` if no
-    /// window of the call holds the server's time.
-    fn decided(
-        &self,
-        run: &[Demand],
-        reply: &RunReply,
-        bans: Option<&BanCall>,
-    ) -> Option<List<Decision>> {
-        let decisions = self.decisions(run, reply.answers.as_ref()?);
-        if let (Some(bans), [first, ..]) = (bans, run) {
-            self.learn(first, bans, &reply.found, &decisions);
-        }
-        Some(decisions)
-    }
-
-    /// Learns how the bans of a run stand.
-    pub(super) fn learn(
-        &self,
-        first: &Demand,
-        bans: &BanCall,
-        found: &[BanState],
-        decisions: &[Decision],
-    ) {
-        if let Some(decision) = decisions.first() {
-            self.bans.learn(first, bans, found, decision.charges());
-        }
     }
 
     /// Gives back what callers who asked again may have fetched ahead the first time: a
@@ -334,16 +307,10 @@ impl Server {
 
     /// Returns the stamp of a call for limiters such as this.
     pub(super) fn stamp(&self, id: PermitId, limiter: &Limiter) -> Stamp {
-        let now = self.own_now(limiter.compiled.counting.algorithm);
+        let facts = limiter.compiled.counting.algorithm.facts();
+        let clock = self.clock.as_deref().filter(|_| !facts.waits_by_server);
+        let now = clock.map(sent_millis);
         Stamp { id, now }
-    }
-
-    /// Returns the time of the caller's clock, if limiters are counted by that.
-    pub(super) fn own_now(&self, algorithm: Algorithm) -> Option<Millis> {
-        let clock = self.clock.as_deref();
-        clock
-            .filter(|_| !algorithm.facts().waits_by_server)
-            .map(sent_millis)
     }
 
     /// Returns the row of a limiter: of one by the calendar, by a time of the server or else the

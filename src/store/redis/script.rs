@@ -1,20 +1,34 @@
 //! The Lua scripts, and how to call one: EVALSHA, and SCRIPT LOAD first if the server does not know
 //! the hash.
 
-use std::{borrow::Cow, cell::Cell, sync::LazyLock, time::Instant};
+use std::{
+    borrow::Cow,
+    cell::Cell,
+    sync::LazyLock,
+    time::{Duration, Instant},
+};
 
 use redis::{Arg, Cmd, RedisError, Value};
 use tracing::{Span, debug_span, field::Empty};
 
 use crate::{
-    store::redis::{
-        classify::{self, Class},
-        transport::{
-            connection::{Connection, Failed},
-            link::To,
+    store::{
+        guard::outbox::{breaker::Signal, passes::Pass},
+        redis::{
+            classify::{self, Class},
+            node::{self, Failure},
+            transport::{
+                connection::{Connection, Failed},
+                link::To,
+            },
         },
     },
-    values::{clock::moment, error::ErrorKind, observe::StoreCall},
+    values::{
+        clock::moment,
+        demand::Demand,
+        error::{Error, ErrorKind},
+        observe::StoreCall,
+    },
 };
 
 /// A script whose hash is computed when it is first needed.
@@ -44,13 +58,47 @@ pub(crate) struct ScriptCall {
 }
 
 impl ScriptCall {
-    /// Returns a call for so many callers, which is sent `once` or may be sent again.
-    pub(crate) fn new(script: &'static Script, command: Cmd, callers: usize, once: bool) -> Self {
-        Self {
-            script,
-            command,
-            once,
-            callers,
+    /// Sends a call for permits through the breaker of its node, and records what it says about the
+    /// server. Verbs and receipts bypass the breakers: no request waits for these.
+    ///
+    /// # Errors
+    ///
+    /// Those of the server and its connection, and that the breaker is open.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping it leaves the call unsent, or carried out or not.
+    pub(super) async fn decide(
+        self,
+        connection: &Connection,
+        runs: &[&[Demand]],
+    ) -> Result<Value, Failure> {
+        let pass = enter(connection, runs)?;
+        // If it must not be sent twice, permits of a lost reply stay in use until they expire.
+        let outcome = self.send(connection).await;
+        let mut command = self.command;
+        // Its memory is kept for the next calls. A thread that ends keeps none.
+        let _ = SENT.try_with(|sent| {
+            let mut commands = sent.take();
+            if commands.len() < MOST_SENT && command.args_iter().len() <= MOST_ARGUMENTS {
+                command.clear();
+                commands.push(command);
+            }
+            sent.set(commands);
+        });
+        match outcome {
+            Ok(reply) => {
+                pass.ends(Signal::Answered);
+                Ok(reply)
+            }
+            Err(failed) => {
+                if failed.unacknowledged && Class::of(&failed.error) == Class::Silent {
+                    pass.ends_unanswered();
+                } else {
+                    pass.ends(node::signal(&failed, connection.source.is_cluster));
+                }
+                Err(failed.into())
+            }
         }
     }
 
@@ -64,7 +112,13 @@ impl ScriptCall {
     /// The script may have run or not if the future is dropped.
     pub(crate) async fn send(&self, connection: &Connection) -> Result<Value, Failed> {
         let report = CallReport::new(connection, self.script.name, self.callers);
-        let command = self.by_hash(connection);
+        let command = match &connection.dial.header {
+            None => Cow::Borrowed(&self.command),
+            Some(header) => {
+                let sha1 = header.sha1(self.script.text());
+                Cow::Owned(with_script("EVALSHA", &sha1, &self.command))
+            }
+        };
         let mut reply = connection.send(&command, self.once).await;
         if let Err(failed) = &reply
             && is_unknown_script(&failed.error)
@@ -75,31 +129,6 @@ impl ScriptCall {
             reply = loaded.map_err(|last| last.after(unacknowledged));
         }
         report.ended(reply)
-    }
-
-    /// Keeps the command's memory for the next calls of this thread.
-    pub(crate) fn recycle(self) {
-        let mut command = self.command;
-        // A thread that ends keeps none.
-        let _ = SENT.try_with(|sent| {
-            let mut commands = sent.take();
-            if commands.len() < MOST_SENT && command.args_iter().len() <= MOST_ARGUMENTS {
-                command.clear();
-                commands.push(command);
-            }
-            sent.set(commands);
-        });
-    }
-
-    /// Returns the EVALSHA command, by the hash of the script with the store's header.
-    fn by_hash(&self, connection: &Connection) -> Cow<'_, Cmd> {
-        match &connection.dial.header {
-            None => Cow::Borrowed(&self.command),
-            Some(header) => {
-                let sha1 = header.sha1(self.script.text());
-                Cow::Owned(with_script("EVALSHA", &sha1, &self.command))
-            }
-        }
     }
 
     async fn send_unknown(&self, connection: &Connection, by_hash: &Cmd) -> Result<Value, Failed> {
@@ -131,6 +160,19 @@ impl ScriptCall {
         };
         connection.send_to(to, &load(text)).await.is_ok()
     }
+}
+
+/// Asks the breaker for a call of these callers, which are all of one node.
+fn enter<'a>(connection: &'a Connection, runs: &[&[Demand]]) -> Result<Pass<'a>, Error> {
+    let callers = || runs.iter().flat_map(|run| run.iter());
+    let first = callers().next().ok_or(Error::new(ErrorKind::Permits))?;
+    // Those that wait for permits have time.
+    let not_waiting = callers().filter(|demand| demand.max_wait.is_none());
+    let asked_at = not_waiting.filter_map(|demand| demand.asked_at).min();
+    let waited = asked_at.map_or(Duration::ZERO, |asked_at| {
+        moment().saturating_duration_since(asked_at)
+    });
+    connection.dial.nodes.enter(first.first().name(), waited)
 }
 
 /// Reports a call to the observers, and in a span. If it is dropped before the call has ended, the

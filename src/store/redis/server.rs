@@ -9,9 +9,8 @@ use std::{
 };
 
 use super::{
-    classify,
-    exchange::{Exchange, Failure, asked_at},
-    keys,
+    classify, keys,
+    node::Failure,
     packed::{self, verbs::GrantToSettle},
     redisson::{self, verbs},
     reply,
@@ -24,7 +23,11 @@ use crate::{
     macros::warning,
     store::{
         Answered, Calls, Decide, Joins, Listeners, Op, OpResult,
-        guard::{Cache, deny_cache::bans::Bans, policy},
+        guard::{
+            Cache,
+            deny_cache::bans::{BanCall, BanState, Bans},
+            policy,
+        },
         prepare_call, random_id,
     },
     values::{
@@ -55,7 +58,6 @@ const MOST_BANNED: usize = 8;
 /// A server, and the state that this process keeps about it.
 pub(crate) struct Server {
     pub(crate) connection: Arc<Connection>,
-    pub(super) exchange: Exchange,
     /// Set when the server, or what stands in front of it, takes no keys of different hash slots.
     pub(super) no_cross_slot: Arc<AtomicBool>,
     pub(super) settle_queue: SettleQueue,
@@ -72,7 +74,7 @@ pub(crate) struct Server {
 impl Decide for Server {
     /// Fails while a breaker is open. All else is decided by the server, and not at once.
     fn decide_at_once(&self, demand: &mut Demand) -> Option<Result<Decision, Error>> {
-        prepare_call(self.exchange.nodes.refuses(demand), demand)
+        prepare_call(self.connection.dial.nodes.refuses(demand), demand)
     }
 
     async fn manage(&self, limiter: &Limiter, op: &Op) -> Result<OpResult, Error> {
@@ -194,8 +196,8 @@ impl Server {
                 Err(_) => None,
             },
             None => {
-                let now = self.own_now(counting.algorithm);
                 let joins = !self.has_slots() && !self.has_other_clock(counting.algorithm);
+                let now = self.stamp(receipt.id, &receipt.limiter).now;
                 GrantToSettle::of(receipt, now, keep).map(|grant| SettleCall::Own { grant, joins })
             }
         };
@@ -230,7 +232,7 @@ impl Server {
             Ok(()) if first.has_ban() => Box::pin(self.call_banning(first, run, again)).await,
             Ok(()) => {
                 let answers = Box::pin(self.call_counting(first, run)).await;
-                answers.map(|answers| self.decisions(run, &answers))
+                answers.map(|answers| self.decided(run, &answers, None))
             }
         };
         match called {
@@ -295,26 +297,36 @@ impl Server {
             exact: run.iter().any(|demand| demand.wants_remaining),
             ..self.call_settings()?
         };
-        let (limiter, limiters) = (&first.first().limiter, self.with_rewrites(first));
+        let limiters = self.with_rewrites(first);
         let brief = (scripts.brief)(run, &limiters, settings);
         let may_have_taken = brief.is_some();
         if let Some((call, read)) = brief {
-            let reply = self.exchange.send(call, limiter, asked_at(run)).await?;
+            let reply = call.decide(&self.connection, &[run]).await?;
             if let Some(answers) = read(&reply, run, settings)? {
                 return Ok(answers);
             }
         }
         let command = redisson::acquire_command(scripts.acquire, &limiters, run, settings);
-        let once = redisson::is_sent_once(first);
-        let call = ScriptCall::new(scripts.acquire, command, run.len(), once);
-        let reply = self.exchange.send(call, limiter, asked_at(run)).await;
+        let call = ScriptCall {
+            script: scripts.acquire,
+            command,
+            once: redisson::is_sent_once(first),
+            callers: run.len(),
+        };
+        let reply = call.decide(&self.connection, &[run]).await;
         let reply = reply.map_err(|failure| failure.after(may_have_taken))?;
         Ok(redisson::read_answers(&reply, limiters.len(), run.len())?)
     }
 
-    /// Returns the decisions, and reports what the call has changed. `answers` has one answer for
-    /// each caller and limiter, the first caller's first.
-    pub(super) fn decisions(&self, run: &[Demand], answers: &[Answer]) -> List<Decision> {
+    /// Returns the decisions, and reports what the call has changed, and how the bans stand that it
+    /// has asked for. `answers` has one answer for each caller and limiter, the first caller's
+    /// first.
+    pub(super) fn decided(
+        &self,
+        run: &[Demand],
+        answers: &[Answer],
+        bans: Option<(&BanCall, &[BanState])>,
+    ) -> List<Decision> {
         let Some(first) = run.first() else {
             return List::new();
         };
@@ -341,10 +353,14 @@ impl Server {
                 );
             }
         }
-        run.iter()
-            .zip(answers.chunks(first.charges.len()))
+        let each = run.iter().zip(answers.chunks(first.charges.len()));
+        let decisions: List<_> = each
             .map(|(demand, answers)| demand.decision(answers))
-            .collect()
+            .collect();
+        if let (Some((asked, found)), Some(decision)) = (bans, decisions.first()) {
+            self.bans.learn(first, asked, found, decision.charges());
+        }
+        decisions
     }
 
     pub(super) async fn stored_limit(

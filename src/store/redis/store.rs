@@ -8,7 +8,6 @@ use std::{
 
 use super::{
     classify,
-    exchange::Exchange,
     header::Header,
     node,
     server::{MOST_REWRITTEN, Server},
@@ -185,7 +184,7 @@ impl RedisStore {
         let dial = Dial {
             connect_timeout: settings.connect_timeout,
             response_timeout: settings.response_timeout,
-            nodes: Arc::clone(&nodes),
+            nodes,
             observers: settings.observers.clone(),
             header,
             #[cfg(feature = "tls")]
@@ -200,10 +199,6 @@ impl RedisStore {
                 settings.observers.clone(),
                 Arc::clone(&no_cross_slot),
             ),
-            exchange: Exchange {
-                connection: Arc::clone(&connection),
-                nodes,
-            },
             no_cross_slot,
             connection,
             client_id: settings

@@ -70,13 +70,14 @@ impl Recent {
     /// `left`, and the limit that it was made by. Of a lease all permits count, as in the store,
     /// until it gives back those that no grant has.
     pub(crate) fn record(&self, name: &Name, standing: &Standing, permits: u32, left: Duration) {
-        let at = self.now().saturating_add(millis_of(left));
+        let at = millis_of(self.clock.now()).saturating_add(millis_of(left));
         let interval = standing.interval.cast_signed().max(1);
         let sets = self
             .sets
             .get_or_init(|| (0..SETS).map(|_| Mutex::default()).collect());
         let hash = name.seeded_hash();
-        let mut set = lock(&sets[set_of(hash)]);
+        // The lowest bits are enough on every machine.
+        let mut set = lock(&sets[hash as usize % SETS]);
         let index = set.index(hash).unwrap_or_else(|| {
             let new = LimiterGrants::new(standing.permits, interval, at);
             let all = set.grants.len();
@@ -107,7 +108,7 @@ impl Recent {
             return;
         }
         self.with(receipt.name(), |recent| {
-            recent.move_to(recent.interval, self.now());
+            recent.move_to(recent.interval, millis_of(self.clock.now()));
             match keep.checked_sub(receipt.permits) {
                 Some(more) => recent.add(more),
                 None if matches!(receipt.taken_from, TakenFrom::Lease(_)) => {}
@@ -131,23 +132,18 @@ impl Recent {
         interval: i64,
         to: impl FnOnce(Vec<(i64, u32)>) -> Result<(), E>,
     ) -> Result<(), E> {
-        let handed = self.with(
-            name,
-            |granted| to(granted.take(interval.max(1), self.now())),
-        );
+        let handed = self.with(name, |granted| {
+            to(granted.take(interval.max(1), millis_of(self.clock.now())))
+        });
         handed.unwrap_or(Ok(()))
     }
 
     /// Acts on what is recorded of a limiter, under the lock of its set.
     fn with<T>(&self, name: &Name, act: impl FnOnce(&mut LimiterGrants) -> T) -> Option<T> {
         let hash = name.seeded_hash();
-        let mut set = lock(&self.sets.get()?[set_of(hash)]);
+        let mut set = lock(&self.sets.get()?[hash as usize % SETS]);
         let index = set.index(hash)?;
         set.grants.get_mut(index).map(act)
-    }
-
-    fn now(&self) -> i64 {
-        millis_of(self.clock.now())
     }
 }
 
@@ -214,11 +210,6 @@ impl LimiterGrants {
         past.reverse();
         past
     }
-}
-
-/// Returns the index of a name's set. Its lowest bits are enough on every machine.
-fn set_of(hash: u64) -> usize {
-    hash as usize % SETS
 }
 
 fn part_at(now: i64, interval: i64) -> i64 {

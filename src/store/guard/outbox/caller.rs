@@ -1,6 +1,8 @@
-//! A caller that stands in a line or shares a command: by which limiters, and what it waits for.
+//! The callers of one limiter, one behind the other ([`Line`]): by which limiters one stands there
+//! or shares a command, and what it waits for.
 
 use std::{
+    collections::VecDeque,
     hash::{Hash, Hasher},
     iter,
     time::Duration,
@@ -8,13 +10,16 @@ use std::{
 
 use tokio::{runtime::Handle, sync::oneshot};
 
-use crate::values::{
-    List,
-    charge::Charge,
-    decision::{Charges, Decision, Source},
-    demand::Demand,
-    error::{Error, ErrorKind},
-    name::Name,
+use crate::{
+    store::Joins,
+    values::{
+        List,
+        charge::Charge,
+        decision::{Charges, Decision, Source},
+        demand::Demand,
+        error::{Error, ErrorKind},
+        name::Name,
+    },
 };
 
 /// The limiters of callers, each with whether it is a shadow, and whether its rule bans. Callers
@@ -22,13 +27,9 @@ use crate::values::{
 ///
 /// It holds the charges of a caller. They are shared, so that a clone of the key copies no names.
 #[derive(Clone)]
-pub(super) struct LineKey(Charges);
+pub(super) struct LineKey(pub(super) Charges);
 
 impl LineKey {
-    pub(super) fn of(demand: &Demand) -> Self {
-        Self(demand.charges.clone())
-    }
-
     /// Returns the names of the limiters: there is one at least.
     pub(super) fn names(&self) -> impl Iterator<Item = &Name> {
         self.0.iter().map(Charge::name)
@@ -103,6 +104,43 @@ impl Reply {
             }
             _ => Vec::new(),
         }
+    }
+}
+
+/// The callers of a limiter, of one list or of one limit. It is there while a command is in flight
+/// for it, or a caller waits to be sent.
+#[derive(Default)]
+pub(super) struct Line {
+    /// What it needs of a command that it shares with others.
+    pub(super) joins: Option<Joins>,
+    /// The command for those that stood before these, and when it was sent.
+    pub(super) command: Option<(u64, Duration)>,
+    /// In the order of arrival
+    pub(super) behind: VecDeque<Member>,
+    /// So many of the first go apart from others: a command that may have been carried out did not
+    /// answer them.
+    pub(super) apart: usize,
+    pub(super) was_sent: bool,
+}
+
+impl Line {
+    /// Adds a caller, which has this number here. Returns what it waits for.
+    pub(super) fn push(
+        &mut self,
+        number: u64,
+        demand: &Demand,
+        runtime: Handle,
+        now: Duration,
+    ) -> oneshot::Receiver<Reply> {
+        let (reply, receiver) = oneshot::channel();
+        let caller = Caller {
+            number,
+            since: now,
+            reply,
+            runtime,
+        };
+        self.behind.push_back((demand.clone(), caller));
+        receiver
     }
 }
 

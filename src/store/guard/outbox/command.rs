@@ -95,7 +95,7 @@ impl<S: Calls> Outbox<S> {
             // Callers gain nothing by waiting for each other here, or no task can send for them.
             return Box::pin(self.call_alone(demand)).await;
         };
-        let (key, joins) = (LineKey::of(demand), self.inner.joins(demand));
+        let (key, joins) = (LineKey(demand.charges.clone()), self.inner.joins(demand));
         let node = self.nodes.index(demand.first().name());
         let entered = self.with(node, |flights, now| {
             flights.enter(&key, joins, demand, runtime, now)

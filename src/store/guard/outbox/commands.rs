@@ -153,7 +153,7 @@ impl Commands {
 
     /// Returns how long a caller may wait to be answered in time.
     fn latest(&self) -> Duration {
-        self.way + self.behind_the_way() / 5 * 4
+        self.way + self.bounds.deadline.saturating_sub(self.way) / 5 * 4
     }
 
     /// Returns whether a caller that comes now would be late. For its limiter a command was sent
@@ -164,10 +164,6 @@ impl Commands {
         let rounds = u32::try_from(rounds).unwrap_or(u32::MAX);
         let turn = next.saturating_add(self.trip.saturating_mul(rounds));
         turn.saturating_sub(now) + self.trip > self.latest()
-    }
-
-    fn behind_the_way(&self) -> Duration {
-        self.bounds.deadline.saturating_sub(self.way)
     }
 
     /// Returns a number that no other command or caller has. Later ones are greater.
@@ -185,7 +181,8 @@ impl Commands {
 
     /// Returns whether a command counts as in flight.
     pub(super) fn has(&self, number: u64) -> bool {
-        self.index_of(number).is_some()
+        let found = self.sent.binary_search_by_key(&number, |it| it.number);
+        found.is_ok()
     }
 
     /// Takes a command out that was answered, or has failed, or was given up.
@@ -205,7 +202,8 @@ impl Commands {
         } else if is_answered {
             self.way -= self.way.saturating_sub(took) / 8;
         }
-        let is_slow = took > self.way + self.behind_the_way() / 2;
+        let behind_the_way = self.bounds.deadline.saturating_sub(self.way);
+        let is_slow = took > self.way + behind_the_way / 2;
         if !is_answered && !is_slow {
             return;
         }
@@ -244,13 +242,9 @@ impl Commands {
     }
 
     fn remove(&mut self, number: u64) -> Option<SentCommand> {
-        let removed = self.sent.remove(self.index_of(number)?)?;
+        let found = self.sent.binary_search_by_key(&number, |it| it.number);
+        let removed = self.sent.remove(found.ok()?)?;
         self.in_flight -= removed.callers;
         Some(removed)
-    }
-
-    fn index_of(&self, number: u64) -> Option<usize> {
-        let found = self.sent.binary_search_by_key(&number, |it| it.number);
-        found.ok()
     }
 }

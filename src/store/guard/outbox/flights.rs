@@ -11,11 +11,9 @@
 //! The callers of one limiter stand in a [`Line`], which one command at a time is for.
 
 mod lanes;
-mod line;
 
 use std::{
     collections::{HashMap, VecDeque, hash_map::Entry},
-    mem,
     time::Duration,
 };
 
@@ -24,12 +22,9 @@ use tokio::{
     sync::oneshot,
 };
 
-use self::{
-    lanes::{Lane, Lanes},
-    line::Line,
-};
+use self::lanes::Lanes;
 use super::{
-    caller::{Caller, LineKey, Member, Reply},
+    caller::{Caller, Line, LineKey, Member, Reply},
     commands::{Bounds, Commands},
 };
 use crate::{
@@ -49,7 +44,7 @@ pub(super) struct Flights {
     /// What goes alone, each with when it began to wait.
     alone: VecDeque<(Duration, LoneTurn)>,
     /// The limiters that go with others.
-    lanes: Lanes,
+    pub(super) lanes: Lanes,
     /// The ids of the callers of shared commands in flight. True if the caller has given back
     /// meanwhile: the command may arrive after that receipt, or be sent once more, so its end gives
     /// back once more. Ids are random.
@@ -416,11 +411,6 @@ impl Flights {
         if let Some(gave_back) = self.unanswered.get_mut(&id) {
             *gave_back = true;
         }
-    }
-
-    /// Returns the lanes that are gone: to be dropped when the node is not locked.
-    pub(super) fn gone(&mut self) -> Vec<Lane> {
-        mem::take(&mut self.lanes.gone)
     }
 
     /// Forgets old commands, and those that wait no longer.

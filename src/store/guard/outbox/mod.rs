@@ -27,14 +27,12 @@ pub(crate) mod passes;
 mod silence;
 #[cfg(test)]
 mod tests;
-#[cfg(feature = "_guards")]
-mod traffic;
 mod wait_queue;
 mod waits;
 
 use std::{
     collections::HashMap,
-    future,
+    future, mem,
     pin::Pin,
     slice,
     sync::{
@@ -47,9 +45,9 @@ use std::{
 
 use tokio::sync::oneshot;
 
-pub(crate) use self::nodes::Nodes;
 #[cfg(feature = "_guards")]
-pub(crate) use self::traffic::HasUnread;
+pub(crate) use self::nodes::HasUnread;
+pub(crate) use self::nodes::Nodes;
 use self::{
     caller::{LineKey, Reply, first_of},
     command::{Command, InFlight},
@@ -87,7 +85,7 @@ impl Waits {
     pub(crate) fn is_waited_for(&self, demand: &Demand) -> bool {
         self.waiting.load(Ordering::SeqCst) > 0
             && lock(&self.queues)
-                .get(&LineKey::of(demand))
+                .get(&LineKey(demand.charges.clone()))
                 .is_some_and(|queue| queue.waiting().any(|waiter| waiter.call.is_none()))
     }
 
@@ -156,7 +154,7 @@ impl<S: Calls> Outbox<S> {
             let started = flights.start(now);
             #[cfg(test)]
             flights.check();
-            (acted, started, flights.gone())
+            (acted, started, mem::take(&mut flights.lanes.gone))
         };
         for start in started {
             match start {

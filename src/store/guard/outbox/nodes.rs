@@ -1,15 +1,14 @@
 //! The nodes of a store: what is in flight to each, its breaker, and when bytes last came from it.
 
+#[cfg(feature = "_guards")]
+use std::sync::{Mutex as StdMutex, Weak, atomic::AtomicBool};
 use std::{
     sync::{Arc, PoisonError},
     time::Duration,
 };
 
 #[cfg(feature = "_guards")]
-use super::{
-    breaker::{Breaker, Breakers},
-    traffic::{Traffic, Watched},
-};
+use super::breaker::{Breaker, Breakers};
 use super::{commands::Bounds, flights::Flights};
 use crate::{
     sync::{Mutex, MutexGuard},
@@ -37,6 +36,41 @@ pub(super) struct Node {
     pub(super) breaker: Breaker,
     #[cfg(feature = "_guards")]
     pub(super) traffic: Traffic,
+}
+
+/// The bytes that come in from a node, and those sent there.
+#[cfg(feature = "_guards")]
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Traffic {
+    /// When bytes last came in.
+    pub(super) came_in: Option<Duration>,
+    /// The first that was sent since bytes came in. What was sent right before these may be owed as
+    /// well, but nothing shows it, and a process that is short of processor time sends nothing else
+    /// for long after them.
+    pub(super) owed_since: Option<Duration>,
+}
+
+/// Returns whether bytes have come in that were not read yet.
+#[cfg(feature = "_guards")]
+pub(crate) type HasUnread = dyn Fn() -> bool + Send + Sync;
+
+/// The connection to the only node, where its bytes are seen.
+#[cfg(feature = "_guards")]
+pub(super) struct Watched {
+    pub(super) has_unread: StdMutex<Weak<HasUnread>>,
+    /// Set if a task is about to read from it, and has not recorded yet that bytes came in.
+    pub(super) is_reading: AtomicBool,
+}
+
+#[cfg(feature = "_guards")]
+impl Default for Watched {
+    fn default() -> Self {
+        let has_unread: Weak<HasUnread> = Weak::<fn() -> bool>::new();
+        Self {
+            has_unread: StdMutex::new(has_unread),
+            is_reading: AtomicBool::new(false),
+        }
+    }
 }
 
 impl Nodes {

@@ -92,7 +92,9 @@ impl Nodes {
         };
         let entered = self.has_failures().then(|| self.change(index, enters));
         let probe = entered.transpose()?.flatten();
-        self.sends(index);
+        if !self.is_watched() {
+            self.sent(index);
+        }
         Ok(Pass {
             nodes: self,
             index,

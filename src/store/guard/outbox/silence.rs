@@ -1,4 +1,5 @@
-//! Observes the silence of a server: when bytes last came from it, and since when it owes a reply.
+//! Gives up calls at the deadline, so that a slow store delays a request by no more than that; and
+//! observes the silence of a server: when bytes last came from it, and since when it owes a reply.
 //!
 //! A call that was given up at its deadline proves nothing by itself: a burst of calls on a healthy
 //! server has many of these, and so has a process that is short of processor time. But a server
@@ -7,20 +8,73 @@
 //! a reply that it has received but not read.
 
 use std::{
+    pin::pin,
     sync::{Arc, atomic::Ordering::SeqCst},
     time::Duration,
 };
 
-use super::{
-    nodes::Nodes,
-    traffic::{HasUnread, Traffic},
+use super::nodes::{HasUnread, Nodes, Traffic};
+use crate::{
+    store::guard::late::Late,
+    sync::lock,
+    values::{
+        clock::{check_timer, moment},
+        decision::Decision,
+        demand::Demand,
+        error::Error,
+    },
 };
-use crate::{sync::lock, values::demand::Demand};
 
 /// Bytes in the first tenth of the wait do not end a silence: they may answer earlier calls.
 const GRACE_PART: u32 = 10;
 
 impl Nodes {
+    /// Waits for a call no longer than the deadline and the time that its caller is ready to wait
+    /// for permits. `call` makes it.
+    ///
+    /// If it gives a call up, it does not give back what the call may have taken: only the fallback
+    /// knows whether a share of the limit admits the caller, which then stays charged.
+    ///
+    /// # Errors
+    ///
+    /// Those of the call, [`Late`] at the deadline, and that there is no timer.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping it leaves the outcome open: the code that drops it decides whether to give back.
+    pub(crate) async fn within<F>(
+        &self,
+        demand: &Demand,
+        call: impl FnOnce() -> F,
+    ) -> Result<Decision, Error>
+    where
+        F: Future<Output = Result<Decision, Error>>,
+    {
+        check_timer()?;
+        let wait = demand.max_wait.map(|wait| wait.longest);
+        let Some(wait) = wait.unwrap_or(Some(Duration::ZERO)) else {
+            return call().await;
+        };
+        let longest = self.bounds.deadline.saturating_add(wait);
+        // Pinned here, as it is large, and would be moved twice.
+        match tokio::time::timeout(longest, pin!(call())).await {
+            Ok(decision) => decision,
+            Err(_) => {
+                // Its own wait says nothing about the server.
+                let asked = demand.asked_at;
+                let waited = asked.map_or(longest, |asked| moment().duration_since(asked));
+                let asked = self.clock.now().saturating_sub(waited);
+                let asked = asked.saturating_add(wait);
+                let late = if self.any_was_silent(demand, asked, self.bounds.deadline) {
+                    Late::Silence
+                } else {
+                    Late::Slow
+                };
+                Err(late.error())
+            }
+        }
+    }
+
     /// Records a reply of a node, unless its bytes are seen.
     pub(crate) fn replied(&self, index: usize) {
         if !self.is_watched() {
@@ -35,13 +89,6 @@ impl Nodes {
             came_in,
             owed_since: None,
         };
-    }
-
-    /// Records that a call is sent to a node, unless its bytes are seen.
-    pub(crate) fn sends(&self, index: usize) {
-        if !self.is_watched() {
-            self.sent(index);
-        }
     }
 
     /// Records that bytes were sent to a node.
@@ -126,7 +173,8 @@ impl Nodes {
         came_in.is_none_or(|at| now.saturating_sub(at) >= time)
     }
 
-    fn is_watched(&self) -> bool {
+    /// Returns whether the bytes of the only node are seen.
+    pub(super) fn is_watched(&self) -> bool {
         lock(&self.watched.has_unread).strong_count() > 0
     }
 }

@@ -38,7 +38,7 @@ pub(super) async fn acquire<S: Calls>(
     demand: &Demand,
     deadline: Option<Duration>,
 ) -> Result<Decision, Error> {
-    let key = LineKey::of(demand);
+    let key = LineKey(demand.charges.clone());
     let now = outbox.clock.now();
     let in_parts = !outbox.inner.decides_together(demand);
     // Before it can be asked for, or room that is made then would go unnoticed.

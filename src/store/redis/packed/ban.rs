@@ -1,19 +1,21 @@
 //! The ban of the caller of a limiter, one string: see `lua/packed/ban.lua`.
 
-use super::{Numbers, bytes::Buffer, number_at};
+use super::{Numbers, number_at, put_number};
 use crate::{
     store::guard::deny_cache::bans::BanState,
-    values::{error::Error, limit::Ban},
+    values::{error::Error, limit::Ban, name::Short},
 };
 
 /// The kind of a state and of a row.
 const KIND: u8 = 4;
 
 /// Writes the terms of a ban, a row.
-pub(super) fn put(bytes: &mut Buffer, ban: &Ban) {
-    bytes.put(&[KIND]);
-    bytes.number(ban.after.into(), 4);
-    ban.millis().iter().for_each(|time| bytes.number(*time, 6));
+pub(super) fn put(bytes: &mut Short, ban: &Ban) {
+    bytes.push(&[KIND]);
+    put_number(bytes, ban.after.into(), 4);
+    ban.millis()
+        .iter()
+        .for_each(|time| put_number(bytes, *time, 6));
 }
 
 /// Reads how a ban stands.

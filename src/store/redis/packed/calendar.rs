@@ -7,7 +7,10 @@
 //! the server's time chooses. If neither holds that time, the call must be made once more, by that
 //! time.
 
-use super::{LATEST, MOST, Numbers, PackedStanding, bytes::Buffer, left_and, number_at, suffixed};
+use super::{
+    Kind, LATEST, MOST, Numbers, PackedStanding, Stands, left_and, number_at, put_number, suffixed,
+    window::without_room,
+};
 use crate::{
     algorithm::answer::{Answer, Changed},
     store::redis::reply,
@@ -16,7 +19,7 @@ use crate::{
         clock::Now,
         error::Error,
         limit::{RateType, StoredLimit, calendar::Window},
-        name::Name,
+        name::{Name, Short},
     },
 };
 
@@ -62,44 +65,10 @@ impl CalendarRow {
         }
     }
 
-    /// Writes it.
-    pub(super) fn put(&self, bytes: &mut Buffer) {
-        bytes.put(&[KIND]);
-        bytes.number(self.rate, 7);
-        for window in self.windows {
-            for number in [window.label, window.start, window.end] {
-                bytes.number(number, 6);
-            }
-        }
-    }
-
-    /// Reads the permits left and the ms until the window ends.
-    pub(super) fn with_room(
-        &self,
-        number: i64,
-        numbers: &mut Numbers<'_>,
-    ) -> Result<PackedStanding, Error> {
-        let [left, ends] = left_and(number, numbers, self.rate, self.span())?;
-        match ends {
-            1.. => Ok([left, ends, 0]),
-            _ => Err(reply::unreadable()),
-        }
-    }
-
     /// Returns the ms from the first start to the last end. No grant says a longer time.
     fn span(&self) -> i64 {
         let [first, second] = self.windows;
         first.end.max(second.end) - first.start.min(second.start).max(0)
-    }
-
-    /// Returns the limit, whose interval is that of the present window.
-    pub(super) fn limit(&self) -> StoredLimit {
-        StoredLimit {
-            rate: self.rate,
-            interval: self.windows[0].end - self.windows[0].start,
-            rate_type: RateType::Overall,
-            keep_alive: 0,
-        }
     }
 
     /// Returns the window that was counted: that which ends so many ms from now. One that the call
@@ -118,9 +87,48 @@ impl CalendarRow {
             length: window.end - window.start,
         }
     }
+}
 
-    /// Returns what is answered to all callers.
-    pub(super) fn answer(&self, now: i64, [left, ends, _]: PackedStanding) -> Answer {
+impl Kind for CalendarRow {
+    fn put(&self, bytes: &mut Short) {
+        bytes.push(&[KIND]);
+        put_number(bytes, self.rate, 7);
+        for window in self.windows {
+            for number in [window.label, window.start, window.end] {
+                put_number(bytes, number, 6);
+            }
+        }
+    }
+
+    /// Its interval is that of the present window.
+    fn limit(&self) -> StoredLimit {
+        StoredLimit {
+            rate: self.rate,
+            interval: self.windows[0].end - self.windows[0].start,
+            rate_type: RateType::Overall,
+            keep_alive: 0,
+        }
+    }
+
+    fn with_room(&self, first: i64, numbers: &mut Numbers<'_>) -> Result<Stands, Error> {
+        let [left, ends] = left_and(first, numbers, self.rate, self.span())?;
+        match ends {
+            1.. => Ok(([left, ends, 0], None)),
+            _ => Err(reply::unreadable()),
+        }
+    }
+
+    fn without_room(
+        &self,
+        wait: i64,
+        numbers: &mut Numbers<'_>,
+        before: Option<PackedStanding>,
+    ) -> Result<PackedStanding, Error> {
+        without_room(wait, numbers, before)
+    }
+
+    fn answer(&self, now: i64, [left, ends, _]: PackedStanding) -> Answer {
+        let now = now / 1000;
         let window = self.counted(now, ends);
         let limit = StoredLimit {
             interval: window.length,
@@ -141,9 +149,9 @@ impl CalendarRow {
         }
     }
 
-    /// Returns the ms until so many permits are free: later windows are assumed to be as long as
+    /// Later windows are assumed to be as long as
     /// this one.
-    pub(super) fn wait(&self, answer: &Answer, [_, ends, _]: PackedStanding, needs: i64) -> i64 {
+    fn wait(&self, answer: &Answer, [_, ends, _]: PackedStanding, needs: i64) -> i64 {
         let now = answer.now.tick;
         let turn = self.counted(now, ends).end - now;
         let rounds = (needs - 1).div_euclid(self.rate.max(1));

@@ -2,7 +2,7 @@
 
 use redis::Value;
 
-use super::{DECIDE, Numbers, ONLY_SETTLES, SETTLES, ban, bytes::Buffer, row::Row};
+use super::{DECIDE, Numbers, ONLY_SETTLES, SETTLES, ban, put_number, row::Row, sent_once};
 use crate::{
     store::{
         guard::deny_cache::bans::Carried,
@@ -14,7 +14,7 @@ use crate::{
         clock::Millis,
         compiled_limit::Limiter,
         limit::{Algorithm, Ban},
-        name::Name,
+        name::{Name, Short},
     },
 };
 
@@ -41,7 +41,7 @@ pub(crate) struct Call<'a> {
     keys: List<(&'a Name, &'static str)>,
     /// What charges count by. Most have the terms of another: each is written once.
     terms: List<Terms>,
-    requests: Buffer,
+    requests: Short,
     /// How many requests each part has
     parts: List<usize>,
     /// How requests of the present part name its limiters and bans: a key, and its terms
@@ -105,16 +105,16 @@ impl<'a> Call<'a> {
     ) {
         self.count(callers.len());
         self.requests
-            .put(&[byte(callers.len()), byte(charges), flags]);
-        callers.for_each(|id| self.requests.put(&id.short()));
+            .push(&[byte(callers.len()), byte(charges), flags]);
+        callers.for_each(|id| self.requests.push(&id.short()));
     }
 
     /// Begins one of a caller that came before: at this index behind the caller of this id.
     pub(super) fn again(&mut self, id: PermitId, index: usize, charges: usize, flags: u8) {
         self.count(1);
-        self.requests.put(&[0]);
-        self.requests.put(&id.short());
-        self.requests.put(&[byte(index), byte(charges), flags]);
+        self.requests.push(&[0]);
+        self.requests.push(&id.short());
+        self.requests.push(&[byte(index), byte(charges), flags]);
     }
 
     fn count(&mut self, callers: usize) {
@@ -128,20 +128,20 @@ impl<'a> Call<'a> {
     /// first limiter. Its grant is found by the two numbers that its kind has for that.
     pub(super) fn settle(&mut self, id: PermitId, [took, keep]: [u32; 2], mark: [i64; 2]) {
         self.count(0);
-        self.requests.put(&[1, 1, SETTLES]);
-        self.requests.put(&id.short());
+        self.requests.push(&[1, 1, SETTLES]);
+        self.requests.push(&id.short());
         self.charge(0, 0, keep);
-        self.requests.number(took.into(), 4);
+        put_number(&mut self.requests, took.into(), 4);
         for number in mark {
-            self.requests.number(number, 7);
+            put_number(&mut self.requests, number, 7);
         }
     }
 
     /// Adds a charge of the limiter at this index.
     pub(super) fn charge(&mut self, index: usize, flags: u8, permits: u32) {
         self.name(index);
-        self.requests.put(&[flags]);
-        self.requests.number(permits.into(), 4);
+        self.requests.push(&[flags]);
+        put_number(&mut self.requests, permits.into(), 4);
     }
 
     fn name(&mut self, index: usize) {
@@ -149,22 +149,22 @@ impl<'a> Call<'a> {
         let (word, bit) = (&mut self.seen[usize::from(key / 64)], 1 << (key % 64));
         self.names_twice |= *word & bit != 0;
         *word |= bit;
-        self.requests.put(&named);
+        self.requests.push(&named);
     }
 
     /// Adds to the charge its ban, which is at this index.
     pub(super) fn banning(&mut self, index: usize, carried: Carried) {
         self.name(index);
-        self.requests.number(carried.number.into(), 4);
+        put_number(&mut self.requests, carried.number.into(), 4);
         let age = i64::try_from(carried.age).unwrap_or(i64::MAX);
-        self.requests.number(age, 6);
+        put_number(&mut self.requests, age, 6);
     }
 
     /// Adds to the charge what it fetches ahead.
     pub(super) fn ahead(&mut self, permits: u32, lead: i64, id: PermitId) {
-        self.requests.number(permits.into(), 4);
-        self.requests.number(lead, 6);
-        self.requests.put(&id.short());
+        put_number(&mut self.requests, permits.into(), 4);
+        put_number(&mut self.requests, lead, 6);
+        self.requests.push(&id.short());
     }
 
     /// Returns it as a command, which must not be sent twice.
@@ -179,39 +179,29 @@ impl<'a> Call<'a> {
             return self.written(0);
         };
         // Of a lone one the script needs no more than this.
-        let mut argument = Buffer::default();
-        argument.put(&self.requests.0[3..11]);
-        argument.time(self.now);
-        argument.put(&[ONLY_SETTLES]);
+        let mut argument = Short::default();
+        argument.push(&self.requests[3..11]);
+        put_number(&mut argument, self.now.map_or(0, Millis::cast_signed), 6);
+        argument.push(&[ONLY_SETTLES]);
         row.put(&mut argument);
-        argument.put(&self.requests.0[14..]);
-        self.with_argument(&argument)
+        argument.push(&self.requests[14..]);
+        sent_once(&DECIDE, &self.keys, &argument, self.callers)
     }
 
     fn written(&self, flags: u8) -> ScriptCall {
-        let mut argument = Buffer::default();
-        argument.put(&[0; 8]);
-        argument.time(self.now);
+        let mut argument = Short::default();
+        argument.push(&[0; 8]);
+        put_number(&mut argument, self.now.map_or(0, Millis::cast_signed), 6);
         let once = if self.names_twice { 0 } else { ONCE };
-        argument.put(&[byte(self.terms.len()), flags + once]);
+        argument.push(&[byte(self.terms.len()), flags + once]);
         for terms in &self.terms {
             match terms {
                 Terms::Row(row) => row.put(&mut argument),
                 Terms::Ban(ban) => ban::put(&mut argument, ban),
             }
         }
-        argument.put(&self.requests.0);
-        self.with_argument(&argument)
-    }
-
-    /// Returns the command with this argument.
-    fn with_argument(&self, argument: &Buffer) -> ScriptCall {
-        let mut command = DECIDE.start(self.keys.len(), 1);
-        for (name, suffix) in &self.keys {
-            keys::add_suffixed(&mut command, name, suffix);
-        }
-        command.arg(&*argument.0);
-        ScriptCall::new(&DECIDE, command, self.callers, true)
+        argument.push(&self.requests);
+        sent_once(&DECIDE, &self.keys, &argument, self.callers)
     }
 
     /// Returns it as that of a verb, which may be sent again.

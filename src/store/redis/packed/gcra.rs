@@ -3,14 +3,16 @@
 
 use redis::Value;
 
-use super::{Group, MOST, Numbers, PackedStanding, SUFFIX, Stamp, bytes::Buffer, number_at};
+use super::{
+    Group, Kind, MOST, Numbers, PackedStanding, SUFFIX, Stamp, Stands, number_at, put_number,
+    sent_once,
+};
 use crate::{
     algorithm::{
         answer::{Answer, Changed},
         gcra::{Pace, State},
     },
     store::redis::{
-        keys::add_suffixed,
         reply,
         script::{LazyScript, Script, ScriptCall},
     },
@@ -19,6 +21,7 @@ use crate::{
         clock::Now,
         error::Error,
         limit::StoredLimit,
+        name::Short,
     },
 };
 
@@ -40,13 +43,6 @@ impl GcraRow {
     /// Returns the row of a call that reads or settles what a state has by its own limit.
     pub(super) const ANY: Self = Self(Pace::ANY);
 
-    /// Writes it.
-    pub(super) fn put(&self, bytes: &mut Buffer) {
-        bytes.put(&[KIND]);
-        bytes.number(self.0.interval, 6);
-        bytes.number(self.0.rate, 7);
-    }
-
     /// Makes the call for a caller alone; `None` where another script must decide.
     pub(super) fn lone(&self, stamp: Stamp, charge: &Charge) -> Option<ScriptCall> {
         let permits = i64::from(charge.permits);
@@ -59,14 +55,12 @@ impl GcraRow {
         let now = stamp.now.map_or(0.0, |now| now as f64 * 1000.0);
         let numbers = [now, cost as f64, room as f64, interval as f64, rate as f64];
         let numbers = numbers.map(f64::to_le_bytes);
-        let mut argument = Buffer::default();
+        let mut argument = Short::default();
         for bytes in [&stamp.id.short()[..], &[0, 1], numbers.as_flattened()] {
-            argument.put(bytes);
+            argument.push(bytes);
         }
-        let mut command = LONE.start(1, 1);
-        add_suffixed(&mut command, charge.name(), SUFFIX);
-        command.arg(&*argument.0);
-        Some(ScriptCall::new(&LONE, command, 1, true))
+        let keys = [(charge.name(), SUFFIX)];
+        Some(sent_once(&LONE, &keys, &argument, 1))
     }
 
     /// Reads the reply to it: the time in us, and what it says of the caller; `None` if the other
@@ -98,22 +92,16 @@ impl GcraRow {
             _ => return Err(reply::unreadable()),
         })
     }
+}
 
-    /// Reads how it stands.
-    pub(super) fn with_room(
-        backlog: i64,
-        numbers: &mut Numbers<'_>,
-    ) -> Result<PackedStanding, Error> {
-        Ok([backlog, numbers.next()?, 0])
+impl Kind for GcraRow {
+    fn put(&self, bytes: &mut Short) {
+        bytes.push(&[KIND]);
+        put_number(bytes, self.0.interval, 6);
+        put_number(bytes, self.0.rate, 7);
     }
 
-    /// Reads the same where there is no room.
-    pub(super) fn without_room(numbers: &mut Numbers<'_>) -> Result<PackedStanding, Error> {
-        let backlog = numbers.next()?;
-        Self::with_room(backlog, numbers)
-    }
-
-    pub(super) fn limit(&self) -> StoredLimit {
+    fn limit(&self) -> StoredLimit {
         StoredLimit {
             rate: self.0.rate,
             interval: self.0.interval,
@@ -121,8 +109,20 @@ impl GcraRow {
         }
     }
 
-    /// Returns what is answered to all callers.
-    pub(super) fn answer(&self, micros: i64, [backlog, given, _]: PackedStanding) -> Answer {
+    fn with_room(&self, backlog: i64, numbers: &mut Numbers<'_>) -> Result<Stands, Error> {
+        Ok(([backlog, numbers.next()?, 0], None))
+    }
+
+    fn without_room(
+        &self,
+        _: i64,
+        numbers: &mut Numbers<'_>,
+        _: Option<PackedStanding>,
+    ) -> Result<PackedStanding, Error> {
+        Ok([numbers.next()?, numbers.next()?, 0])
+    }
+
+    fn answer(&self, micros: i64, [backlog, given, _]: PackedStanding) -> Answer {
         let now = Now::millis(micros / 1000);
         let [next, reset] =
             [self.0.next(backlog), backlog].map(|micros| now.ticks_of_micros(micros));
@@ -136,9 +136,8 @@ impl GcraRow {
         }
     }
 
-    /// Returns the ms until so many permits are free.
-    pub(super) fn wait(&self, now: Now, [backlog, ..]: PackedStanding, needs: i64) -> i64 {
-        now.ticks_of_micros(self.0.wait(backlog, needs))
+    fn wait(&self, answer: &Answer, [backlog, ..]: PackedStanding, needs: i64) -> i64 {
+        answer.now.ticks_of_micros(self.0.wait(backlog, needs))
     }
 }
 

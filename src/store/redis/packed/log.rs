@@ -1,17 +1,18 @@
 //! A limit by a sliding log, one string, which has a record of each grant.
 
 use super::{
-    DECIDE, MOST, Numbers, PackedStanding, SUFFIX, Stamp, Stands, bytes::Buffer, left_and,
-    number_at,
+    DECIDE, Kind, MOST, Numbers, PackedStanding, SUFFIX, Stamp, Stands, left_and, number_at,
+    put_number, sent_once,
 };
 use crate::{
     algorithm::answer::{Answer, Changed, Each},
-    store::redis::{keys::add_suffixed, script::ScriptCall},
+    store::redis::script::ScriptCall,
     values::{
         charge::Charge,
-        clock::Now,
+        clock::{Millis, Now},
         error::Error,
         limit::{Limit, Shorter, StoredLimit},
+        name::Short,
     },
 };
 
@@ -54,50 +55,43 @@ impl LogRow {
         [[self.rate, self.interval]].into_iter().chain(shorter)
     }
 
-    /// Writes it.
-    pub(super) fn put(&self, bytes: &mut Buffer) {
+    /// Makes the call for a caller alone.
+    pub(super) fn lone(&self, stamp: Stamp, charge: &Charge) -> ScriptCall {
+        let mut argument = Short::default();
+        argument.push(&stamp.id.short());
+        put_number(&mut argument, stamp.now.map_or(0, Millis::cast_signed), 6);
+        argument.push(&[0]);
+        self.put(&mut argument);
+        put_number(&mut argument, charge.permits.into(), 4);
+        sent_once(&DECIDE, &[(charge.name(), SUFFIX)], &argument, 1)
+    }
+}
+
+impl Kind for LogRow {
+    fn put(&self, bytes: &mut Short) {
         let number = 1 + self.shorter.iter().count();
-        bytes.put(&[KIND, number as u8]);
+        bytes.push(&[KIND, number as u8]);
         for [rate, interval] in self.limits() {
-            bytes.number(interval, 6);
-            bytes.number(rate, 7);
+            put_number(bytes, interval, 6);
+            put_number(bytes, rate, 7);
         }
     }
 
-    /// Returns the most permits that a caller can take.
-    pub(super) fn most(&self) -> i64 {
+    fn limit(&self) -> StoredLimit {
+        StoredLimit {
+            rate: self.rate,
+            interval: self.interval,
+            ..StoredLimit::default()
+        }
+    }
+
+    fn most(&self) -> i64 {
         let shortest = self.limits().next_back();
         shortest.map_or(self.rate, |[rate, _]| rate)
     }
 
-    /// Reads how each of several limits stands, behind a group that has no room.
-    pub(super) fn each(&self, numbers: &mut Numbers<'_>) -> Result<Option<Box<Each>>, Error> {
-        if self.shorter.is_none() {
-            return Ok(None);
-        }
-        let mut each = Box::new(Each::default());
-        for (of, _) in each.iter_mut().zip(self.limits()) {
-            (of.remaining, of.wait) = (numbers.next()?, numbers.next()?);
-        }
-        Ok(Some(each))
-    }
-
-    /// Makes the call for a caller alone.
-    pub(super) fn lone(&self, stamp: Stamp, charge: &Charge) -> ScriptCall {
-        let mut argument = Buffer::default();
-        argument.put(&stamp.id.short());
-        argument.time(stamp.now);
-        argument.put(&[0]);
-        self.put(&mut argument);
-        argument.number(charge.permits.into(), 4);
-        let mut command = DECIDE.start(1, 1);
-        add_suffixed(&mut command, charge.name(), SUFFIX);
-        command.arg(&*argument.0);
-        ScriptCall::new(&DECIDE, command, 1, true)
-    }
-
-    /// Reads how it stands: as the limit that has the fewest permits left.
-    pub(super) fn with_room(&self, first: i64, numbers: &mut Numbers<'_>) -> Result<Stands, Error> {
+    /// As the limit that has the fewest permits left.
+    fn with_room(&self, first: i64, numbers: &mut Numbers<'_>) -> Result<Stands, Error> {
         let mut each = (!self.shorter.is_none()).then(Box::<Each>::default);
         let [mut left, mut next] = [MOST, 0];
         for (index, [rate, interval]) in self.limits().enumerate() {
@@ -115,8 +109,9 @@ impl LogRow {
         Ok(([left, next, reset], each))
     }
 
-    /// Reads the same where there is no room, which may have stood so `before`.
-    pub(super) fn without_room(
+    fn without_room(
+        &self,
+        _: i64,
         numbers: &mut Numbers<'_>,
         before: Option<PackedStanding>,
     ) -> Result<PackedStanding, Error> {
@@ -124,27 +119,30 @@ impl LogRow {
         Ok([left, before.map_or(0, |[_, next, _]| next), reset])
     }
 
-    pub(super) fn limit(&self) -> StoredLimit {
-        StoredLimit {
-            rate: self.rate,
-            interval: self.interval,
-            ..StoredLimit::default()
+    fn each(&self, numbers: &mut Numbers<'_>) -> Result<Option<Box<Each>>, Error> {
+        if self.shorter.is_none() {
+            return Ok(None);
         }
+        let mut each = Box::new(Each::default());
+        for (of, _) in each.iter_mut().zip(self.limits()) {
+            (of.remaining, of.wait) = (numbers.next()?, numbers.next()?);
+        }
+        Ok(Some(each))
     }
 
-    /// Returns what is answered to all callers.
-    pub(super) fn answer(&self, now: i64, [left, next, reset]: PackedStanding) -> Answer {
+    fn answer(&self, now: i64, [left, next, reset]: PackedStanding) -> Answer {
+        let now = Now::millis(now / 1000);
         Answer {
             remaining: left,
             next: if left < self.most() { next } else { 0 },
             reset,
-            ..Answer::new(&self.limit(), Changed::Nothing, Now::millis(now))
+            ..Answer::new(&self.limit(), Changed::Nothing, now)
         }
     }
 
-    /// Returns the ms until so many permits are free, at the earliest: the reply says it for the
+    /// At the earliest: the reply says it for the
     /// first caller that has no room.
-    pub(super) fn wait(&self, [_, next, _]: PackedStanding, needs: i64) -> i64 {
+    fn wait(&self, _: &Answer, [_, next, _]: PackedStanding, needs: i64) -> i64 {
         let rounds = self.limits().map(|[rate, interval]| {
             let rounds = (needs - 1).div_euclid(rate.max(1));
             rounds.saturating_mul(interval)

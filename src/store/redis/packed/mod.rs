@@ -4,7 +4,6 @@
 //! reply. Pure.
 
 pub(crate) mod ban;
-mod bytes;
 pub(crate) mod calendar;
 pub(crate) mod call;
 pub(crate) mod gcra;
@@ -15,21 +14,24 @@ pub(crate) mod row;
 pub(crate) mod verbs;
 pub(crate) mod window;
 
-use std::slice;
+use std::{io::Write, slice};
 
-use redis::Value;
+use redis::{RedisWrite, Value};
 
 use super::{
-    keys::suffixed,
+    keys::{brackets, suffixed},
     reply::unreadable,
-    script::{LazyScript, Script},
+    script::{LazyScript, Script, ScriptCall},
 };
-use crate::algorithm::answer::Each;
-use crate::values::{
-    charge::PermitId,
-    clock::Millis,
-    error::{Error, ErrorKind},
-    name::Name,
+use crate::{
+    algorithm::answer::{Answer, Each},
+    values::{
+        charge::PermitId,
+        clock::Millis,
+        error::{Error, ErrorKind},
+        limit::StoredLimit,
+        name::{Name, Short},
+    },
 };
 
 /// The script that decides all, and settles.
@@ -96,6 +98,42 @@ type PackedStanding = [i64; 3];
 /// How a limiter stands, and each of several limits.
 type Stands = (PackedStanding, Option<Box<Each>>);
 
+/// What a charge counts by, of one kind: a [`Row`](row::Row) is one of them.
+pub(crate) trait Kind {
+    /// Writes it.
+    fn put(&self, bytes: &mut Short);
+
+    /// Returns the limit, without the length of a window.
+    fn limit(&self) -> StoredLimit;
+
+    /// Returns the most permits that a caller can take.
+    fn most(&self) -> i64 {
+        self.limit().rate
+    }
+
+    /// Reads how it stands where there is room.
+    fn with_room(&self, first: i64, numbers: &mut Numbers<'_>) -> Result<Stands, Error>;
+
+    /// Reads the same where there is none, for so long. It may have stood so `before`.
+    fn without_room(
+        &self,
+        wait: i64,
+        numbers: &mut Numbers<'_>,
+        before: Option<PackedStanding>,
+    ) -> Result<PackedStanding, Error>;
+
+    /// Reads how each of several limits stands, behind a group that has no room.
+    fn each(&self, _: &mut Numbers<'_>) -> Result<Option<Box<Each>>, Error> {
+        Ok(None)
+    }
+
+    /// Returns what is answered to all callers, at a time in us.
+    fn answer(&self, now: i64, standing: PackedStanding) -> Answer;
+
+    /// Returns the ms until a caller that needs so many permits has room.
+    fn wait(&self, answer: &Answer, standing: PackedStanding, needs: i64) -> i64;
+}
+
 /// What the reply says about callers that ask for the same of one limiter.
 struct Group {
     granted: usize,
@@ -146,6 +184,39 @@ pub(crate) struct Stamp {
     pub(crate) now: Option<Millis>,
 }
 
+/// Makes the call of a script for keys that begin with names, each with its end. It must not be
+/// sent twice.
+fn sent_once(
+    script: &'static Script,
+    keys: &[(&Name, &str)],
+    argument: &[u8],
+    callers: usize,
+) -> ScriptCall {
+    let mut command = script.start(keys.len(), 1);
+    for (name, suffix) in keys {
+        let mut key = command.writer_for_next_arg();
+        let [open, close] = brackets(name);
+        for piece in [open, name.as_str(), close, suffix] {
+            // Writing to memory cannot fail.
+            let _ = key.write_all(piece.as_bytes());
+        }
+    }
+    command.arg(argument);
+    ScriptCall {
+        script,
+        command,
+        once: true,
+        callers,
+    }
+}
+
+/// Writes a number in so many bytes: 4, where it must fit, or 6 or 7, where one that does not fit
+/// becomes the nearest that does.
+fn put_number(bytes: &mut Short, number: i64, width: usize) {
+    let number = number.clamp(0, if width < 7 { LATEST } else { MOST });
+    bytes.push(&number.to_le_bytes()[..width]);
+}
+
 /// Reads the number that stands in `width` bytes from `at` on.
 fn number_at(bytes: &[u8], at: usize, width: usize) -> i64 {
     let mut number = [0; 8];
@@ -165,29 +236,29 @@ pub(crate) struct Numbers<'r> {
 }
 
 impl<'r> Numbers<'r> {
-    fn new(numbers: &'r [Value]) -> Self {
-        let (rest, left_then) = (numbers.iter(), None);
-        Self { rest, left_then }
-    }
-
     /// Returns those of a reply, and the time by which it counted in us.
     fn with_time(reply: &'r Value) -> Result<(Self, i64), Error> {
         let Value::Array(numbers) = reply else {
             return Err(unreadable());
         };
         match &**numbers {
-            [Value::Int(micros @ 0..=MOST), rest @ ..] => Ok((Self::new(rest), *micros)),
+            [Value::Int(micros @ 0..=MOST), rest @ ..] => {
+                let (rest, left_then) = (rest.iter(), None);
+                Ok((Self { rest, left_then }, *micros))
+            }
             _ => Err(unreadable()),
         }
     }
 
     /// Returns those of a reply to a lone call.
     fn alone(reply: &'r Value) -> Result<Self, Error> {
-        match reply {
-            Value::Int(_) => Ok(Self::new(slice::from_ref(reply))),
-            Value::Array(numbers) => Ok(Self::new(numbers)),
-            _ => Err(unreadable()),
-        }
+        let rest = match reply {
+            Value::Int(_) => slice::from_ref(reply).iter(),
+            Value::Array(numbers) => numbers.iter(),
+            _ => return Err(unreadable()),
+        };
+        let left_then = None;
+        Ok(Self { rest, left_then })
     }
 
     /// Takes those of the next requests, each of which begins with how many it has; `None` if there
@@ -203,8 +274,8 @@ impl<'r> Numbers<'r> {
         }
         let (taken, _) = all.split_at(all.len() - self.rest.len());
         Some(Self {
+            rest: taken.iter(),
             left_then: Some(taken.len()),
-            ..Self::new(taken)
         })
     }
 

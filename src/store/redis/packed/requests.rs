@@ -238,7 +238,11 @@ impl Asked<'_> {
             },
             row => {
                 let now = self.stamp.now.and_then(|now| i64::try_from(now).ok());
-                (now.unwrap_or(0).saturating_mul(1000), row.read_lone(reply)?)
+                let mut numbers = Numbers::alone(reply)?;
+                let group = row.group(&mut numbers, 1, None)?;
+                numbers.end()?;
+                let group = group.ok_or_else(reply::unreadable)?;
+                (now.unwrap_or(0).saturating_mul(1000), group)
             }
         };
         let alone = answered_alone(row, first, now, &group)?;
@@ -311,14 +315,26 @@ impl Asked<'_> {
 
 /// Returns what is answered to a caller alone, of one limiter without a ban.
 fn answered_alone(row: &Row, lone: &Demand, now: i64, said: &Group) -> Result<RunReply, Error> {
-    let charge = lone.first();
-    let is_ours = |answer: &Answer| {
-        answer.verdict != Verdict::Refused || answer.remaining < charge.permits.into()
+    let permits = i64::from(lone.first().permits);
+    // Only a ban leaves it out, and here is none.
+    let standing = said.standing.ok_or_else(reply::unreadable)?;
+    let answer = Answer {
+        each: said.each.clone(),
+        ..row.answer(now, standing)
     };
-    let answer = row.answer_lone(charge, now, said).filter(is_ours);
+    let answer = if said.granted > 0 {
+        answer.for_caller(Verdict::Granted, 0)
+    } else if permits > row.most() {
+        answer.for_caller(Verdict::AboveRate, 0)
+    } else if answer.remaining < permits {
+        let wait = row.wait(&answer, standing, permits);
+        answer.for_caller(Verdict::Refused, wait.max(said.wait))
+    } else {
+        return Err(reply::unreadable());
+    };
     Ok(RunReply {
         now,
-        answers: Some(List::from([answer.ok_or_else(reply::unreadable)?])),
+        answers: Some(List::from([answer])),
         found: List::from([BanState::default()]),
     })
 }

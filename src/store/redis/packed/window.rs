@@ -1,6 +1,6 @@
 //! A limit by a fixed window, one string, which has the permits used since its first grant.
 
-use super::{MOST, Numbers, PackedStanding, bytes::Buffer, left_and, number_at};
+use super::{Kind, MOST, Numbers, PackedStanding, Stands, left_and, number_at, put_number};
 use crate::{
     algorithm::answer::{Answer, Changed},
     values::{
@@ -8,6 +8,7 @@ use crate::{
         clock::Now,
         error::Error,
         limit::StoredLimit,
+        name::Short,
     },
 };
 
@@ -27,25 +28,16 @@ impl WindowRow {
         rate: MOST,
         interval: 1,
     };
+}
 
-    /// Writes it.
-    pub(super) fn put(&self, bytes: &mut Buffer) {
-        bytes.put(&[KIND]);
-        bytes.number(self.interval, 6);
-        bytes.number(self.rate, 7);
+impl Kind for WindowRow {
+    fn put(&self, bytes: &mut Short) {
+        bytes.push(&[KIND]);
+        put_number(bytes, self.interval, 6);
+        put_number(bytes, self.rate, 7);
     }
 
-    /// Reads how it stands.
-    pub(super) fn with_room(
-        &self,
-        number: i64,
-        numbers: &mut Numbers<'_>,
-    ) -> Result<PackedStanding, Error> {
-        let [left, ends] = left_and(number, numbers, self.rate, self.interval)?;
-        Ok([left, ends, 0])
-    }
-
-    pub(super) fn limit(&self) -> StoredLimit {
+    fn limit(&self) -> StoredLimit {
         StoredLimit {
             rate: self.rate,
             interval: self.interval,
@@ -53,8 +45,22 @@ impl WindowRow {
         }
     }
 
-    /// Returns what is answered to all callers.
-    pub(super) fn answer(&self, now: i64, [left, ends, _]: PackedStanding) -> Answer {
+    fn with_room(&self, first: i64, numbers: &mut Numbers<'_>) -> Result<Stands, Error> {
+        let [left, ends] = left_and(first, numbers, self.rate, self.interval)?;
+        Ok(([left, ends, 0], None))
+    }
+
+    fn without_room(
+        &self,
+        wait: i64,
+        numbers: &mut Numbers<'_>,
+        before: Option<PackedStanding>,
+    ) -> Result<PackedStanding, Error> {
+        without_room(wait, numbers, before)
+    }
+
+    fn answer(&self, now: i64, [left, ends, _]: PackedStanding) -> Answer {
+        let now = now / 1000;
         let reset = if left < self.rate { ends } else { 0 };
         Answer {
             remaining: left,
@@ -68,8 +74,8 @@ impl WindowRow {
         }
     }
 
-    /// Returns the ms until so many permits are free: later windows begin at once.
-    pub(super) fn wait(&self, [_, ends, _]: PackedStanding, needs: i64) -> i64 {
+    /// Later windows begin at once.
+    fn wait(&self, _: &Answer, [_, ends, _]: PackedStanding, needs: i64) -> i64 {
         let rounds = (needs - 1).div_euclid(self.rate.max(1));
         ends.saturating_add(rounds.saturating_mul(self.interval))
     }

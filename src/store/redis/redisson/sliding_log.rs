@@ -67,7 +67,12 @@ fn brief(
     }
     drop(members);
     unless_usual(&mut command, settings);
-    let call = ScriptCall::new(&ACQUIRE, command, run.len(), false);
+    let call = ScriptCall {
+        script: &ACQUIRE,
+        command,
+        once: false,
+        callers: run.len(),
+    };
     Some((call, |reply, run, asked| {
         brief_answers(reply, run, asked).map(Some)
     }))

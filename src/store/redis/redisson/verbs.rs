@@ -112,5 +112,10 @@ pub(crate) fn start(
 ) -> ScriptCall {
     let mut command = script.start(keys.len(), 8);
     command.arg(keys).arg(verb);
-    ScriptCall::new(script, command, 0, once)
+    ScriptCall {
+        script,
+        command,
+        once,
+        callers: 0,
+    }
 }

@@ -85,7 +85,7 @@ pub(crate) struct ConnectionSource {
     /// Set if a lost connection is replaced; one of the caller's looks after itself.
     pub(super) renews: bool,
     /// Set if a connection sends commands again by itself.
-    pub(super) repeats: bool,
+    pub(crate) repeats: bool,
     /// The same nodes, over connections that send nothing twice.
     pub(crate) once: Option<Arc<Self>>,
     /// Set if TLS is used. It is unknown for a pool.
@@ -93,11 +93,6 @@ pub(crate) struct ConnectionSource {
 }
 
 impl ConnectionSource {
-    /// Returns whether a command may be sent several times, even one that must be sent once.
-    pub(crate) fn repeats_all(&self) -> bool {
-        self.repeats && self.once.is_none()
-    }
-
     /// Returns a source of connections to one server, without an address to show.
     pub(super) fn new<F>(connect: impl Fn(Dial) -> F + Send + Sync + 'static) -> Self
     where

@@ -10,10 +10,10 @@ use super::super::{caller::LineKey, commands::Commands};
 const MOST_LANES: usize = 16;
 
 #[derive(Default)]
-pub(super) struct Lanes {
+pub(in super::super) struct Lanes {
     pub(super) all: Vec<Lane>,
     /// To be dropped when the node is not locked: with it may go the last of a runtime.
-    pub(super) gone: Vec<Lane>,
+    pub(in super::super) gone: Vec<Lane>,
 }
 
 /// The limiters that wait to go together, and whose callers are of one runtime: one that is alive
