@@ -36,8 +36,14 @@ impl StoreClock {
     }
 
     pub(crate) fn now(&self) -> StoreInstant {
+        self.now_or_since(moment())
+    }
+
+    /// Returns the same of a `moment` that was read just before. What counts from it is never too
+    /// short.
+    pub(crate) fn now_or_since(&self, moment: Instant) -> StoreInstant {
         StoreInstant {
-            moment: moment(),
+            moment,
             time: self.own.as_deref().map_or_else(|| SystemClock.now(), whole),
         }
     }

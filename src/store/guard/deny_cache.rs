@@ -108,7 +108,9 @@ impl Refusals {
         let names = demand.charges().map(|charge| charge.name());
         Some(AskedAt {
             seen: self.generations.see(names),
-            at: self.clock_of(demand)?.now(),
+            at: self
+                .clock_of(demand)?
+                .now_or_since(demand.asked_at.unwrap_or_else(moment)),
         })
     }
 

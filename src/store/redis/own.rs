@@ -65,12 +65,10 @@ impl Server {
     /// They may have asked before, and ask `again`.
     pub(super) async fn call_own(
         &self,
+        first: &Demand,
         run: &[Demand],
         mut again: bool,
     ) -> Result<List<Decision>, Failure> {
-        let Some(first) = run.first() else {
-            return Ok(List::new());
-        };
         let bans = first.has_ban().then(|| self.bans.ask(first));
         let carried = bans.as_ref().map_or(&[][..], |bans| &*bans.carried);
         let callers = together(run);
@@ -80,13 +78,12 @@ impl Server {
             let rows = self.rows(first, now)?;
             // Such a connection may send each command several times.
             let source = &self.connection.source;
-            let repeats_all = source.repeats && source.once.is_none();
-            let repeats = repeats_all && rows.iter().all(Row::has_records);
+            let repeats = source.repeats && source.once.is_none();
             let asked = Asked {
                 stamp,
                 rows: &rows,
                 carried,
-                again: again || repeats,
+                again: again || repeats && rows.iter().all(Row::has_records),
             };
             let lone = tries_lone.then(|| asked.lone(callers)).flatten();
             let is_lone = lone.is_some();

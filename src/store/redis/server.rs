@@ -227,7 +227,7 @@ impl Server {
         let called = match first.check() {
             Err(error) => Err(error.into()),
             Ok(()) if first.first().compiled().counting.in_own_format() => {
-                self.call_own(run, again).await
+                self.call_own(first, run, again).await
             }
             Ok(()) if first.has_ban() => Box::pin(self.call_banning(first, run, again)).await,
             Ok(()) => {

@@ -8,8 +8,8 @@
 //! time.
 
 use super::{
-    Kind, LATEST, MOST, Numbers, PackedStanding, Stands, left_and, number_at, put_number, suffixed,
-    window::without_room,
+    LATEST, MOST, Numbers, PackedStanding, RowKind, Stands, left_and, number_at, put_number,
+    suffixed, window::without_room,
 };
 use crate::{
     algorithm::answer::{Answer, Changed},
@@ -89,7 +89,7 @@ impl CalendarRow {
     }
 }
 
-impl Kind for CalendarRow {
+impl RowKind for CalendarRow {
     fn put(&self, bytes: &mut Short) {
         bytes.push(&[KIND]);
         put_number(bytes, self.rate, 7);

@@ -4,7 +4,7 @@
 use redis::Value;
 
 use super::{
-    Group, Kind, MOST, Numbers, PackedStanding, SUFFIX, Stamp, Stands, number_at, put_number,
+    Group, MOST, Numbers, PackedStanding, RowKind, SUFFIX, Stamp, Stands, number_at, put_number,
     sent_once,
 };
 use crate::{
@@ -94,7 +94,7 @@ impl GcraRow {
     }
 }
 
-impl Kind for GcraRow {
+impl RowKind for GcraRow {
     fn put(&self, bytes: &mut Short) {
         bytes.push(&[KIND]);
         put_number(bytes, self.0.interval, 6);

@@ -1,7 +1,7 @@
 //! A limit by a sliding log, one string, which has a record of each grant.
 
 use super::{
-    DECIDE, Kind, MOST, Numbers, PackedStanding, SUFFIX, Stamp, Stands, left_and, number_at,
+    DECIDE, MOST, Numbers, PackedStanding, RowKind, SUFFIX, Stamp, Stands, left_and, number_at,
     put_number, sent_once,
 };
 use crate::{
@@ -67,7 +67,7 @@ impl LogRow {
     }
 }
 
-impl Kind for LogRow {
+impl RowKind for LogRow {
     fn put(&self, bytes: &mut Short) {
         let number = 1 + self.shorter.iter().count();
         bytes.push(&[KIND, number as u8]);

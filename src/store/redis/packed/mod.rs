@@ -99,7 +99,7 @@ type PackedStanding = [i64; 3];
 type Stands = (PackedStanding, Option<Box<Each>>);
 
 /// What a charge counts by, of one kind: a [`Row`](row::Row) is one of them.
-pub(crate) trait Kind {
+pub(crate) trait RowKind {
     /// Writes it.
     fn put(&self, bytes: &mut Short);
 
@@ -195,10 +195,10 @@ fn sent_once(
     let mut command = script.start(keys.len(), 1);
     for (name, suffix) in keys {
         let mut key = command.writer_for_next_arg();
-        let [open, close] = brackets(name);
-        for piece in [open, name.as_str(), close, suffix] {
+        let [open, close] = brackets(name).map(str::as_bytes);
+        for piece in [open, name.as_bytes(), close, suffix.as_bytes()] {
             // Writing to memory cannot fail.
-            let _ = key.write_all(piece.as_bytes());
+            let _ = key.write_all(piece);
         }
     }
     command.arg(argument);

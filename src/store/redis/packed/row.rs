@@ -3,7 +3,7 @@
 use std::ops::Deref;
 
 use super::{
-    Group, Kind, MOST, NO_WINDOW, Numbers, PackedStanding,
+    Group, MOST, NO_WINDOW, Numbers, PackedStanding, RowKind,
     calendar::{self, CalendarRow},
     gcra::{self, GcraRow},
     log::{self, LogRow},
@@ -131,7 +131,7 @@ impl Row {
 }
 
 impl Deref for Row {
-    type Target = dyn Kind;
+    type Target = dyn RowKind;
 
     fn deref(&self) -> &Self::Target {
         match self {

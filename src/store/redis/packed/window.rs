@@ -1,6 +1,6 @@
 //! A limit by a fixed window, one string, which has the permits used since its first grant.
 
-use super::{Kind, MOST, Numbers, PackedStanding, Stands, left_and, number_at, put_number};
+use super::{MOST, Numbers, PackedStanding, RowKind, Stands, left_and, number_at, put_number};
 use crate::{
     algorithm::answer::{Answer, Changed},
     values::{
@@ -30,7 +30,7 @@ impl WindowRow {
     };
 }
 
-impl Kind for WindowRow {
+impl RowKind for WindowRow {
     fn put(&self, bytes: &mut Short) {
         bytes.push(&[KIND]);
         put_number(bytes, self.interval, 6);
