@@ -86,12 +86,10 @@ pub use crate::{
     },
     web::{
         answer::HeaderStyle,
-        body::RateLimitBody,
         builder::RateLimitLayerBuilder,
-        charge::{Cost, Outcome},
-        future::ResponseFuture,
+        charge::{Cost, Outcome, RateLimitBody},
         layer::RateLimitLayer,
         rule::{IntoRules, Requests, Rule, RuleLimit, Rules, Tiers, limit_by},
-        service::RateLimit,
+        service::{RateLimit, ResponseFuture},
     },
 };

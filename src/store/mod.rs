@@ -23,7 +23,7 @@
 //! All others are locked alone: those of the deny cache (`Refusals`), of the connection, the
 //! runtime of the settle queue (`SettleQueue::runtime`), the names that were rewritten lately, the
 //! limits that were last seen (`Locals`), the rules that count in a store (`RuleNames`), and the
-//! charges of a request (`Ledger`). Observers are called with none held. A reload of a layer's
+//! charges of a request (`Admitted`). Observers are called with none held. A reload of a layer's
 //! rules locks out other reloads, and takes the lock of `RuleNames` meanwhile.
 //!
 //! Settling is called with none of these held, and never comes back to leases. The settle queue

@@ -1,7 +1,6 @@
 //! The answer of a store to a request: a [`Decision`] is a [`Grant`] or a [`Refusal`].
 
 pub(crate) mod grant;
-pub(crate) mod ledger;
 pub(crate) mod limit_state;
 pub(crate) mod source;
 

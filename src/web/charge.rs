@@ -1,15 +1,24 @@
-//! The charge of a request, corrected until its response is over: [`Cost`], [`Outcome`].
+//! The charge of a request, corrected until its response is over: [`Cost`], [`Outcome`]; and the
+//! body of that response, [`RateLimitBody`].
 //!
 //! The permits taken before the request stay taken unless the charge is corrected in time, by these
 //! or by the request's [`Grant`]. [`SettleOnDrop`] settles the correction: it is dropped with the
 //! response's body, or with a future that got no response.
 
-use std::sync::Arc;
+use std::{
+    mem,
+    pin::Pin,
+    sync::Arc,
+    task::{Context, Poll},
+};
 
+use bytes::Bytes;
 use http::{Extensions, HeaderMap, HeaderValue, StatusCode, response::Parts};
+use http_body::{Body, Frame, SizeHint};
+use pin_project_lite::pin_project;
 
 use super::{
-    answer::{Fields, grpc::GRPC_STATUS},
+    answer::{DecisionKind, Fields, grpc::GRPC_STATUS},
     request::has_trailers,
 };
 use crate::{
@@ -20,7 +29,10 @@ use crate::{
         List,
         charge::Charge,
         compiled_limit::{ChargeIf, CompiledLimit},
-        decision::{Grant, grant::LayerId, ledger::CorrectedBy},
+        decision::{
+            Decision, Grant,
+            grant::{CorrectedBy, LayerId},
+        },
     },
 };
 
@@ -194,7 +206,7 @@ pub(crate) struct SettleOnDrop {
 }
 
 impl SettleOnDrop {
-    /// Reads the head of the response.
+    /// Reads the head of the response, which may correct the charge, and adds the grant to it.
     pub(crate) fn read_head(&mut self, head: &mut Parts) {
         self.is_upgraded = head.status == StatusCode::SWITCHING_PROTOCOLS
             || self.is_connect && head.status.is_success();
@@ -207,14 +219,20 @@ impl SettleOnDrop {
             }
         }
         let mut taken = self.grant.taken();
-        if !taken.any(|charge| charge.compiled().charge_if.is_some()) {
-            return;
+        if taken.any(|charge| charge.compiled().charge_if.is_some()) {
+            let grpc_status = head.headers.get(GRPC_STATUS).map(code);
+            if grpc_status.is_none() && has_trailers(&head.headers) {
+                self.awaits_trailers = Some(head.status);
+            } else {
+                self.apply_charge_if(head.status, grpc_status);
+            }
         }
-        let grpc_status = head.headers.get(GRPC_STATUS).map(code);
-        if grpc_status.is_none() && has_trailers(&head.headers) {
-            self.awaits_trailers = Some(head.status);
-        } else {
-            self.apply_charge_if(head.status, grpc_status);
+        if let Some(fields) = &self.fields {
+            fields.write(self.grant.charges(), DecisionKind::Granted, head);
+        }
+        // The decision of an inner layer leads to this one.
+        if self.in_response && head.extensions.get::<Decision>().is_none() {
+            head.extensions.insert(Decision::Allow(self.grant.clone()));
         }
     }
 
@@ -281,6 +299,106 @@ fn settle(charge: &Charge, permits: u32, store: &Arc<dyn AnyStore>) {
 }
 
 opaque!(SettleOnDrop);
+
+pin_project! {
+    /// The body of the inner service's response, or the short body of a refusal.
+    ///
+    /// The request's charge can be corrected by its [`Grant`](crate::Grant) until this body has
+    /// ended or is dropped.
+    #[derive(Debug)]
+    pub struct RateLimitBody<B> {
+        // `None` in a refusal.
+        #[pin]
+        inner: Option<B>,
+        settling: Option<SettleOnDrop>,
+        // What is left of a refusal; empty in any other response.
+        refusal: Bytes,
+    }
+}
+
+impl<B: Body<Data = Bytes>> RateLimitBody<B> {
+    pub(crate) fn inner(body: B, mut settling: Option<SettleOnDrop>) -> Self {
+        // A body that has ended may never be polled.
+        if body.is_end_stream()
+            && let Some(mut settling) = settling.take()
+        {
+            settling.read_trailers(None);
+        }
+        Self {
+            settling,
+            inner: Some(body),
+            refusal: Bytes::new(),
+        }
+    }
+}
+
+impl<B> RateLimitBody<B> {
+    pub(crate) fn refusal(refusal: Bytes) -> Self {
+        Self {
+            inner: None,
+            settling: None,
+            refusal,
+        }
+    }
+}
+
+/// Uses the default of the inner body, because outer layers take it for their own refusals.
+impl<B: Default> Default for RateLimitBody<B> {
+    fn default() -> Self {
+        Self {
+            inner: Some(B::default()),
+            ..Self::refusal(Bytes::new())
+        }
+    }
+}
+
+impl<B: Body<Data = Bytes>> Body for RateLimitBody<B> {
+    type Data = Bytes;
+    type Error = B::Error;
+
+    fn poll_frame(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, B::Error>>> {
+        let this = self.project();
+        let Some(mut body) = this.inner.as_pin_mut() else {
+            let rest = mem::take(this.refusal);
+            return Poll::Ready((!rest.is_empty()).then(|| Ok(Frame::data(rest))));
+        };
+        let polled = body.as_mut().poll_frame(cx);
+        if let Some(settling) = this.settling {
+            let (trailers, is_over) = match &polled {
+                Poll::Ready(Some(Ok(frame))) => match frame.trailers_ref() {
+                    Some(trailers) => (Some(trailers), true),
+                    // The reader may drop the body now without polling it again.
+                    None => (None, body.is_end_stream()),
+                },
+                Poll::Ready(None) => (None, true),
+                Poll::Pending | Poll::Ready(Some(Err(_))) => (None, false),
+            };
+            if is_over {
+                settling.read_trailers(trailers);
+                *this.settling = None;
+            }
+        }
+        polled
+    }
+
+    // With an empty body that reports its end, HTTP/2 sends a single frame: gRPC's Trailers-Only.
+    fn is_end_stream(&self) -> bool {
+        match &self.inner {
+            Some(body) => body.is_end_stream(),
+            None => self.refusal.is_empty(),
+        }
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        match &self.inner {
+            Some(body) => body.size_hint(),
+            None => SizeHint::with_exact(self.refusal.len() as u64),
+        }
+    }
+}
 
 const UNKNOWN: u32 = 2;
 

@@ -1,10 +1,8 @@
 //! The HTTP and gRPC side of the crate: keys, rules, the layer and its answers.
 
 pub(crate) mod answer;
-pub(crate) mod body;
 pub(crate) mod builder;
 pub(crate) mod charge;
-pub(crate) mod future;
 pub mod key;
 pub(crate) mod layer;
 #[cfg(feature = "page")]

@@ -6,18 +6,15 @@ use std::{
     ops::{Deref, DerefMut},
     slice,
     sync::{
-        Arc, OnceLock,
+        Arc, Mutex, OnceLock,
         atomic::{AtomicU64, Ordering},
     },
 };
 
-use super::{
-    ledger::{CorrectedBy, Ledger, LedgerEntry},
-    limit_state::LimitState,
-    source::Source,
-};
+use super::{limit_state::LimitState, source::Source};
 use crate::{
     macros::opaque,
+    sync::lock,
     values::{
         List,
         charge::{Charge, TakenFrom},
@@ -75,13 +72,30 @@ pub struct Grant {
     rule: Option<Arc<str>>,
 }
 
+/// The permits to charge for one charge, and the party that decided it.
+pub(crate) type LedgerEntry = (CorrectedBy, u32);
+
+/// The party that decides on a charge. A later one of these takes precedence over an earlier one,
+/// in whatever order they do it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum CorrectedBy {
+    /// The request, by what it took
+    Taken,
+    /// The rule, by the response
+    Rule,
+    /// The response, for all charges
+    Cost,
+    Handler,
+}
+
 /// A request that a layer let pass by the grant.
-#[derive(Clone)]
 struct Admitted {
     layer: LayerId,
     /// The address of the layer's store, which lives while the ledger is open.
     store: usize,
-    ledger: Ledger,
+    /// What the charges are corrected to; `None` once the response is over. It has no entries
+    /// before the first correction, as most requests see none.
+    ledger: Mutex<Option<Vec<LedgerEntry>>>,
     /// The grant of the layer around that one.
     outer: Option<Grant>,
     /// Dropped with the last clone of the grant.
@@ -89,6 +103,18 @@ struct Admitted {
 }
 
 opaque!(Admitted);
+
+impl Clone for Admitted {
+    fn clone(&self) -> Self {
+        Self {
+            // Of a copied grant, nothing is corrected.
+            ledger: Mutex::new(Some(Vec::new())),
+            outer: self.outer.clone(),
+            held: self.held.clone(),
+            ..*self
+        }
+    }
+}
 
 /// Identifies a layer and its clones in this process, also after they are gone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -231,10 +257,11 @@ impl Grant {
     /// Returns the grant as that of a request which this layer lets pass, inside the layer of
     /// `outer`.
     pub(crate) fn admitted(mut self, layer: LayerId, store: usize, outer: Option<Self>) -> Self {
-        self.charges.admit(Admitted {
+        let held = self.charges.0.get_or_insert_default();
+        Arc::make_mut(held).admitted = Some(Admitted {
             layer,
             store,
-            ledger: Ledger::default(),
+            ledger: Mutex::new(Some(Vec::new())),
             outer,
             held: OnceLock::new(),
         });
@@ -245,24 +272,42 @@ impl Grant {
     /// is over.
     pub(crate) fn given_by(&self) -> Option<(LayerId, usize)> {
         let admitted = self.charges.admitted()?;
-        let is_open = admitted.ledger.is_open();
+        let is_open = lock(&admitted.ledger).is_some();
         is_open.then_some((admitted.layer, admitted.store))
     }
 
-    /// Corrects those charges for which `permits` returns a number. See
-    /// [`Ledger::correct`].
+    /// Corrects those charges for which `permits` returns a number. It is called with the
+    /// correction so far, and must not come back here. Returns false if the response is over.
     pub(crate) fn correct(
         &self,
         by: CorrectedBy,
         permits: impl Fn(&Charge, LedgerEntry) -> Option<u32>,
     ) -> bool {
-        let admitted = self.charges.admitted();
-        admitted.is_some_and(|admitted| admitted.ledger.correct(&self.charges, by, permits))
+        let Some(admitted) = self.charges.admitted() else {
+            return false;
+        };
+        let mut open = lock(&admitted.ledger);
+        let Some(entries) = open.as_mut() else {
+            return false;
+        };
+        if entries.is_empty() {
+            let taken = |charge: &Charge| (CorrectedBy::Taken, charge.permits);
+            entries.extend(self.charges.iter().map(taken));
+        }
+        for (charge, entry) in self.charges.iter().zip(entries) {
+            if entry.0 <= by
+                && let Some(permits) = permits(charge, *entry)
+            {
+                *entry = (by, permits);
+            }
+        }
+        true
     }
 
-    /// Ends the corrections of its charge. See [`Ledger::close`].
+    /// Ends the corrections of its charges. Returns one entry per charge, or none if none was
+    /// corrected; `None` if they have ended before.
     pub(crate) fn close(&self) -> Option<Vec<LedgerEntry>> {
-        self.charges.admitted()?.ledger.close()
+        lock(&self.charges.admitted()?.ledger).take()
     }
 
     /// Keeps something as long as there is a clone of the grant.
@@ -337,11 +382,6 @@ impl Charges {
     /// Returns the request that a layer let pass by them.
     fn admitted(&self) -> Option<&Admitted> {
         self.0.as_ref()?.admitted.as_ref()
-    }
-
-    fn admit(&mut self, admitted: Admitted) {
-        let held = self.0.get_or_insert_default();
-        Arc::make_mut(held).admitted = Some(admitted);
     }
 }
 

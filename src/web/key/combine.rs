@@ -12,7 +12,7 @@ use crate::{
 
 /// An extractor of any type.
 #[derive(Clone, Debug)]
-pub(crate) struct AnyKey(Arc<dyn KeyExtractor>);
+pub(crate) struct AnyKey(pub(crate) Arc<dyn KeyExtractor>);
 
 impl AnyKey {
     pub(crate) fn new(extractor: impl KeyExtractor) -> Self {
@@ -67,7 +67,7 @@ impl KeyExtractor for Or {
             if index > 0 {
                 key.identity.mark(index);
             }
-            let Err(none) = key.add(alternative, parts) else {
+            let Err(none) = key.add(&*alternative.0, parts) else {
                 // The first alternative goes unmarked, unless it could be taken for another.
                 if index == 0 && key.identity.is_marked_from(start) {
                     key.identity.mark_from(start, 0);

@@ -22,7 +22,7 @@ impl AnyKey {
 /// Adds the components of all, like a tuple of them.
 impl KeyExtractor for Vec<AnyKey> {
     fn extract(&self, parts: &Parts, key: &mut Key) -> Result<(), NoKey> {
-        self.iter().try_for_each(|any| key.add(any, parts))
+        self.iter().try_for_each(|any| key.add(&*any.0, parts))
     }
 
     fn check(&self) -> Result<KeyTraits, ConfigError> {

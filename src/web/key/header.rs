@@ -123,15 +123,6 @@ impl FromHeader {
         self.longest = bytes;
         self
     }
-
-    /// Checks the length of a value before it is used.
-    fn fit(&self, len: usize) -> Result<(), NoKey> {
-        let most = self.longest;
-        if len > most {
-            return Err(NoKey::with_fault(self.name, Fault::TooLong { most }));
-        }
-        Ok(())
-    }
 }
 
 impl KeyExtractor for FromHeader {
@@ -141,20 +132,22 @@ impl KeyExtractor for FromHeader {
             return Err(NoKey::missing(name));
         };
         let mut values = parts.headers.get_all(header).iter();
-        match (values.next(), values.next()) {
+        let joined: Vec<u8>;
+        let value = match (values.next(), values.next()) {
             (Some(_), Some(_)) if *header == header::COOKIE => {
                 let lines = parts.headers.get_all(header).iter();
                 let lines: Vec<_> = lines.map(HeaderValue::as_bytes).collect();
-                let separators = 2 * (lines.len() - 1);
-                self.fit(lines.iter().map(|line| line.len()).sum::<usize>() + separators)?;
-                push_non_empty(key, Some(lines.join(&b"; "[..])), name)
+                joined = lines.join(&b"; "[..]);
+                &joined[..]
             }
-            (Some(_), Some(_)) => Err(NoKey::with_fault(name, Fault::Ambiguous)),
-            (value, _) => {
-                self.fit(value.map_or(0, HeaderValue::len))?;
-                push_non_empty(key, value.map(HeaderValue::as_bytes), name)
-            }
+            (Some(_), Some(_)) => return Err(NoKey::with_fault(name, Fault::Ambiguous)),
+            (value, _) => value.map_or(&[][..], HeaderValue::as_bytes),
+        };
+        let most = self.longest;
+        if value.len() > most {
+            return Err(NoKey::with_fault(name, Fault::TooLong { most }));
         }
+        push_non_empty(key, Some(value), name)
     }
 
     fn check(&self) -> Result<KeyTraits, ConfigError> {

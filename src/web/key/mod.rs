@@ -282,13 +282,8 @@ impl Key {
         self.identity.push(component.as_ref());
     }
 
-    pub(crate) fn clear(&mut self) {
-        self.identity.truncate(0);
-        self.mistakes = 0;
-    }
-
     /// Adds the components that an extractor finds. Without any, the key is missing.
-    pub(crate) fn add(&mut self, by: &impl KeyExtractor, parts: &Parts) -> Result<(), NoKey> {
+    pub(crate) fn add(&mut self, by: &dyn KeyExtractor, parts: &Parts) -> Result<(), NoKey> {
         let before = self.identity.end();
         by.extract(parts, self)?;
         if self.identity.end() == before {
@@ -394,7 +389,7 @@ fn push_non_empty(
 ) -> Result<(), NoKey> {
     match component {
         Some(component) if !component.as_ref().is_empty() => {
-            key.push(component);
+            key.identity.push(component.as_ref());
             Ok(())
         }
         _ => Err(NoKey::missing(what)),

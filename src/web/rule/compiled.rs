@@ -84,23 +84,6 @@ pub(super) struct FoundKey {
     found: Option<(usize, Result<(), NoKey>)>,
 }
 
-impl FoundKey {
-    /// Finds the key of a rule, unless the rule before it has the same.
-    #[inline]
-    fn find(&mut self, rule: &CompiledRule, parts: &Parts) -> Result<(), NoKey> {
-        match self.found {
-            Some((of, found)) if of == rule.key_of => found,
-            _ => {
-                self.key.clear();
-                let key = rule.rule.key.as_ref();
-                let found = key.map_or(Ok(()), |key| self.key.add(key, parts));
-                self.found = Some((rule.key_of, found));
-                found
-            }
-        }
-    }
-}
-
 /// One limit of a rule, with the way it names limiters.
 struct NamedLimit {
     /// Its limit is the stored one where a closure chooses it by the request.
@@ -204,13 +187,13 @@ impl CompiledRule {
         }
     }
 
-    /// Hands `charge` what a request takes; nothing if the rule does not apply to it.
+    /// Hands `take` what it charges a request; nothing if it does not apply to it.
     #[inline]
     pub(super) fn plan(
         &self,
         parts: &Parts,
         by: &mut FoundKey,
-        charge: impl FnOnce(Limiter, u32),
+        take: impl FnOnce(Charge),
     ) -> Result<(), Missing> {
         let rule = &self.rule;
         let permits = match &rule.cost {
@@ -220,7 +203,18 @@ impl CompiledRule {
         if permits == 0 {
             return Ok(());
         }
-        let found = by.find(self, parts);
+        let found = match by.found {
+            Some((of, found)) if of == self.key_of => found,
+            before => {
+                if before.is_some() {
+                    by.key = Key::default();
+                }
+                let extractor = rule.key.as_ref();
+                let found = extractor.map_or(Ok(()), |it| by.key.add(&*it.0, parts));
+                by.found = Some((self.key_of, found));
+                found
+            }
+        };
         let key = &mut by.key;
         if found.is_err_and(|none| none.fault() == Some(Fault::Server)) {
             // Recorded already, unless an extractor of the user's wraps `PeerIp`.
@@ -236,19 +230,13 @@ impl CompiledRule {
         }
         if let Some((naming, compiled)) = self.limit(parts) {
             let name = naming.name(&key.identity);
-            charge(Limiter { name, compiled }, permits);
+            take(Charge {
+                shadow: !is_enforced(rule.share, &name),
+                allow_on_failure: rule.on_failure == FailurePolicy::Allow,
+                ..Charge::new(Limiter { name, compiled }, permits)
+            });
         }
         Ok(())
-    }
-
-    /// Returns the charge of so many permits for a request.
-    #[inline]
-    pub(super) fn charge(&self, limiter: Limiter, permits: u32) -> Charge {
-        Charge {
-            shadow: !is_enforced(self.rule.share, &limiter.name),
-            allow_on_failure: self.rule.on_failure == FailurePolicy::Allow,
-            ..Charge::new(limiter, permits)
-        }
     }
 
     /// Returns whether this is one of its limits, also as a reload has made it again.

@@ -29,6 +29,7 @@ const ROOT: usize = 0;
 
 /// The entries of a request: the first that matches for each reading of its path, `None` where none
 /// does. Each is there once.
+#[derive(Default)]
 pub(crate) struct MatchedEntries {
     /// By the path as it was sent. Most requests have no other.
     pub(super) first: Option<usize>,
@@ -135,11 +136,6 @@ impl Index {
     pub(super) fn find(&self, parts: &Parts) -> MatchedEntries {
         let mut search = self.search(parts);
         let more = Vec::new();
-        // Most tables of a few rules have no paths at all.
-        if self.others.len() == self.patterns.len() {
-            let first = search.or_other();
-            return MatchedEntries { first, more };
-        }
         let (template, path) = (template(&parts.extensions), full_path(parts));
         search.template(template, path);
         search.path(path);

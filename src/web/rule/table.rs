@@ -47,8 +47,9 @@ pub(crate) struct CompiledRules {
     /// In the order of the index.
     entries: Vec<CompiledEntry>,
     otherwise: Vec<CompiledRule>,
-    /// Set if there are entries or lists, which may go by the path.
-    reads_paths: bool,
+    /// Set if there are entries or lists, of which most go by the path. Else all requests meet the
+    /// rules of `otherwise`.
+    has_table: bool,
     /// The requests so far, up to [`ENOUGH`]: until then it is recorded which entries they match.
     requests: AtomicU32,
     pub(crate) defaults: Defaults,
@@ -123,7 +124,8 @@ impl CompiledRules {
         });
         let entries: Vec<_> = entries.collect::<Result<_, ConfigError>>()?;
         Ok(Self {
-            reads_paths: !(entries.is_empty() && rules.deny.is_empty() && rules.allow.is_empty()),
+            has_table: defaults.skip_preflight
+                || !(entries.is_empty() && rules.deny.is_empty() && rules.allow.is_empty()),
             index,
             requests: AtomicU32::new(if entries.is_empty() { ENOUGH } else { 0 }),
             entries,
@@ -183,12 +185,16 @@ impl CompiledRules {
         let mut limiters: Vec<Limiter> = Vec::new();
         for rule in rules {
             // One without a key is not counted.
-            let _ = rule.plan(parts, &mut FoundKey::default(), |limiter, _| {
-                // Two readings of a path may lead to one limiter.
-                if found.more.is_empty() || limiters.iter().all(|it| !it.is_same(&limiter)) {
-                    limiters.push(limiter);
-                }
-            });
+            let _ = rule.plan(
+                parts,
+                &mut FoundKey::default(),
+                |Charge { limiter, .. }| {
+                    // Two readings of a path may lead to one limiter.
+                    if found.more.is_empty() || limiters.iter().all(|it| !it.is_same(&limiter)) {
+                        limiters.push(limiter);
+                    }
+                },
+            );
         }
         limiters
     }
@@ -271,7 +277,8 @@ impl CompiledRules {
         found
     }
 
-    /// Adds the charges of an entry's rules. Returns the plan to refuse a request without a key.
+    /// Adds the charges of an entry's rules: each limiter is charged once, for the sum of its rules'
+    /// costs. Returns the plan to refuse a request without a key.
     #[inline]
     fn charge_by(
         &self,
@@ -282,16 +289,22 @@ impl CompiledRules {
     ) -> Option<Plan> {
         let (rules, mut key) = (self.rules_of(entry), FoundKey::default());
         for rule in rules {
-            let charge = |limiter: Limiter, permits| {
-                if earlier.is_some_and(|earlier| self.has_charged(earlier, rule, &limiter, permits))
-                {
+            let take = |charge: Charge| {
+                if earlier.is_some_and(|earlier| self.has_charged(earlier, &charge)) {
                     planned.was_met = true;
                     return;
                 }
-                planned.charges.reserve(rules.len());
-                planned.add(rule, limiter, permits);
+                if !charge.shadow {
+                    planned.enforce(rule.rule.on_failure, rule.max_wait);
+                }
+                if planned.charges.is_empty() {
+                    planned.charges = Charges::one(charge);
+                } else {
+                    planned.charges.reserve(rules.len());
+                    planned.join(charge, u32::saturating_add);
+                }
             };
-            match rule.plan(parts, &mut key, charge) {
+            match rule.plan(parts, &mut key, take) {
                 Ok(()) => {}
                 // A service in between may remove what the key was found in.
                 Err(_) if earlier.is_some_and(|it| it.has_met(|of| rule.has(of))) => {
@@ -308,15 +321,8 @@ impl CompiledRules {
     }
 
     /// Returns whether an outer layer, or this one before, has made the same charge.
-    fn has_charged(
-        &self,
-        earlier: Earlier<'_>,
-        rule: &CompiledRule,
-        limiter: &Limiter,
-        permits: u32,
-    ) -> bool {
-        let charge = rule.charge(limiter.clone(), permits);
-        let charged_by = earlier.charged_by(&charge);
+    fn has_charged(&self, earlier: Earlier<'_>, charge: &Charge) -> bool {
+        let charged_by = earlier.charged_by(charge);
         if charged_by == Some(PassedBy::OtherLayer) {
             self.warn_of_duplicate(&charge.compiled().name);
         }
@@ -368,17 +374,15 @@ impl CompiledRules {
     /// `None` skips none.
     pub(crate) fn plan(&self, parts: &Parts, earlier: Option<Earlier<'_>>) -> Plan {
         let again = earlier.is_some_and(|earlier| earlier.is_of_this_layer());
-        let rewritten = if self.reads_paths {
-            rewritten(parts)
-        } else {
-            None
-        };
-        match self.listed(parts, rewritten.as_ref()) {
-            Some(Ok(result)) => return self.report_pass(result),
-            Some(Err(refusal)) => return self.report_refusal(refusal, None),
-            None => {}
+        let mut found = MatchedEntries::default();
+        if self.has_table {
+            let rewritten = rewritten(parts);
+            match self.listed(parts, rewritten.as_ref()) {
+                Some(Ok(result)) => return self.report_pass(result),
+                Some(Err(refusal)) => return self.report_refusal(refusal, None),
+                None => found = self.entries_of(parts, rewritten.as_ref(), again),
+            }
         }
-        let found = self.entries_of(parts, rewritten.as_ref(), again);
         let mut all = Planned::default();
         if let Some(refused) = self.charge_by(found.first, parts, earlier, &mut all) {
             return refused;
@@ -420,20 +424,6 @@ struct Planned {
 }
 
 impl Planned {
-    /// Adds the charge of a rule. Each limiter is charged once, for the sum of its rules' costs.
-    #[inline]
-    fn add(&mut self, rule: &CompiledRule, limiter: Limiter, permits: u32) {
-        let charge = rule.charge(limiter, permits);
-        if !charge.shadow {
-            self.enforce(rule.rule.on_failure, rule.max_wait);
-        }
-        if self.charges.is_empty() {
-            self.charges = Charges::one(charge);
-        } else {
-            self.join(charge, u32::saturating_add);
-        }
-    }
-
     /// Adds the charges of another reading of the request's path. A limiter that both charge is
     /// charged once, for the higher cost.
     fn include(&mut self, other: &Self) {
