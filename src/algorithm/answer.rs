@@ -121,14 +121,6 @@ impl Answer {
         }
     }
 
-    fn source(&self) -> Source {
-        if self.estimated {
-            Source::Estimate
-        } else {
-            Source::Store
-        }
-    }
-
     /// Returns how the limit stands after it.
     #[inline]
     pub(crate) fn standing(&self, counted: bool) -> Standing {
@@ -274,11 +266,11 @@ fn judge<'a>(
     let is_granted = !(above_rate || refused || banned);
     for (charge, answer) in charges.iter_mut().zip(answers) {
         if is_granted && answer.verdict == Verdict::Granted {
-            charge.grant(answer, wants_remaining);
+            charge.stands(answer, wants_remaining, true);
             continue;
         }
         let counted = wants_remaining || answer.verdict == Verdict::Refused;
-        charge.stands(answer, counted && !above_rate && !banned);
+        charge.stands(answer, counted && !above_rate && !banned, false);
         // What else a banned caller asks for makes no difference.
         charge.standing.refused &= !banned || charge.standing.wait.is_some();
     }
@@ -297,33 +289,28 @@ impl Charge {
     /// Keeps the answer to the only charge of a request.
     #[inline]
     pub(crate) fn judge_alone(&mut self, answer: &Answer, wants_remaining: bool) -> Judged {
-        let refused = match answer.verdict {
-            Verdict::Granted => {
-                self.grant(answer, wants_remaining);
-                None
-            }
-            _ if self.shadow => {
-                let counts = wants_remaining || answer.verdict == Verdict::Refused;
-                self.stands(answer, counts);
-                None
-            }
-            verdict => {
-                let counts = verdict == Verdict::Refused;
-                self.stands(answer, counts);
-                Some(self.standing.wait)
-            }
+        let is_granted = answer.verdict == Verdict::Granted;
+        let refuses = !is_granted && !self.shadow;
+        let counted = answer.verdict == Verdict::Refused || wants_remaining && !refuses;
+        self.stands(answer, counted, is_granted);
+        let source = if answer.estimated {
+            Source::Estimate
+        } else {
+            Source::Store
         };
         Judged {
-            source: answer.source(),
+            source,
             banned: false,
-            refused,
+            refused: refuses.then_some(self.standing.wait),
         }
     }
 
-    /// Keeps how its limit stands. A log does not know when places in flight come back.
+    /// Keeps how its limit stands, and of a grant the mark. A log does not know when places in
+    /// flight come back.
     #[inline]
-    fn stands(&mut self, answer: &Answer, counted: bool) {
+    fn stands(&mut self, answer: &Answer, counted: bool, granted: bool) {
         let mut standing = answer.standing(counted);
+        standing.granted = granted;
         if self.compiled().is_in_flight() {
             let wait = standing.wait.filter(|_| standing.refused);
             standing.wait = wait.map(|wait| self.soonest(wait));
@@ -334,6 +321,9 @@ impl Charge {
         {
             self.each = Some(answer.standing_of_each(limit, self.permits, counted));
         }
+        if granted && let Some(mark) = answer.mark(self.compiled().counting) {
+            self.taken = Some((mark, Settled::default()));
+        }
     }
 
     /// Returns the wait of a refusal; for places in flight, at most [`ASKS_AGAIN`].
@@ -342,16 +332,6 @@ impl Charge {
             wait.min(ASKS_AGAIN)
         } else {
             wait
-        }
-    }
-
-    /// Keeps the answer to a charge that is granted.
-    #[inline]
-    fn grant(&mut self, answer: &Answer, counted: bool) {
-        self.stands(answer, counted);
-        self.standing.granted = true;
-        if let Some(mark) = answer.mark(self.compiled().counting) {
-            self.taken = Some((mark, Settled::default()));
         }
     }
 }

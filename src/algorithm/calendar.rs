@@ -113,9 +113,9 @@ impl Counter for CalendarCount {
     }
 
     // Without windows, nothing that is taken would count.
-    fn check(&self, _: &mut CallContext) -> Result<(), ErrorKind> {
+    fn check(&self, call: &mut CallContext) -> Result<i64, ErrorKind> {
         let is_known = self.calendar.is_some() || self.windows != <[Window; 2]>::default();
-        is_known.then_some(()).ok_or(ErrorKind::Limit)
+        is_known.then_some(call.limit.rate).ok_or(ErrorKind::Limit)
     }
 
     fn begin(&mut self, call: &CallContext, _wanted: i64) -> i64 {

@@ -170,9 +170,8 @@ impl<'a> Txn<'a> {
         now: Now,
     ) -> Result<Self, ErrorKind> {
         let (mut call, changed) = CallContext::new(limiter.limit, first, exact, now)?;
-        limiter.state.check(&mut call)?;
         Ok(Self {
-            most: limiter.state.most(&call),
+            most: limiter.state.check(&mut call)?,
             limiter,
             call,
             answer: Answer::new(&call.limit, changed, now),
@@ -217,7 +216,7 @@ impl<'a> Txn<'a> {
     }
 
     fn take(&mut self, charge: &Charge) {
-        self.limiter.state.take(charge, self.call.score_of(charge));
+        self.limiter.state.take(&self.call, charge);
         self.taken += i64::from(charge.permits);
         self.answer.remaining -= i64::from(charge.permits);
     }

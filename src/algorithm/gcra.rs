@@ -67,9 +67,9 @@ impl Counter for Gcra {
         limit::Algorithm::Gcra
     }
 
-    fn check(&self, call: &mut CallContext) -> Result<(), ErrorKind> {
+    fn check(&self, call: &mut CallContext) -> Result<i64, ErrorKind> {
         call.emission = pace(&call.limit)?.emission;
-        Ok(())
+        Ok(call.limit.rate)
     }
 
     // This and `end` are most of what a caller of one limiter costs. Inlined there, they find its

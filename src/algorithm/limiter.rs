@@ -12,7 +12,7 @@ use crate::values::{
     clock::Now,
     error::ErrorKind,
     limit::Counting,
-    limit::{self, Limit, LimitSource, StoredLimit, ahead_of},
+    limit::{self, Limit, LimitSource, StoredLimit},
 };
 
 /// The permits of one limiter that are in use, as one algorithm counts them.
@@ -24,18 +24,13 @@ pub(crate) trait Counter: Debug + Send {
     fn kind(&self) -> limit::Algorithm;
 
     /// Checks that it can count by the limit of a call, and finds the call's `emission`. All other
-    /// methods get a call that was checked.
-    fn check(&self, _call: &mut CallContext) -> Result<(), ErrorKind> {
-        Ok(())
+    /// methods get a call that was checked. Returns the most permits that a request can take.
+    fn check(&self, call: &mut CallContext) -> Result<i64, ErrorKind> {
+        Ok(call.limit.rate)
     }
 
     /// Counts in these slots, or by this calendar, from now on.
     fn count_by(&mut self, _counting: Counting) {}
-
-    /// Returns the most permits that a request can take.
-    fn most(&self, call: &CallContext) -> i64 {
-        call.limit.rate
-    }
 
     /// Begins a call. Returns the permits left: exactly, or well enough to know whether
     /// there are as many as `wanted`. Callers are granted by that number, one after the other; one
@@ -48,8 +43,8 @@ pub(crate) trait Counter: Debug + Send {
         false
     }
 
-    /// Records a grant of the call, as made at `score`, if each grant has an entry.
-    fn take(&mut self, _charge: &Charge, _score: i64) {}
+    /// Records a grant of the call, if each grant has an entry.
+    fn take(&mut self, _call: &CallContext, _charge: &Charge) {}
 
     /// Ends a call, which took `taken` permits: stores `answer.remaining`, fills in the times of
     /// `answer`, and sets `wait` in `needs`, which ascend.
@@ -68,10 +63,9 @@ pub(crate) trait Counter: Debug + Send {
         now: Now,
     ) -> Result<Answer, ErrorKind> {
         let (mut call, changed) = CallContext::new(*stored, charge, exact, now)?;
-        self.check(&mut call)?;
+        let most = self.check(&mut call)?;
         let mut answer = Answer::new(&call.limit, changed, now);
         let permits = i64::from(charge.permits);
-        let most = self.most(&call);
         let is_possible = permits <= most;
         let is_held = charge.may_have_come() && self.holds(charge);
         if !is_possible && !charge.shadow && !is_held && changed == Changed::Nothing {
@@ -90,7 +84,7 @@ pub(crate) trait Counter: Debug + Send {
         } else if !is_possible {
             Verdict::AboveRate
         } else if answer.remaining >= permits {
-            self.take(charge, call.score_of(charge));
+            self.take(&call, charge);
             taken = permits;
             answer.remaining -= permits;
             Verdict::Granted
@@ -253,15 +247,6 @@ impl CallContext {
         };
         Ok((call, changed))
     }
-
-    /// Returns the score of a grant: now, or later for permits that are taken ahead.
-    pub(super) fn score_of(&self, charge: &Charge) -> i64 {
-        let now = self.now.score();
-        if charge.lead == 0 {
-            return now;
-        }
-        now + self.now.ticks(charge.lead).min(ahead_of(self.interval()))
-    }
 }
 
 /// The permits that must be free for a caller, and the time until they are.
@@ -327,16 +312,6 @@ impl<A: Counter + ?Sized> LimiterState<A> {
         let mut call = CallContext::of_verb(limit, now, id);
         self.state.check(&mut call)?;
         Ok(call)
-    }
-
-    /// Takes permits for one caller of this limiter alone.
-    pub(crate) fn acquire_one(
-        &mut self,
-        charge: &Charge,
-        exact: bool,
-        now: Now,
-    ) -> Result<Answer, ErrorKind> {
-        self.state.acquire_one(&mut self.limit, charge, exact, now)
     }
 
     /// Counts the free permits. `id` marks entries that a repair adds.

@@ -18,8 +18,13 @@ pub(crate) mod sliding_log;
 use std::ops::{Deref, DerefMut};
 
 use self::{
-    answer::Answer, bytes::Bytes, calendar::CalendarCount, fixed_window::FixedWindow, gcra::Gcra,
-    limiter::LimiterState, sliding_log::SlidingLog,
+    answer::Answer,
+    bytes::Bytes,
+    calendar::CalendarCount,
+    fixed_window::FixedWindow,
+    gcra::Gcra,
+    limiter::{Counter, LimiterState},
+    sliding_log::SlidingLog,
 };
 use crate::values::{charge::Charge, clock::Now, error::ErrorKind, limit::Algorithm};
 
@@ -64,10 +69,19 @@ impl AnyLimiter {
         now: Now,
     ) -> Result<Answer, ErrorKind> {
         match self {
-            Self::Log(limiter) => limiter.acquire_one(charge, exact, now),
-            Self::Window(limiter) => limiter.acquire_one(charge, exact, now),
-            Self::Gcra(limiter) => limiter.acquire_one(charge, exact, now),
-            Self::Calendar(limiter) => limiter.acquire_one(charge, exact, now),
+            Self::Log(LimiterState { limit, state }) => {
+                state.acquire_one(limit, charge, exact, now)
+            }
+            Self::Window(LimiterState { limit, state }) => {
+                state.acquire_one(limit, charge, exact, now)
+            }
+            Self::Gcra(LimiterState { limit, state }) => {
+                state.acquire_one(limit, charge, exact, now)
+            }
+            Self::Calendar(limiter) => {
+                let LimiterState { limit, state } = &mut **limiter;
+                state.acquire_one(limit, charge, exact, now)
+            }
         }
     }
 }

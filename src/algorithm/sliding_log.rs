@@ -64,12 +64,13 @@ impl Counter for SlidingLog {
         self.extra = slots.or(shorter.map(Extra::Shorter)).map(Box::new);
     }
 
+    /// By the shortest interval, a request can take the fewest.
     #[inline]
-    fn most(&self, call: &CallContext) -> i64 {
-        match self.extra {
+    fn check(&self, call: &mut CallContext) -> Result<i64, ErrorKind> {
+        Ok(match self.extra {
             None => call.limit.rate,
-            Some(_) => self.most_of(call),
-        }
+            Some(_) => self.most(call),
+        })
     }
 
     // With `take` and `end`, as in `gcra.rs`.
@@ -84,7 +85,15 @@ impl Counter for SlidingLog {
             let kept = self.value.filter(|_| interval == before.interval);
             self.value = kept.map(|value| value + rate - before.rate);
         }
-        let value = self.count(call, wanted);
+        // Credits expired permits: if those left are wanted exactly all, up to a bound, otherwise
+        // as many as the call needs.
+        let value = self.agree(call);
+        let budget = wanted + (-value).max(0) + 1;
+        let value = if call.exact {
+            self.sweep(call, value, i64::MAX, budget.max(wanted + PAGE))
+        } else {
+            self.sweep(call, value, wanted, budget)
+        };
         if self.extra.is_none() {
             return value;
         }
@@ -105,13 +114,19 @@ impl Counter for SlidingLog {
     }
 
     #[inline(always)]
-    fn take(&mut self, charge: &Charge, score: i64) {
-        let Charge { permits, id, .. } = *charge;
+    fn take(&mut self, call: &CallContext, charge: &Charge) {
+        let Charge {
+            permits, id, lead, ..
+        } = *charge;
         if self.has_slots() {
-            self.add_to_bucket(permits, id);
-        } else {
-            self.log.insert(Entry { score, permits, id });
+            return self.add_to_bucket(permits, id);
         }
+        let mut score = call.now.score();
+        if lead != 0 {
+            // For permits that are taken ahead, later.
+            score += call.now.ticks(lead).min(ahead_of(call.interval()));
+        }
+        self.log.insert(Entry { score, permits, id });
     }
 
     #[inline(always)]
@@ -318,15 +333,19 @@ impl SlidingLog {
     }
 
     fn has_slots(&self) -> bool {
-        self.bucket().is_some()
+        matches!(self.extra.as_deref(), Some(Extra::Slots(_)))
     }
 
-    /// Returns the most permits that a request can take: by the shortest interval, the fewest.
-    fn most_of(&self, call: &CallContext) -> i64 {
-        let shortest = self
-            .shorter()
-            .and_then(|shorter| shorter.iter().next_back());
+    fn most(&self, call: &CallContext) -> i64 {
+        let shortest = self.shorter().and_then(|it| it.iter().next_back());
         shortest.map_or(call.limit.rate, |part| part.permits.cast_signed())
+    }
+
+    fn shorter(&self) -> Option<Shorter> {
+        match self.extra.as_deref() {
+            Some(Extra::Shorter(shorter)) => Some(*shorter),
+            Some(Extra::Slots(_)) | None => None,
+        }
     }
 
     /// Returns whether there are more entries than so many for each limit.
@@ -350,18 +369,6 @@ impl SlidingLog {
             shortest.unwrap_or(&longest) / 1000
         };
         self.log.merge(width_at, SINGLE);
-    }
-
-    /// Returns the permits left after crediting expired ones: if they are wanted exactly all, up to
-    /// a bound, otherwise as many as the call needs.
-    fn count(&mut self, call: &CallContext, wanted: i64) -> i64 {
-        let value = self.agree(call);
-        let budget = wanted + (-value).max(0) + 1;
-        if call.exact {
-            self.sweep(call, value, i64::MAX, budget.max(wanted + PAGE))
-        } else {
-            self.sweep(call, value, wanted, budget)
-        }
     }
 
     /// Sets back the scores that no clock of this store can have written, as these permits were

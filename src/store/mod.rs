@@ -70,7 +70,7 @@ pub(crate) mod guard;
 pub(crate) mod memory;
 #[cfg(feature = "redis")]
 pub(crate) mod redis;
-mod report;
+pub(crate) mod report;
 pub(crate) mod rule_names;
 pub(crate) mod stack;
 

@@ -145,12 +145,13 @@ impl<S: Decide> AnyStore for InMemory<S> {
         let seen_by = report::seen_by(demand);
         // A decision is large: it is changed in place.
         let mut decision = self.store.decide_at_once(demand);
-        self.report_limiters();
-        if let Some(decided) = &mut decision {
-            if let Err(error) = decided {
-                *decided = self.answer_error(demand, error.clone());
-            }
-            if let Some(by) = seen_by {
+        if let Some(Err(error)) = &decision {
+            decision = Some(self.answer_error(demand, error.clone()));
+        }
+        // The store's observers are also the demand's.
+        if let Some(by) = seen_by {
+            self.report_limiters();
+            if let Some(decided) = &decision {
                 report::at_once(&by, demand, decided);
             }
         }

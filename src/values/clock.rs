@@ -201,8 +201,8 @@ pub(crate) struct Now {
     /// The nanoseconds after that tick.
     past: u32,
     per_ms: i64,
-    /// Set if a caller gave the time. If not, all scores are by this clock, and one far ahead of it
-    /// is wrong.
+    /// Set if a caller gave the time, which proves nothing about scores by others. If not, all
+    /// scores are by this clock, and one far ahead of it is wrong.
     pub(crate) is_by_caller: bool,
 }
 
@@ -241,8 +241,8 @@ impl Now {
         }
     }
 
-    /// Returns the same instant by a caller's clock, which proves nothing about scores by others,
-    /// or else by one that all scores are by.
+    /// Returns the same instant by a caller's clock, or else by one that all scores are by.
+    #[cfg(all(test, inside))]
     pub(crate) const fn by_caller(self, is_by_caller: bool) -> Self {
         Self {
             is_by_caller,

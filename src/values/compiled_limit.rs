@@ -11,7 +11,7 @@ use std::{
 use crate::{
     sync::Once,
     values::{
-        error::{Error, ErrorKind},
+        error::{ConfigError, Error, ErrorKind, bail},
         limit::{Algorithm, Ban, Counting, Limit, LimitSource, RateType},
         name::{BuildSpread, Name},
         observe::{ObservedRule, Observers},
@@ -181,6 +181,42 @@ impl CompiledLimit {
         let checked = algorithm.check(limit.rate, limit.interval);
         let checked = checked.and_then(|()| self.check_in_flight());
         checked.map_err(|error| Error::new(ErrorKind::Limit).caused_by(error))
+    }
+
+    /// Returns whether it limits what is in flight.
+    #[inline]
+    pub(crate) fn is_in_flight(&self) -> bool {
+        self.limit.given().is_some_and(|limit| limit.in_flight)
+    }
+
+    /// Checks that nothing contradicts a limit of what is in flight.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error of kind [`Limit`](crate::ConfigErrorKind::Limit), with its name, the limit
+    /// and what to leave out.
+    pub(crate) fn check_in_flight(&self) -> Result<(), ConfigError> {
+        let Some(limit) = self.limit.given().filter(|limit| limit.in_flight) else {
+            return Ok(());
+        };
+        let reason = if matches!(self.limit, LimitSource::StoreOrInit(_)) {
+            "no store has such a limit: give it to `Rule::new`"
+        } else if self.counting.algorithm != Algorithm::SlidingLog {
+            "only a sliding log has places: leave the algorithm out"
+        } else if self.counting.slots.is_some() {
+            "what is merged in slots cannot be given back: leave `slots` out"
+        } else if limit.is_per_client() {
+            "places are those of the whole fleet: leave `per_client` out"
+        } else if self.lease.is_some() {
+            "a lease takes places that nothing holds: leave `lease` out"
+        } else if self.charge_if.is_some() {
+            "each place comes back, whatever the response is: leave `charge_if` out"
+        } else if self.ban.is_some() {
+            "its callers are to ask again: leave `ban` out, or give it to a rate next to it"
+        } else {
+            return Ok(());
+        };
+        bail!(Limit: "{:?} counts {limit}: {reason}", self.name)
     }
 
     /// Returns whether this is still to be logged: true for the first that asks.

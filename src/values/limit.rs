@@ -64,7 +64,7 @@ pub struct Limit {
     /// there.
     calendar: Option<Calendar>,
     /// Set for a limit of places in flight, whose interval is how long one is held at most.
-    in_flight: bool,
+    pub(crate) in_flight: bool,
     shorter: Shorter,
 }
 
@@ -282,6 +282,16 @@ impl Limit {
     pub fn keep_alive_time(&self) -> Option<Duration> {
         let keep_alive = self.keep_alive.filter(|_| self.calendar.is_none());
         keep_alive.map(Duration::from_millis)
+    }
+
+    /// Returns whether it limits what is in flight: see [`in_flight`](Self::in_flight).
+    pub const fn is_in_flight(&self) -> bool {
+        self.in_flight
+    }
+
+    /// Returns whether it is of [several](Self::and).
+    pub(crate) const fn is_several(&self) -> bool {
+        self.shorter.0[0].permits > 0
     }
 
     /// Returns the calendar of a limit by the calendar.

@@ -4,7 +4,6 @@
 //! because another spelling would reset every limit. `docs/keys.md` is the contract.
 
 mod address;
-mod identity;
 mod text;
 
 use std::{
@@ -17,8 +16,7 @@ use std::{
 
 pub(crate) use self::{
     address::{IPV6_PREFIX, spell},
-    identity::Identity,
-    text::{BuildSpread, Short},
+    text::{BuildSpread, Identity, Short},
 };
 use crate::{
     macros::opaque,
@@ -170,12 +168,14 @@ impl Naming {
     }
 
     pub(crate) fn name(&self, identity: &Identity) -> Name {
-        let mut text = self.before.clone();
-        if self.takes_identity {
-            identity.spell(&mut text);
+        let mut name = self.before.clone();
+        if self.takes_identity && identity.0.len() > LONGEST_IDENTITY {
+            name.push(digested(&identity.0).as_bytes());
+        } else if self.takes_identity {
+            name.push(&identity.0);
         }
-        text.push(self.after.as_bytes());
-        Name::of(text)
+        name.push(self.after.as_bytes());
+        Name::of(name)
     }
 }
 
@@ -233,6 +233,15 @@ pub(crate) fn is_word(text: &str) -> bool {
         && text
             .bytes()
             .all(|byte| byte.is_ascii_alphanumeric() || b"._-".contains(&byte))
+}
+
+/// Returns `!`, with which no encoding begins, and the first 128 bits of SHA-256 in hexadecimal.
+fn digested(identity: &[u8]) -> String {
+    let hash = hmac_sha256::Hash::hash(identity);
+    let mut digest = String::with_capacity(33);
+    digest.push('!');
+    push_hex(&mut digest, &hash[..16]);
+    digest
 }
 
 /// Adds bytes in lower-case hexadecimal.

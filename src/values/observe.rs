@@ -1,6 +1,5 @@
 //! What observers are told, and who they are: [`Observer`], [`Observers`].
 
-mod caller_span;
 #[cfg(feature = "page")]
 pub(crate) mod counts;
 mod observed_rule;
@@ -18,7 +17,7 @@ use std::{
     time::Duration,
 };
 
-pub(crate) use self::{caller_span::CallerSpan, observed_rule::ObservedRule};
+pub(crate) use self::observed_rule::ObservedRule;
 use crate::{
     macros::warning,
     values::{

@@ -13,7 +13,7 @@ use std::{
 };
 
 use bytes::Bytes;
-use http::{Extensions, HeaderMap, HeaderValue, StatusCode, response::Parts};
+use http::{HeaderMap, HeaderValue, StatusCode, response::Parts};
 use http_body::{Body, Frame, SizeHint};
 use pin_project_lite::pin_project;
 
@@ -96,10 +96,10 @@ pub(crate) fn charge_if(counts: impl Fn(&Outcome) -> bool + Send + Sync + 'stati
 /// The charges of a request before it came to a layer, until its response is over.
 #[derive(Clone, Copy)]
 pub(crate) struct Earlier<'a> {
-    innermost: &'a Grant,
-    layer: LayerId,
+    pub(super) innermost: &'a Grant,
+    pub(super) layer: LayerId,
     /// The address of the store.
-    store: usize,
+    pub(super) store: usize,
 }
 
 /// The layer that has let a request pass.
@@ -110,18 +110,6 @@ pub(crate) enum PassedBy {
 }
 
 impl<'a> Earlier<'a> {
-    pub(crate) fn find(
-        extensions: &'a Extensions,
-        layer: LayerId,
-        store: &Arc<dyn AnyStore>,
-    ) -> Option<Self> {
-        extensions.get().map(|innermost| Self {
-            innermost,
-            layer,
-            store: Arc::as_ptr(store).addr(),
-        })
-    }
-
     fn open(self) -> impl Iterator<Item = (PassedBy, &'a Grant)> {
         self.innermost.layers().filter_map(move |grant| {
             let (layer, store) = grant.given_by()?;

@@ -98,36 +98,25 @@ where
             return self.forward(request, None);
         }
         let (mut parts, body) = request.into_parts();
-        let fields;
-        let mut plan = {
-            let rules = self.shared.rules.load();
-            // The response gets the fields of these rules, even if a reload replaces them.
-            fields = rules.fields;
-            // A router inside or its own fallback may have the same layer.
-            let LayerState { id, store, .. } = &*self.shared;
-            let earlier = if self.shared.settings.always {
-                None
-            } else {
-                Earlier::find(&parts.extensions, *id, store)
-            };
-            rules.plan(&parts, earlier)
-        };
         let shared = &self.shared;
-        let decided = match &mut plan {
-            Plan::Demand(demand) => shared.store.decide_at_once(demand),
-            Plan::Pass | Plan::Refuse(_) => None,
+        // A router inside or its own fallback may have the same layer.
+        let earlier = parts.extensions.get().filter(|_| !shared.settings.always);
+        let earlier = earlier.map(|innermost| Earlier {
+            innermost,
+            layer: shared.id,
+            store: Arc::as_ptr(&shared.store).addr(),
+        });
+        let (plan, fields) = {
+            let rules = shared.rules.load();
+            // The response gets the fields of these rules, even if a reload replaces them.
+            (rules.plan(&parts, earlier), rules.fields)
         };
-        let refusal = match decided {
-            Some(Ok(Decision::Allow(grant))) => {
-                let settling = shared.admit(grant, &mut parts, fields);
-                return self.forward(Request::from_parts(parts, body), Some(settling));
-            }
-            Some(Ok(Decision::Deny(refusal))) => refusal,
-            Some(Err(error)) => Refusal::unavailable(error),
-            None => match plan {
-                Plan::Pass => return self.forward(Request::from_parts(parts, body), None),
-                Plan::Refuse(refusal) => refusal,
-                Plan::Demand(demand) => {
+        let decision = match plan {
+            Plan::Pass => return self.forward(Request::from_parts(parts, body), None),
+            Plan::Refuse(refusal) => Ok(Decision::Deny(refusal)),
+            Plan::Demand(mut demand) => match shared.store.decide_at_once(&mut demand) {
+                Some(decision) => decision,
+                None => {
                     let state = State::Deciding {
                         deciding: Arc::clone(&shared.store).acquire(demand),
                         shared: Arc::clone(shared),
@@ -141,13 +130,16 @@ where
                 }
             },
         };
-        // A refusal does not use the readiness of the inner service: others may need it.
-        drop(take_ready(&mut self.inner));
-        let answer = self.shared.refuse(refusal, &mut parts, fields);
-        let state = State::Refused {
-            answer: Some(answer),
-        };
-        ResponseFuture { state }
+        match shared.answer(decision, &mut parts, fields) {
+            Ok(settling) => self.forward(Request::from_parts(parts, body), Some(settling)),
+            Err(answer) => {
+                // A refusal does not use the readiness of the inner service: others may need it.
+                drop(take_ready(&mut self.inner));
+                let answer = Some(answer);
+                let state = State::Refused { answer };
+                ResponseFuture { state }
+            }
+        }
     }
 }
 
@@ -233,8 +225,24 @@ pin_project! {
 
 impl LayerState {
     /// Puts a grant where handlers and inner layers look for it, and logs which shadow rules would
-    /// have refused the request.
-    fn admit(&self, grant: Grant, request: &mut Parts, fields: Fields) -> SettleOnDrop {
+    /// have refused the request; or returns the response to a refused request.
+    #[allow(
+        clippy::result_large_err,
+        reason = "a refusal is not to cost an allocation"
+    )]
+    fn answer(
+        &self,
+        decision: Result<Decision, Error>,
+        request: &mut Parts,
+        fields: Fields,
+    ) -> Result<SettleOnDrop, Response<Bytes>> {
+        let grant = match decision {
+            Ok(Decision::Allow(grant)) => grant,
+            Ok(Decision::Deny(refusal)) => return Err(self.refuse(refusal, request, fields)),
+            Err(error) => {
+                return Err(self.refuse(Refusal::unavailable(error), request, fields));
+            }
+        };
         let charges = grant.charges().iter();
         for charge in charges.filter(|charge| charge.shadow && charge.standing.refused) {
             detail!(
@@ -246,7 +254,7 @@ impl LayerState {
         let in_response = self.settings.decision_in_response || outer.is_some();
         let grant = grant.admitted(self.id, Arc::as_ptr(&self.store).addr(), outer);
         request.extensions.insert(grant.clone());
-        SettleOnDrop {
+        Ok(SettleOnDrop {
             grant,
             store: Arc::clone(&self.store),
             // Clients of gRPC read trailers.
@@ -255,7 +263,7 @@ impl LayerState {
             awaits_trailers: None,
             is_connect: request.method == Method::CONNECT,
             is_upgraded: false,
-        }
+        })
     }
 
     /// Returns the response to a refused request.
@@ -348,18 +356,14 @@ fn decided<S, B, F>(
     fields: Fields,
 ) -> State<S, B, F> {
     let (mut parts, body) = request.into_parts();
-    match decision.map_err(Refusal::unavailable) {
-        Ok(Decision::Allow(grant)) => {
-            let settling = Some(shared.admit(grant, &mut parts, fields));
-            let call = Some((inner, Request::from_parts(parts, body)));
-            State::Readying { call, settling }
-        }
-        Ok(Decision::Deny(refusal)) | Err(refusal) => {
-            // It has the readiness of the service, which others may need meanwhile.
-            drop(inner);
-            let answer = Some(shared.refuse(refusal, &mut parts, fields));
-            State::Refused { answer }
-        }
+    match shared.answer(decision, &mut parts, fields) {
+        Ok(settling) => State::Readying {
+            call: Some((inner, Request::from_parts(parts, body))),
+            settling: Some(settling),
+        },
+        Err(answer) => State::Refused {
+            answer: Some(answer),
+        },
     }
 }
 

@@ -84,7 +84,9 @@ fn agree<A: Counter + Clone + Default + PartialEq + 'static>(
         now += step.pause;
         let caller = &step.demand;
         let at = Now::millis(now);
-        let answer = one.acquire_one(caller.first(), caller.wants_remaining, at);
+        let answer =
+            one.state
+                .acquire_one(&mut one.limit, caller.first(), caller.wants_remaining, at);
         let limiters = iter::once(&mut many as &mut LimiterState);
         let answers = acquire(limiters, slice::from_ref(caller), at);
         prop_assert_eq!(answer.map(|it| List::from([it])), answers, "{:?}", step);
@@ -98,7 +100,12 @@ fn only_a_log_knows_a_call_that_comes_again() {
     fn twice<A: Counter + Default>() -> [Verdict; 2] {
         let mut limiter = LimiterState::<A>::default();
         limiter.state.count_by(counting(None));
-        let mut answer = || limiter.acquire_one(&take(1, 1), false, NOW).unwrap();
+        let mut answer = || {
+            limiter
+                .state
+                .acquire_one(&mut limiter.limit, &take(1, 1), false, NOW)
+                .unwrap()
+        };
         [answer(), answer()].map(|answer| answer.verdict)
     }
     let granted = [Verdict::Granted, Verdict::Granted];
@@ -151,7 +158,10 @@ fn what_is_made_is_reported() {
     fn reported<A: Counter + 'static>(state: A) -> bool {
         let mut first = LimiterState { limit: None, state };
         let mut spent = LimiterState::<SlidingLog>::default();
-        spent.acquire_one(&take(1, 1), false, NOW).unwrap();
+        spent
+            .state
+            .acquire_one(&mut spent.limit, &take(1, 1), false, NOW)
+            .unwrap();
         let caller = Demand::caller([take(2, 2), take(1, 3)], false);
         let limiters: [&mut LimiterState; 2] = [&mut first, &mut spent];
         let answers = acquire(limiters.into_iter(), &[caller], NOW).unwrap();

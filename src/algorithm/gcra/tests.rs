@@ -37,7 +37,9 @@ fn settle(limiter: &mut Limiter, (permits, keep): (u32, u32), tat: Tat) -> Resul
 /// Asks for one permit by the store's limit.
 fn acquire(limiter: &mut Limiter, clock: &ManualClock) -> Answer {
     let charge = Charge::plain(LimitSource::Store, 1, ID);
-    let answer = limiter.acquire_one(&charge, true, Now::by(clock));
+    let answer = limiter
+        .state
+        .acquire_one(&mut limiter.limit, &charge, true, Now::by(clock));
     answer.unwrap()
 }
 
@@ -58,7 +60,9 @@ fn a_call_that_takes_nothing_makes_no_state() {
     let (mut limiter, clock) = (Limiter::default(), ManualClock::new());
     let limit = LimitSource::Code(Limit::new(5, Duration::from_secs(1)));
     let charge = Charge::plain(limit, 6, ID);
-    let answer = limiter.acquire_one(&charge, true, Now::by(&clock));
+    let answer = limiter
+        .state
+        .acquire_one(&mut limiter.limit, &charge, true, Now::by(&clock));
     assert_eq!(answer.unwrap().verdict, Verdict::AboveRate);
     assert!(limiter.limit.is_some() && limiter.state.stored.is_none());
 }
@@ -126,7 +130,9 @@ fn a_stored_limit_that_cannot_be_counted_by_is_an_error_that_changes_nothing() {
         ..Limiter::default()
     };
     let charge = Charge::plain(LimitSource::Store, 1, ID);
-    let answer = limiter.acquire_one(&charge, false, NOW);
+    let answer = limiter
+        .state
+        .acquire_one(&mut limiter.limit, &charge, false, NOW);
     assert_eq!(answer, Err(ErrorKind::ForeignState));
     let given = Tat { at: 0, given: 0 };
     // There is nothing to give back.

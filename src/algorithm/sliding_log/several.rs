@@ -1,7 +1,7 @@
 //! A sliding log that counts by several limits, as `lua/packed/log.lua` does in Redis: the longest
 //! interval says what is in the log, and each shorter one counts the newest part of it.
 
-use super::{Entry, Extra, SlidingLog};
+use super::{Entry, SlidingLog};
 use crate::{
     algorithm::{
         answer::{Answer, Each, OfLimit},
@@ -22,13 +22,6 @@ struct ByLimit {
 }
 
 impl SlidingLog {
-    pub(super) fn shorter(&self) -> Option<Shorter> {
-        match self.extra.as_deref() {
-            Some(Extra::Shorter(shorter)) => Some(*shorter),
-            Some(Extra::Slots(_)) | None => None,
-        }
-    }
-
     /// Returns the fewest permits left by any limit, if `value` are left by the longest.
     pub(super) fn least(&self, shorter: Shorter, now: Now, value: i64) -> i64 {
         let each = self.by_shorter(shorter, now);
@@ -97,7 +90,7 @@ impl SlidingLog {
 
     /// Returns what must be free, with those that wait before: the rounds are of the least limit.
     fn permits_of(&self, needs: &Needs, call: &CallContext) -> i64 {
-        let round = self.most_of(call);
+        let round = self.most(call);
         needs.permits + needs.rounds.saturating_mul(round)
     }
 

@@ -2,7 +2,6 @@
 
 use std::{
     collections::{BTreeSet, HashMap},
-    hash::BuildHasher,
     mem, ptr,
     sync::{
         Arc, Weak,
@@ -65,9 +64,9 @@ pub(super) struct Tracked {
 }
 
 impl Tracked {
-    /// Returns the hash of a name, spread: its shard is chosen by the hash before that.
+    /// Returns the hash of a name, turned: its lowest bits are the same in all of the shard.
     fn hash(name: &Name) -> u64 {
-        BuildSpread::new().hash_one(name)
+        name.seeded_hash().rotate_left(32)
     }
 
     fn is_of(name: &Name) -> impl Fn(&Self) -> bool {

@@ -247,7 +247,9 @@ impl Shared {
     }
 
     pub(super) fn now(&self) -> Now {
-        Now::by(&*self.clock).by_caller(self.is_by_callers)
+        let mut now = Now::by(&*self.clock);
+        now.is_by_caller = self.is_by_callers;
+        now
     }
 }
 

@@ -276,7 +276,7 @@ impl Counter for Estimate {
         call.limit.rate - used(&self.parts)
     }
 
-    fn take(&mut self, charge: &Charge, _score: i64) {
+    fn take(&mut self, _call: &CallContext, charge: &Charge) {
         self.taken = self.taken.saturating_add(charge.permits);
         if let Some(present) = self.parts.last_mut() {
             present.permits = present.permits.saturating_add(charge.permits);

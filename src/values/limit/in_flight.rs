@@ -2,12 +2,8 @@
 
 use std::time::Duration;
 
-use super::{Algorithm, Limit, RateType};
-use crate::values::{
-    compiled_limit::CompiledLimit,
-    error::{ConfigError, bail},
-    limit::LimitSource,
-};
+use super::Limit;
+use crate::values::error::{ConfigError, bail};
 
 /// The most places of a limiter: as many grants stay single in a log, so that each can be given
 /// back.
@@ -83,48 +79,5 @@ impl Limit {
             in_flight: true,
             ..Self::try_new(places, longest)?
         })
-    }
-
-    /// Returns whether it limits what is in flight: see [`in_flight`](Self::in_flight).
-    pub const fn is_in_flight(&self) -> bool {
-        self.in_flight
-    }
-}
-
-impl CompiledLimit {
-    /// Returns whether it limits what is in flight.
-    #[inline]
-    pub(crate) fn is_in_flight(&self) -> bool {
-        self.limit.given().is_some_and(Limit::is_in_flight)
-    }
-
-    /// Checks that nothing contradicts a limit of what is in flight.
-    ///
-    /// # Errors
-    ///
-    /// Returns an error of kind [`Limit`](crate::ConfigErrorKind::Limit), with its name, the limit
-    /// and what to leave out.
-    pub(crate) fn check_in_flight(&self) -> Result<(), ConfigError> {
-        let Some(limit) = self.limit.given().filter(|limit| limit.in_flight) else {
-            return Ok(());
-        };
-        let reason = if matches!(self.limit, LimitSource::StoreOrInit(_)) {
-            "no store has such a limit: give it to `Rule::new`"
-        } else if self.counting.algorithm != Algorithm::SlidingLog {
-            "only a sliding log has places: leave the algorithm out"
-        } else if self.counting.slots.is_some() {
-            "what is merged in slots cannot be given back: leave `slots` out"
-        } else if limit.rate_type == RateType::PerClient {
-            "places are those of the whole fleet: leave `per_client` out"
-        } else if self.lease.is_some() {
-            "a lease takes places that nothing holds: leave `lease` out"
-        } else if self.charge_if.is_some() {
-            "each place comes back, whatever the response is: leave `charge_if` out"
-        } else if self.ban.is_some() {
-            "its callers are to ask again: leave `ban` out, or give it to a rate next to it"
-        } else {
-            return Ok(());
-        };
-        bail!(Limit: "{:?} counts {limit}: {reason}", self.name)
     }
 }

@@ -16,7 +16,7 @@ pub(crate) struct LimitPart {
 /// The limits of a [`Limit`] other than its longest, by falling intervals. A part without permits
 /// stands for none.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub(crate) struct Shorter([LimitPart; MOST_LIMITS - 1]);
+pub(crate) struct Shorter(pub(super) [LimitPart; MOST_LIMITS - 1]);
 
 impl Shorter {
     pub(super) const NONE: Self = Self(
@@ -81,10 +81,6 @@ impl Limit {
             in_flight: other.in_flight,
             ..self
         }
-    }
-
-    pub(crate) fn is_several(&self) -> bool {
-        !self.shorter.is_none()
     }
 
     /// Returns the most permits that a request can take: those of the shortest interval.

@@ -197,7 +197,7 @@ impl Fields {
     /// Writes the fields of a decision. The extensions have the decisions and numbers of inner
     /// layers.
     pub(crate) fn write(&self, limits: &[Charge], kind: DecisionKind, head: &mut Parts) {
-        let Some(tightest) = first_shown(limits) else {
+        let Some(tightest) = shown(limits).next() else {
             return;
         };
         let report = ReportedLimits {
@@ -334,7 +334,7 @@ impl ReportedLimits<'_> {
     }
 }
 
-/// Returns the limits that are not hidden.
+/// Returns the limits that are not hidden, the one closest to exhaustion first.
 pub(super) fn shown(limits: &[Charge]) -> impl Iterator<Item = ShownLimit<'_>> {
     let charges = limits.iter().enumerate();
     let charges = charges.filter(|(_, charge)| !charge.is_hidden());
@@ -348,20 +348,10 @@ pub(super) fn shown(limits: &[Charge]) -> impl Iterator<Item = ShownLimit<'_>> {
     })
 }
 
-fn first_shown(limits: &[Charge]) -> Option<ShownLimit<'_>> {
-    let mut charges = limits.iter().enumerate();
-    let (index, charge) = charges.find(|(_, charge)| !charge.is_hidden())?;
-    Some(ShownLimit {
-        is_first: index == 0,
-        charge,
-        standing: charge.tightest(),
-    })
-}
-
 /// Returns the permits left of the limit closest to exhaustion, if they are known and not hidden.
 /// After a refusal, none is left for this request.
 fn left(limits: &[Charge], kind: DecisionKind) -> Option<u64> {
-    let limit = first_shown(limits)?;
+    let limit = shown(limits).next()?;
     match kind {
         DecisionKind::Granted => limit.standing.remaining,
         DecisionKind::Refused(_) => Some(0),

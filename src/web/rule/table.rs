@@ -17,7 +17,7 @@ use super::{
 };
 use crate::{
     macros::{opaque, warning},
-    store::{AnyStore, rule_names::Holder},
+    store::{AnyStore, report::CallerSpan, rule_names::Holder},
     sync::Once,
     values::{
         charge::Charge,
@@ -27,7 +27,7 @@ use crate::{
         error::{ConfigError, bail},
         failure_policy::FailurePolicy,
         name::Identity,
-        observe::{CallerSpan, Decided, DecidedRule, RequestResult, RuleResult},
+        observe::{Decided, DecidedRule, RequestResult, RuleResult},
     },
     web::{
         answer::Fields,
