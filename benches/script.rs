@@ -1,5 +1,5 @@
-//! What one decision costs Redis, beside Redisson's own script on the same server. See HOW.md beside
-//! this file.
+//! What one decision costs Redis, beside Redisson's own script on the same server. See HOW.md
+//! beside this file.
 
 #![allow(
     clippy::expect_used,

@@ -123,6 +123,8 @@ end
 if taken > 0 and (is_joined or lent and granted < callers or ahead and time_of_grant > now) then
   -- What has become of it is counted once more, as if the call only asked.
   given, takes, is_again, has_fetched = granted, false, true, false
+-- It is not before this grant, so that of what was counted only the permits left change. Where
+-- that is told by another count, `has_fetched` is false.
 elseif ahead and (taken > 0 or has_fetched == false) and granted == callers and left >= ahead
   and not (lent and #lent == 1408) then
   lents[key] = (lent or '') .. pack('<c8BBI6I6', id_ahead, 0, 1, ahead, now + lead)

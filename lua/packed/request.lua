@@ -1,9 +1,10 @@
--- Decides a request in general. Most are simple: charges of new callers, without bans. All others
--- are gone through twice, at first only to count. A fragment of decide.lua.
+-- Decides a request in general. Most are simple: charges of new callers, without bans, and of one
+-- alone that fetches ahead. All others are gone through twice, at first only to count. A fragment
+-- of decide.lua.
 
 -- Whether permits are taken where there is room; to how many callers they are given in any case.
 local charge, takes, given, failure, is_again = 1, true
--- Of a request that is not simple: see charge.lua and resolve.lua.
+-- Of a request that is not simple, or fetches ahead: see charge.lua and resolve.lua.
 local pages, cursor, is_dry, may_take, has_room, is_found, is_banned, has_fetched
 local needs_rare, its_ban, ahead, lead, id_ahead, size_before, before, is_undone
 of_place = 0
@@ -21,7 +22,7 @@ if not is_lone then
   elseif callers > 1 then
     key, number, flags, permits, next_at = unpack('<BBBI4', arg, charges_at)
   end
-  needs_rare = flags > 3 and flags < 6 and charges == 1
+  needs_rare = callers > 0 and charges == 1 and flags > 3 and flags < 6
   if (flags < 2 or needs_rare) and (asks < 2 or settles) and callers > 0
     and (charges == 1 or at ~= tried) then
     -- A list takes at once, too. If one of its charges has no room, that is undone, and all are

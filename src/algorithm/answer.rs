@@ -305,8 +305,8 @@ impl Charge {
         }
     }
 
-    /// Keeps how its limit stands, and of a grant the mark. A log does not know when places in
-    /// flight come back.
+    /// Keeps how its limit stands and, if it was granted, the mark by which it is settled. A log
+    /// does not know when places in flight come back.
     #[inline]
     fn stands(&mut self, answer: &Answer, counted: bool, granted: bool) {
         let mut standing = answer.standing(counted);

@@ -43,7 +43,7 @@ pub(crate) trait Counter: Debug + Send {
         false
     }
 
-    /// Records a grant of the call, if each grant has an entry.
+    /// Records a grant of the call, if each grant has an entry: as of now, or `charge.lead` later.
     fn take(&mut self, _call: &CallContext, _charge: &Charge) {}
 
     /// Ends a call, which took `taken` permits: stores `answer.remaining`, fills in the times of

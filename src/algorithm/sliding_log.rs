@@ -64,7 +64,6 @@ impl Counter for SlidingLog {
         self.extra = slots.or(shorter.map(Extra::Shorter)).map(Box::new);
     }
 
-    /// By the shortest interval, a request can take the fewest.
     #[inline]
     fn check(&self, call: &mut CallContext) -> Result<i64, ErrorKind> {
         Ok(match self.extra {
@@ -336,6 +335,7 @@ impl SlidingLog {
         matches!(self.extra.as_deref(), Some(Extra::Slots(_)))
     }
 
+    /// Returns the most permits that a request can take: by the shortest interval they are fewest.
     fn most(&self, call: &CallContext) -> i64 {
         let shortest = self.shorter().and_then(|it| it.iter().next_back());
         shortest.map_or(call.limit.rate, |part| part.permits.cast_signed())

@@ -287,8 +287,8 @@ pub(crate) fn remote<S: Decide>(
 /// The order of all guards: outermost > fallback > deny cache > deadline > outbox > leases >
 /// server.
 ///
-/// `decide_at_once` asks the deny cache, the leases and the breaker before there is a future, and so
-/// past the outbox. That overtakes no waiter: a limiter that callers wait for has no lease.
+/// `decide_at_once` asks the deny cache, the leases and the breaker before there is a future, and
+/// so past the outbox. That overtakes no waiter: a limiter that callers wait for has no lease.
 #[cfg(feature = "_guards")]
 impl<S: Decide> Remote<S> {
     /// Gives back what a caller without HTTP may have taken when it left, if its call was sent. A

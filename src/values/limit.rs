@@ -291,7 +291,7 @@ impl Limit {
 
     /// Returns whether it is of [several](Self::and).
     pub(crate) const fn is_several(&self) -> bool {
-        self.shorter.0[0].permits > 0
+        !self.shorter.is_none()
     }
 
     /// Returns the calendar of a limit by the calendar.

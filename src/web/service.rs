@@ -130,11 +130,11 @@ where
                 }
             },
         };
-        match shared.answer(decision, &mut parts, fields) {
+        // A refusal does not use the readiness of the inner service: others may need it.
+        let release = || drop(take_ready(&mut self.inner));
+        match shared.answer(decision, &mut parts, fields, release) {
             Ok(settling) => self.forward(Request::from_parts(parts, body), Some(settling)),
             Err(answer) => {
-                // A refusal does not use the readiness of the inner service: others may need it.
-                drop(take_ready(&mut self.inner));
                 let answer = Some(answer);
                 let state = State::Refused { answer };
                 ResponseFuture { state }
@@ -224,8 +224,9 @@ pin_project! {
 }
 
 impl LayerState {
-    /// Puts a grant where handlers and inner layers look for it, and logs which shadow rules would
-    /// have refused the request; or returns the response to a refused request.
+    /// Puts a grant where handlers and inner layers look for it, logs which shadow rules would have
+    /// refused the request, and returns what settles the grant. Of a refusal it returns the
+    /// response, and calls `release` before that is made, as a hook may take its time.
     #[allow(
         clippy::result_large_err,
         reason = "a refusal is not to cost an allocation"
@@ -235,12 +236,13 @@ impl LayerState {
         decision: Result<Decision, Error>,
         request: &mut Parts,
         fields: Fields,
+        release: impl FnOnce(),
     ) -> Result<SettleOnDrop, Response<Bytes>> {
-        let grant = match decision {
+        let grant = match decision.map_err(Refusal::unavailable) {
             Ok(Decision::Allow(grant)) => grant,
-            Ok(Decision::Deny(refusal)) => return Err(self.refuse(refusal, request, fields)),
-            Err(error) => {
-                return Err(self.refuse(Refusal::unavailable(error), request, fields));
+            Ok(Decision::Deny(refusal)) | Err(refusal) => {
+                release();
+                return Err(self.refuse(refusal, request, fields));
             }
         };
         let charges = grant.charges().iter();
@@ -356,9 +358,10 @@ fn decided<S, B, F>(
     fields: Fields,
 ) -> State<S, B, F> {
     let (mut parts, body) = request.into_parts();
-    match shared.answer(decision, &mut parts, fields) {
+    let mut inner = Some(inner);
+    match shared.answer(decision, &mut parts, fields, || inner = None) {
         Ok(settling) => State::Readying {
-            call: Some((inner, Request::from_parts(parts, body))),
+            call: inner.map(|inner| (inner, Request::from_parts(parts, body))),
             settling: Some(settling),
         },
         Err(answer) => State::Refused {

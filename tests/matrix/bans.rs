@@ -4,8 +4,8 @@
 //! The refusals of all processes count, wherever they were answered from. When a ban began follows
 //! from the wait. A request that was under way then may have filled it, or have been refused
 //! before. A call that was answered by the failure policy may be under way: a server that paused
-//! carries it out later, and its refusal counts. Of a call that arrives twice, and not from us, each
-//! refusal counts, and the caller gets the second answer.
+//! carries it out later, and its refusal counts. Of a call that arrives twice, and not from us,
+//! each refusal counts, and the caller gets the second answer.
 
 use kit::scene::*;
 use std::collections::BTreeMap;
@@ -63,8 +63,8 @@ impl Bans {
         }
     }
 
-    /// Returns how many requests were refused by a ban, of callers whose clocks may differ, and each
-    /// of whose calls has arrived so many `times` at most.
+    /// Returns how many requests were refused by a ban, of callers whose clocks may differ, and
+    /// each of whose calls has arrived so many `times` at most.
     ///
     /// # Panics
     ///

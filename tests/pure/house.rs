@@ -19,6 +19,23 @@ fn no_file_is_too_long_to_see() {
     assert!(long.is_empty(), "split these: {long:?}");
 }
 
+/// rustfmt breaks code, and leaves comments as they are.
+#[test]
+fn no_comment_is_too_wide_to_see() {
+    let sources = ["src", "tests", "examples", "benches"].map(|folder| files(folder, "rs"));
+    let mut wide = Vec::new();
+    for file in [sources.concat(), files("lua", "lua")].concat() {
+        let text = read(&file);
+        let comments = text.lines().zip(1..).filter(|(line, _)| {
+            let line = line.trim_start();
+            line.starts_with("//") || line.starts_with("--")
+        });
+        let found = comments.filter(|(line, _)| line.chars().count() > 100);
+        wide.extend(found.map(|(_, number)| format!("{}:{number}", file.display())));
+    }
+    assert!(wide.is_empty(), "break these: {wide:?}");
+}
+
 #[test]
 fn the_tree_stays_light() {
     let memory = crates(&["--no-default-features"]);
@@ -392,7 +409,7 @@ fn each_tested_stack_has_its_module() {
     assert!(modules.is_empty(), "not on the page: {modules:?}");
 }
 
-/// The files of a folder and those below it, or the file itself.
+/// The files of a folder and those below it, without what is built there, or the file itself.
 pub(crate) fn files(place: impl AsRef<Path>, extension: &str) -> Vec<PathBuf> {
     let place = place.as_ref();
     if place.is_file() {
@@ -401,7 +418,7 @@ pub(crate) fn files(place: impl AsRef<Path>, extension: &str) -> Vec<PathBuf> {
     let mut found = Vec::new();
     for entry in fs::read_dir(place).expect("a folder of the project") {
         let path = entry.expect("an entry").path();
-        if path.is_dir() {
+        if path.is_dir() && !path.ends_with("target") {
             found.extend(files(&path, extension));
         } else if path.extension().is_some_and(|ending| ending == extension) {
             found.push(path);

@@ -219,7 +219,14 @@ async fn a_refusal_lets_the_inner_services_permit_go() {
     for (what, refused) in [("over limit", request("a")), ("missing key", anonymous())] {
         let inner = Inner::default();
         let (limited, semaphore) = limited(inner.clone());
-        let mut service = RateLimitLayer::new(&MemoryStore::new(), by_key(1)).layer(limited);
+        // Nor does a hook run while it is held.
+        let place = Arc::clone(&semaphore);
+        let hook = move |_: &Refusal, _: &Parts, answer: Response<Bytes>| {
+            assert_eq!(place.available_permits(), 1, "{what}");
+            answer
+        };
+        let builder = RateLimitLayer::builder(&MemoryStore::new()).otherwise(by_key(1));
+        let mut service = builder.on_refusal(hook).build().unwrap().layer(limited);
         assert_eq!(status(&service, request("a")).await, StatusCode::OK);
 
         // Kept alive, as by a `Buffer` or a pool: an idle service must not hold the only permit

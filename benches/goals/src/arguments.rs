@@ -15,8 +15,8 @@ Options:
     --rows PATTERN     only rows whose name contains this; more than once: or this
     --list             instead: the names of the rows, with what each measures, and beside what
     --write            alone: a whole run, whose table goes into benches/README.md, too
-    --plot NAME        instead: measures what a plot shows, and writes benches/plots/NAME.csv and .svg;
-                       more than once, or `all`: latency, rate, log, keys
+    --plot NAME        instead: measures what a plot shows, and writes benches/plots/NAME.csv and
+                       .svg; more than once, or `all`: latency, rate, log, keys
     --instructions     instead, as the first: counts instructions and fails where a row lost 5 %;
                        with --write, puts the counts into benches/goals/instructions.toml and
                        benches/README.md

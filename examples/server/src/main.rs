@@ -1,8 +1,8 @@
 //! A server to test limits on: those of `limits.toml`, or of the file in `LIMITS`. Counts in
 //! memory, or in Redis at `REDIS_URL`. Listens on port 3000, or on a free one if that is taken;
 //! `PORT` sets another. `/_limits` is a page that shows what the limits do. With the feature
-//! `prometheus`, `/metrics` is for Prometheus. With `STATE`, what memory has counted is in that file
-//! when the server has ended, and the next one begins with it.
+//! `prometheus`, `/metrics` is for Prometheus. With `STATE`, what memory has counted is in that
+//! file when the server has ended, and the next one begins with it.
 
 #![allow(
     clippy::print_stderr,

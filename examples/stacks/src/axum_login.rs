@@ -64,7 +64,7 @@ async fn log_in(mut session: Session, name: String) -> StatusCode {
 ///
 /// The name of a rule is taken in this store.
 pub fn app(store: &impl Store) -> Result<Router, ConfigError> {
-    // The layer of axum-login puts the session into the request, whether anyone is logged in or not.
+    // The layer of axum-login puts the session into the request, also if nobody is logged in.
     let user = FromParts(|parts: &Parts| {
         let session = parts.extensions.get::<Session>()?;
         session.user.as_ref().map(AuthUser::id)

@@ -7,7 +7,7 @@ use tower::buffer::BufferLayer;
 use tower_ratelimit::{Limit, RateLimitLayer, Store, key::Constant};
 
 /// A client whose calls together keep to this limit: those of one process, or with a `RedisStore`
-/// those of all replicas. A call that would have to wait for longer than ten seconds fails with 429.
+/// those of all replicas. A call that would have to wait for more than ten seconds fails with 429.
 ///
 /// # Errors
 ///

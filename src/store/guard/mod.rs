@@ -5,8 +5,8 @@
 //!   deadline, and it records every grant, by which this process decides in an outage.
 //! - The deny cache comes before the lease. It hides no leased permits: a lease comes with a grant,
 //!   and a grant drops the refusals of its limiter.
-//! - The deadline bounds the delay of a request, so it lies around everything that waits. The time
-//!   for which a caller waits for permits comes on top.
+//! - The deadline (`outbox/silence.rs`) bounds the delay of a request, so it lies around everything
+//!   that waits. The time for which a caller waits for permits comes on top.
 //! - The outbox sends one command of a limiter at a time for many callers, puts limiters together
 //!   in one command, and bounds the callers in flight to a node. A caller leaves at its deadline;
 //!   the command ends when the last of them has left, or by the connection's timeouts. Callers

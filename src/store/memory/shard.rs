@@ -64,7 +64,8 @@ pub(super) struct Tracked {
 }
 
 impl Tracked {
-    /// Returns the hash of a name, turned: its lowest bits are the same in all of the shard.
+    /// Returns the hash of a name, rotated: its lowest bits chose the shard, and are the same for
+    /// all in it.
     fn hash(name: &Name) -> u64 {
         name.seeded_hash().rotate_left(32)
     }

@@ -76,7 +76,8 @@ impl Server {
         let (mut now, mut tries_lone, mut is_second) = (None, true, false);
         loop {
             let rows = self.rows(first, now)?;
-            // Such a connection may send each command several times.
+            // A connection that repeats commands may send each several times, unless another beside
+            // it does not.
             let source = &self.connection.source;
             let repeats = source.repeats && source.once.is_none();
             let asked = Asked {

@@ -1,5 +1,5 @@
 //! The Lua scripts, and how to call one: EVALSHA, and SCRIPT LOAD first if the server does not know
-//! the hash.
+//! the hash. A call for permits passes the breaker on its way.
 
 use std::{
     borrow::Cow,

@@ -16,7 +16,7 @@ pub(crate) struct LimitPart {
 /// The limits of a [`Limit`] other than its longest, by falling intervals. A part without permits
 /// stands for none.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub(crate) struct Shorter(pub(super) [LimitPart; MOST_LIMITS - 1]);
+pub(crate) struct Shorter([LimitPart; MOST_LIMITS - 1]);
 
 impl Shorter {
     pub(super) const NONE: Self = Self(

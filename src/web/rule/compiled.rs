@@ -187,7 +187,7 @@ impl CompiledRule {
         }
     }
 
-    /// Hands `take` what it charges a request; nothing if it does not apply to it.
+    /// Hands `take` the charge of a request; nothing if the rule does not apply to it.
     #[inline]
     pub(super) fn plan(
         &self,

@@ -144,7 +144,9 @@ impl Index {
         let mut found = MatchedEntries { first, more };
         let has_end = self.has_slash || (path.len() > 1 && path.ends_with('/'));
         let is_plain = is_plain(path);
-        if !is_plain || has_end || !self.grpc.is_empty() {
+        // Without an entry of a path, no reading of it makes a difference.
+        let has_paths = self.others.len() < self.patterns.len();
+        if has_paths && (!is_plain || has_end || !self.grpc.is_empty()) {
             self.read_again(parts, template, (path, is_plain), &mut found);
         }
         found

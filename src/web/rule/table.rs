@@ -47,8 +47,8 @@ pub(crate) struct CompiledRules {
     /// In the order of the index.
     entries: Vec<CompiledEntry>,
     otherwise: Vec<CompiledRule>,
-    /// Set if there are entries or lists, of which most go by the path. Else all requests meet the
-    /// rules of `otherwise`.
+    /// Set if there are entries or lists, of which most go by the path, or if preflights pass. Else
+    /// all requests meet the rules of `otherwise`.
     has_table: bool,
     /// The requests so far, up to [`ENOUGH`]: until then it is recorded which entries they match.
     requests: AtomicU32,
@@ -277,8 +277,8 @@ impl CompiledRules {
         found
     }
 
-    /// Adds the charges of an entry's rules: each limiter is charged once, for the sum of its rules'
-    /// costs. Returns the plan to refuse a request without a key.
+    /// Adds the charges of an entry's rules: each limiter is charged once, for the sum of what its
+    /// rules cost. Returns the plan to refuse a request without a key.
     #[inline]
     fn charge_by(
         &self,

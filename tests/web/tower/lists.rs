@@ -37,6 +37,18 @@ async fn lists(listed: Requests, request: Request<String>) -> bool {
     }
 }
 
+/// The sender chooses how often a path can be read: a list without paths is asked once.
+#[tokio::test]
+async fn a_closure_is_asked_once_however_a_path_is_spelled() {
+    let asked = Arc::new(AtomicUsize::new(0));
+    let counted = Arc::clone(&asked);
+    let listed = Requests::on_request(move |_| counted.fetch_add(1, Ordering::SeqCst) > 0);
+    let mut request = request("a");
+    *request.uri_mut() = "//a/./%62/../c/".parse().unwrap();
+    assert_eq!(send(strict().deny(listed), request).await, ASKED);
+    assert_eq!(asked.load(Ordering::SeqCst), 1);
+}
+
 #[tokio::test]
 async fn networks_are_listed_by_all_bits_of_an_address() {
     // Of an IPv6 address, 56 bits count for keys.

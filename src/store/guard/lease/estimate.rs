@@ -5,8 +5,8 @@ use std::time::Duration;
 /// The number of average callers that a first lease serves at most. A later lease may be larger: up
 /// to four times one that was used up, or twice the used part of another.
 const FIRST: u32 = 4;
-/// The number of callers within a lease from which on it pays: a server spends three times as long
-/// on one as on a usual call, and as long again on what is given back.
+/// The number of average callers that a lease must serve to pay: a server spends three times as
+/// long on one as on a usual call, and as long again on what is given back.
 const PAYS: u128 = 4;
 /// At most one in this many of the permits left is fetched ahead: other processes fetch as many.
 const SHARE: u64 = 8;
@@ -51,23 +51,18 @@ impl DemandEstimate {
     /// Returns how many permits to fetch ahead for the time `lead`, or 0 if a lease does not pay.
     /// The demand recorded so far came within `over`.
     ///
-    /// At that rate, a lease pays if at least four callers come within `lead`. It then has the
-    /// permits that they ask for, but no more than a fixed part of those left. So nothing is
-    /// fetched ahead when the limiter is nearly exhausted.
+    /// A lease has the permits that callers ask for within `lead` at that rate, but no more than a
+    /// fixed part of those left. It pays if these are enough for four average callers. So nothing
+    /// is fetched ahead when few callers come, or when the limiter is nearly exhausted.
     pub(crate) fn amount(&self, over: Duration, lead: Duration) -> u32 {
-        let within_lead = |count: u64| {
-            let over = over.as_nanos().max(1);
-            u128::from(count).saturating_mul(lead.as_nanos()) / over
-        };
-        if within_lead(self.calls) < PAYS {
-            return 0;
-        }
-        let expected = u64::try_from(within_lead(self.permits)).unwrap_or(u64::MAX);
+        let (over, asked) = (over.as_nanos().max(1), u128::from(self.permits));
+        let expected = asked.saturating_mul(lead.as_nanos()) / over;
+        let expected = u64::try_from(expected).unwrap_or(u64::MAX);
         let caller = self.permits.div_ceil(self.calls.max(1));
         let most = u64::from(self.most).max(caller.saturating_mul(u64::from(FIRST)));
         let amount = expected.min(most).min(self.left / SHARE);
-        // A lease must serve an average caller, and have more than one permit.
-        if amount < caller.max(2) {
+        let served = u128::from(amount).saturating_mul(self.calls.into());
+        if served < asked.saturating_mul(PAYS) {
             return 0;
         }
         u32::try_from(amount).unwrap_or(u32::MAX)
@@ -103,14 +98,15 @@ mod tests {
         assert_eq!(estimate.amount(LEAD, LEAD), 50);
     }
 
-    /// A lease pays from four callers within the lead on, if it serves at least one of them.
+    /// A lease pays if four callers come within the lead, and it can serve them all.
     #[test]
     fn nothing_is_taken_ahead_that_does_not_pay() {
-        for (calls, left, expected) in [(3, 1000, 0), (4, 1000, 20), (4, 40, 5), (4, 39, 0)] {
+        for (calls, left, expected) in [(3, 1000, 0), (4, 1000, 20), (4, 160, 20), (4, 159, 0)] {
             let amount = estimate(calls, 5, left).amount(LEAD, LEAD);
             assert_eq!(amount, expected, "{calls} calls, {left} left");
         }
-        assert_eq!(estimate(10, 1, 16).amount(LEAD, LEAD), 2);
-        assert_eq!(estimate(10, 1, 15).amount(LEAD, LEAD), 0);
+        assert_eq!(estimate(10, 1, 32).amount(LEAD, LEAD), 4);
+        assert_eq!(estimate(10, 1, 31).amount(LEAD, LEAD), 0);
+        assert_eq!(estimate(0, 1, 1000).amount(LEAD, LEAD), 0);
     }
 }

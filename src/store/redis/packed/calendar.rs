@@ -149,8 +149,7 @@ impl RowKind for CalendarRow {
         }
     }
 
-    /// Later windows are assumed to be as long as
-    /// this one.
+    /// Later windows are assumed to be as long as this one.
     fn wait(&self, answer: &Answer, [_, ends, _]: PackedStanding, needs: i64) -> i64 {
         let now = answer.now.tick;
         let turn = self.counted(now, ends).end - now;

@@ -140,8 +140,7 @@ impl RowKind for LogRow {
         }
     }
 
-    /// At the earliest: the reply says it for the
-    /// first caller that has no room.
+    /// At the earliest: the reply says it for the first caller that has no room.
     fn wait(&self, _: &Answer, [_, next, _]: PackedStanding, needs: i64) -> i64 {
         let rounds = self.limits().map(|[rate, interval]| {
             let rounds = (needs - 1).div_euclid(rate.max(1));

@@ -98,12 +98,12 @@ type PackedStanding = [i64; 3];
 /// How a limiter stands, and each of several limits.
 type Stands = (PackedStanding, Option<Box<Each>>);
 
-/// What a charge counts by, of one kind: a [`Row`](row::Row) is one of them.
+/// What a charge counts by, of one kind. A [`Row`](row::Row) holds one.
 pub(crate) trait RowKind {
     /// Writes it.
     fn put(&self, bytes: &mut Short);
 
-    /// Returns the limit, without the length of a window.
+    /// Returns the limit that the row says.
     fn limit(&self) -> StoredLimit;
 
     /// Returns the most permits that a caller can take.

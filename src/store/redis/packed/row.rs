@@ -110,7 +110,7 @@ impl Row {
             return Err(reply::unreadable());
         }
         if number != BANNED {
-            // A log that others have met before says more where it has room.
+            // Only of a window and a calendar: a log's next from earlier callers is not taken over.
             let before = standing.or(before.filter(|_| !self.has_records()));
             standing = Some(self.without_room(number, numbers, before)?);
             let has_next = each.take();
