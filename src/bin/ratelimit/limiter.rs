@@ -41,9 +41,9 @@ pub(crate) enum LimiterCommand {
     Get(One),
     /// Show a limiter again and again, a line each time.
     ///
-    /// It goes on until it is interrupted or its reader leaves, and shows what `get` does. Each time
-    /// the whole log is read: look at a large one less often. Refusals and waiting requests are in
-    /// no store; the metrics have them.
+    /// It goes on until it is interrupted or its reader leaves, and shows what `get` does. It reads
+    /// the whole log each time: look at a large one less often. Refusals and waiting requests are
+    /// in no store; the metrics have them.
     ///
     /// Example: `ratelimit watch orders --every 5s`.
     ///

@@ -3,9 +3,9 @@
 //!
 //! `sketch.rs` counts them, with a sketch for each interval of their limits and, of each, for each
 //! of three sizes of limits. As a limit may change, a name took the sum of all of its interval.
-//! They count like a sliding log, whatever their algorithm. Whether a name is untracked, and what it
-//! took, changes only while the lock of its shard is held; the lock of the sketches is always taken
-//! last.
+//! They count like a sliding log, whatever their algorithm. Whether a name is untracked, and what
+//! it took, changes only while the lock of its shard is held; the lock of the sketches is always
+//! taken last.
 
 use std::sync::{
     Mutex, MutexGuard,
