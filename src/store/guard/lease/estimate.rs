@@ -2,12 +2,11 @@
 
 use std::time::Duration;
 
-/// The number of average callers that a first lease serves at most. A later lease may be larger: up
-/// to four times one that was used up, or twice the used part of another.
-const FIRST: u32 = 4;
 /// The number of average callers that a lease must serve to pay: a server spends three times as
-/// long on one as on a usual call, and as long again on what is given back.
-const PAYS: u128 = 4;
+/// long on one as on a usual call, and as long again on what is given back. A first lease serves no
+/// more. A later one may be larger: up to four times one that was used up, or twice the used part
+/// of another.
+const PAYS: u64 = 4;
 /// At most one in this many of the permits left is fetched ahead: other processes fetch as many.
 const SHARE: u64 = 8;
 
@@ -59,10 +58,10 @@ impl DemandEstimate {
         let expected = asked.saturating_mul(lead.as_nanos()) / over;
         let expected = u64::try_from(expected).unwrap_or(u64::MAX);
         let caller = self.permits.div_ceil(self.calls.max(1));
-        let most = u64::from(self.most).max(caller.saturating_mul(u64::from(FIRST)));
+        let most = u64::from(self.most).max(caller.saturating_mul(PAYS));
         let amount = expected.min(most).min(self.left / SHARE);
         let served = u128::from(amount).saturating_mul(self.calls.into());
-        if served < asked.saturating_mul(PAYS) {
+        if served < asked.saturating_mul(PAYS.into()) {
             return 0;
         }
         u32::try_from(amount).unwrap_or(u32::MAX)

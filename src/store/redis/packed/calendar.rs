@@ -9,7 +9,7 @@
 
 use super::{
     LATEST, MOST, Numbers, PackedStanding, RowKind, Stands, left_and, number_at, put_number,
-    suffixed, window::without_room,
+    suffixed,
 };
 use crate::{
     algorithm::answer::{Answer, Changed},
@@ -116,15 +116,6 @@ impl RowKind for CalendarRow {
             1.. => Ok(([left, ends, 0], None)),
             _ => Err(reply::unreadable()),
         }
-    }
-
-    fn without_room(
-        &self,
-        wait: i64,
-        numbers: &mut Numbers<'_>,
-        before: Option<PackedStanding>,
-    ) -> Result<PackedStanding, Error> {
-        without_room(wait, numbers, before)
     }
 
     fn answer(&self, now: i64, [left, ends, _]: PackedStanding) -> Answer {

@@ -114,13 +114,18 @@ pub(crate) trait RowKind {
     /// Reads how it stands where there is room.
     fn with_room(&self, first: i64, numbers: &mut Numbers<'_>) -> Result<Stands, Error>;
 
-    /// Reads the same where there is none, for so long. It may have stood so `before`.
+    /// Reads the same where there is none, for so long: by default of a window, also one of the
+    /// calendar. It may have stood so `before`.
     fn without_room(
         &self,
         wait: i64,
         numbers: &mut Numbers<'_>,
         before: Option<PackedStanding>,
-    ) -> Result<PackedStanding, Error>;
+    ) -> Result<PackedStanding, Error> {
+        let ends_before = before.map_or(0, |[_, ends, _]| ends);
+        let left = numbers.next()?;
+        Ok([left, if wait > -MOST { -wait } else { ends_before }, 0])
+    }
 
     /// Reads how each of several limits stands, behind a group that has no room.
     fn each(&self, _: &mut Numbers<'_>) -> Result<Option<Box<Each>>, Error> {

@@ -50,15 +50,6 @@ impl RowKind for WindowRow {
         Ok(([left, ends, 0], None))
     }
 
-    fn without_room(
-        &self,
-        wait: i64,
-        numbers: &mut Numbers<'_>,
-        before: Option<PackedStanding>,
-    ) -> Result<PackedStanding, Error> {
-        without_room(wait, numbers, before)
-    }
-
     fn answer(&self, now: i64, [left, ends, _]: PackedStanding) -> Answer {
         let now = now / 1000;
         let reset = if left < self.rate { ends } else { 0 };
@@ -79,18 +70,6 @@ impl RowKind for WindowRow {
         let rounds = (needs - 1).div_euclid(self.rate.max(1));
         ends.saturating_add(rounds.saturating_mul(self.interval))
     }
-}
-
-/// Reads how a window stands that has no room, also one of the calendar. It may have stood so
-/// `before`.
-pub(super) fn without_room(
-    wait: i64,
-    numbers: &mut Numbers<'_>,
-    before: Option<PackedStanding>,
-) -> Result<PackedStanding, Error> {
-    let ends_before = before.map_or(0, |[_, ends, _]| ends);
-    let left = numbers.next()?;
-    Ok([left, if wait > -MOST { -wait } else { ends_before }, 0])
 }
 
 /// Returns what a receipt is settled by, and the two numbers by which its grant is found; `None` if
