@@ -15,7 +15,7 @@ use tokio::{runtime::Runtime, task::JoinSet};
 use tower::{Layer, Service, ServiceExt, service_fn};
 use tower_ratelimit::{
     Algorithm, Limit, MemoryStore, RateLimitLayer, RateLimitLayerBuilder, RedisStore,
-    RedisStoreBuilder, Source, observe::Metrics, redis,
+    RedisStoreBuilder, Rule, Source, observe::Metrics, redis,
 };
 
 use crate::{
@@ -67,7 +67,7 @@ const fn scene(name: &'static str, begin: fn(&Runtime, usize) -> Asker) -> Scene
 }
 
 #[rustfmt::skip]
-pub(crate) const SCENES: [Scene; 32] = [
+pub(crate) const SCENES: [Scene; 33] = [
     scene("bare service", |_, _| asker(nothing(), 1, StatusCode::OK)),
     scene("by hand, extension and fields", |_, _| by_hand()),
     scene("by hand, admitted, GCRA", |_, _| floor::<Gcra>(FASTEST, 1, Left::ALL)),
@@ -119,9 +119,12 @@ pub(crate) const SCENES: [Scene; 32] = [
         deny_cache(runtime, |store| store.observe(counting()))
     }),
     scene("admitted, lease", lease),
-    scene("admitted, Redis", |_, _| by_redis(100, 1)),
-    scene("admitted, Redis, 50 keys at once", |_, _| by_redis(100, 50)),
-    scene("admitted, Redis, 50 at once on a key", |_, _| by_redis(1, 50)),
+    scene("admitted, Redis", |_, _| by_redis(LEASED.by(by_user()), 100, 1)),
+    scene("admitted, Redis, 50 keys at once", |_, _| by_redis(LEASED.by(by_user()), 100, 50)),
+    scene("admitted, Redis, 50 keys at once, leases do not pay", |_, _| {
+        by_redis(unleased(), 100, 50)
+    }),
+    scene("admitted, Redis, 50 at once on a key", |_, _| by_redis(LEASED.by(by_user()), 1, 50)),
 ];
 
 /// Counts a scene: this process runs under callgrind, which collects in [`counted_requests`] alone.
@@ -279,10 +282,10 @@ fn evalsha() -> Asker {
 }
 
 /// Grants by a server to so many users in turn, so many at a time: what they cost its client.
-fn by_redis(keys: usize, at_once: usize) -> Asker {
+fn by_redis(rule: Rule, keys: usize, at_once: usize) -> Asker {
     let server = RedisServer::start();
     let store = store(&server, Duration::ZERO).build().unwrap();
-    let layer = RateLimitLayer::new(&store, LEASED.by(by_user()));
+    let layer = RateLimitLayer::new(&store, rule);
     // Of its own: the one that counts is entered, and drives nothing.
     let runtime = one_thread();
     let (service, users, mut place) = (layer.layer(nothing()), users(keys), 0);
@@ -312,6 +315,13 @@ fn by_redis(keys: usize, at_once: usize) -> Asker {
         before: 200,
         _server: Some(server),
     }
+}
+
+/// A rule that leases, and leaves too few permits for any: an eighth of them would have to serve
+/// four callers.
+fn unleased() -> Rule {
+    let limit = Limit::per_hour(31);
+    limit.by(by_user()).lease(limit.interval() / 10)
 }
 
 /// A refusal that is repeated from memory for as long as there can be one.

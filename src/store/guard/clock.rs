@@ -55,10 +55,21 @@ impl StoreClock {
     /// jumps stands still meanwhile, and the time of day does not; but that may be set. The longer
     /// of both is too short only if the time of day was set back and the machine slept.
     pub(crate) fn elapsed(&self, then: &StoreInstant) -> Duration {
-        self.own_elapsed(then).unwrap_or_else(|| {
-            let wall = SystemClock.now().saturating_sub(then.time);
-            moment().duration_since(then.moment).max(wall)
-        })
+        let own = self.own_elapsed(then);
+        own.unwrap_or_else(|| self.between(then, &self.now()))
+    }
+
+    /// Returns the time from `then` to `now`, by a clock of this process in whole milliseconds:
+    /// [`Duration::MAX`] if that was set back.
+    pub(crate) fn between(&self, then: &StoreInstant, now: &StoreInstant) -> Duration {
+        let time = now.time.checked_sub(then.time);
+        match self.own {
+            Some(_) => time.unwrap_or(Duration::MAX),
+            None => {
+                let steady = now.moment.duration_since(then.moment);
+                steady.max(time.unwrap_or_default())
+            }
+        }
     }
 
     /// Returns the time since `then` by the clock of this process, or by one that never jumps.

@@ -20,6 +20,7 @@ mod estimate;
 mod table;
 
 use std::{
+    borrow::Cow,
     mem,
     sync::{Arc, Weak},
     time::Duration,
@@ -31,11 +32,7 @@ use self::{
     balance::{Balance, SettleFn},
     table::{Lease, LeasePlan, LeaseTable, MOST_LIMITERS, lead_of, longest},
 };
-use super::{
-    clock::{StoreClock, StoreInstant},
-    local::recent::Recent,
-    outbox::Waits,
-};
+use super::{clock::StoreClock, local::recent::Recent, outbox::Waits};
 use crate::{
     store::{Answered, Calls, Joins, Listener, Op},
     values::{
@@ -98,16 +95,14 @@ impl<S: Calls> Leasing<S> {
 
     /// Serves callers out of a lease, which may have come while they stood in their line, or plans
     /// what their call fetches ahead.
-    fn begin(&self, run: &[Demand]) -> Begun<'_, S> {
+    fn begin<'a>(&'a self, run: &'a [Demand]) -> Begun<'a, S> {
         let first = run.first();
         let Some((first, lead)) = first.and_then(|first| Some((first, lead_of(first)?))) else {
             return Begun::Unleased;
         };
+        let (entry, clock) = (self.table.entry(first.first().name()), &self.table.clock);
         // Callers that it does not serve are not tried, and are in the next call.
-        let served = run
-            .iter()
-            .map_while(|demand| self.table.take(&mut demand.clone()));
-        let served: List<_> = served.map(Decision::Allow).collect();
+        let served = entry.serve(run, clock);
         if !served.is_empty() {
             return Begun::Served(Served {
                 leasing: self,
@@ -115,19 +110,18 @@ impl<S: Calls> Leasing<S> {
             });
         }
         let reserved = self.waits.is_waited_for(first);
-        let plan = self.table.plan(first, run, lead, reserved);
-        let mut all = run.to_vec();
+        let plan = entry.plan(run, lead, reserved, clock);
         let ahead = (plan.ahead > 0).then(|| ahead(first, &plan));
-        // Made before the call is sent: its caller may leave.
-        let receipt = ahead.as_ref().map(|ahead| ahead.first().to_send());
-        all.extend(ahead);
-        Begun::Leased(Box::new(LeaseCall {
+        Begun::Leased(LeaseCall {
             leasing: self,
-            all,
-            receipt,
-            sent: self.table.clock.now(),
+            // Made before the call is sent: its caller may leave.
+            receipt: ahead.as_ref().map(|ahead| ahead.first().to_send().into()),
+            asked: match ahead {
+                Some(ahead) => [run, &[ahead]].concat().into(),
+                None => run.into(),
+            },
             plan,
-        }))
+        })
     }
 
     /// Spawns and returns the task that ends a lease after `left`; `None` without a runtime or
@@ -159,7 +153,7 @@ impl<S: Calls> Leasing<S> {
 enum Begun<'a, S: Calls> {
     Unleased,
     Served(Served<'a, S>),
-    Leased(Box<LeaseCall<'a, S>>),
+    Leased(LeaseCall<'a, S>),
 }
 
 /// A run that a lease has served. Dropped before its callers are answered, as those of the same
@@ -190,11 +184,10 @@ impl<S: Calls> Drop for Served<'_, S> {
 struct LeaseCall<'a, S: Calls> {
     leasing: &'a Leasing<S>,
     plan: LeasePlan,
-    /// Behind the callers what is fetched ahead
-    all: Vec<Demand>,
+    /// The callers, and behind them what is fetched ahead, if anything is
+    asked: Cow<'a, [Demand]>,
     /// Of what is fetched ahead, until it is answered
-    receipt: Option<Charge>,
-    sent: StoreInstant,
+    receipt: Option<Box<Charge>>,
 }
 
 impl<S: Calls> LeaseCall<'_, S> {
@@ -203,9 +196,9 @@ impl<S: Calls> LeaseCall<'_, S> {
         // If the call failed, the store has given back what it may have taken.
         let receipt = self.receipt.take();
         let mut decisions = outcome?;
-        let fetched = receipt.filter(|_| decisions.len() == self.all.len());
+        let fetched = receipt.filter(|_| decisions.len() == self.asked.len());
         let fetched = fetched.and_then(|receipt| Some((receipt, decisions.pop()?)));
-        record(&self.all, &decisions, &self.plan);
+        record(&self.asked, &decisions, &self.plan);
         match fetched {
             None => {}
             Some((_, Decision::Deny(_))) => self.plan.entry.refused(self.plan.ahead),
@@ -213,7 +206,7 @@ impl<S: Calls> LeaseCall<'_, S> {
                 if let Some(Charge { standing, .. }) = grant.charges().first() {
                     let receipt = Charge {
                         standing: *standing,
-                        ..receipt
+                        ..*receipt
                     };
                     self.put(receipt, &mut decisions);
                 }
@@ -226,7 +219,7 @@ impl<S: Calls> LeaseCall<'_, S> {
     fn put(&self, receipt: Charge, decisions: &mut [Decision]) {
         let (leasing, plan) = (self.leasing, &self.plan);
         let standing = receipt.standing;
-        let received = leasing.table.clock.elapsed(&self.sent);
+        let received = leasing.table.clock.elapsed(&plan.sent);
         let lasts = plan.lead.min(longest(standing.interval()));
         let left = lasts.saturating_sub(received);
         // Before the lease can end: that subtracts what no grant has.
@@ -237,18 +230,18 @@ impl<S: Calls> LeaseCall<'_, S> {
         let lease = Lease {
             _expiry: leasing.expiry(plan, &balance, left),
             balance,
-            sent: self.sent,
+            sent: plan.sent,
             lasts,
             received,
         };
         // Permits that one of these callers lacked are not kept for later callers.
         let is_waited_for = |first| leasing.waits.is_waited_for(first);
         let lacking =
-            decisions.iter().any(is_over_limit) || self.all.first().is_some_and(is_waited_for);
+            decisions.iter().any(is_over_limit) || self.asked.first().is_some_and(is_waited_for);
         let put = Arc::downgrade(&lease.balance);
         if !lacking && !left.is_zero() && plan.entry.put(lease, plan.changes) {
             // The expiry task may have run before the lease was put.
-            if leasing.table.clock.elapsed(&self.sent) >= lasts {
+            if leasing.table.clock.elapsed(&plan.sent) >= lasts {
                 plan.entry.end(&put);
             }
             decisions
@@ -261,7 +254,7 @@ impl<S: Calls> LeaseCall<'_, S> {
 impl<S: Calls> Drop for LeaseCall<'_, S> {
     fn drop(&mut self) {
         if let Some(receipt) = self.receipt.take() {
-            self.leasing.inner.settle(receipt, 0);
+            self.leasing.inner.settle(*receipt, 0);
         }
         if self.plan.ahead > 0 {
             self.plan.entry.asking_ended();
@@ -334,7 +327,7 @@ impl<S: Calls> Calls for Leasing<S> {
             Begun::Unleased => self.inner.acquire_run(run, false).await,
             Begun::Served(mut served) => Ok(served.decisions()),
             Begun::Leased(mut asking) => {
-                let outcome = self.inner.acquire_run(&asking.all, false).await;
+                let outcome = self.inner.acquire_run(&asking.asked, false).await;
                 asking.end(outcome)
             }
         }
@@ -354,7 +347,7 @@ impl<S: Calls> Calls for Leasing<S> {
             .filter_map(|(run, begun)| match begun {
                 Begun::Unleased => Some(*run),
                 Begun::Served(_) => None,
-                Begun::Leased(asking) => Some(&asking.all),
+                Begun::Leased(asking) => Some(&asking.asked),
             })
             .collect();
         let mut answers = self.inner.acquire_joint(&asked).await.into_iter();

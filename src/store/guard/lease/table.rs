@@ -16,9 +16,10 @@ use crate::{
     },
     sync::lock,
     values::{
+        List,
         charge::{Charge, OfLease, Standing, TakenFrom},
         compiled_limit::CompiledLimit,
-        decision::{Grant, Source},
+        decision::{Decision, Grant, Source},
         demand::Demand,
         limit::LimitSource,
         name::Name,
@@ -35,8 +36,10 @@ pub(crate) struct LeaseTable {
 }
 
 /// One limiter.
+#[derive(Default)]
 pub(crate) struct LeaseEntry(Mutex<State>);
 
+#[derive(Default)]
 struct State {
     lease: Option<Lease>,
     /// Set if a call asks for a lease: one at a time does.
@@ -44,8 +47,8 @@ struct State {
     /// How often the limiter was changed: what was asked for before that is not handed out.
     changes: u64,
     estimate: DemandEstimate,
-    /// Since when demand is counted.
-    since: StoreInstant,
+    /// Since when demand is counted: the first call does not show how often there are calls.
+    since: Option<StoreInstant>,
     /// The interval, as stored, once it is known.
     interval: Option<Duration>,
 }
@@ -69,6 +72,7 @@ pub(crate) struct LeasePlan {
     pub(crate) ahead: u32,
     /// The longest time that the lease lasts.
     pub(crate) lead: Duration,
+    pub(crate) sent: StoreInstant,
     /// The changes of its limiter before it was sent.
     pub(crate) changes: u64,
     pub(crate) entry: Arc<LeaseEntry>,
@@ -91,35 +95,13 @@ impl LeaseTable {
         lock(&entry.0).take(demand, &self.clock)
     }
 
-    /// Plans a call for these callers, who found no lease with enough permits. It takes nothing
-    /// ahead if what is left is `reserved` for waiters.
-    pub(crate) fn plan(
-        &self,
-        first: &Demand,
-        run: &[Demand],
-        lead: Duration,
-        reserved: bool,
-    ) -> LeasePlan {
-        let name = first.first().name();
-        let known = self.entries.get(name);
-        let is_known = known.is_some();
-        let entry = known.unwrap_or_else(|| {
-            let entry = Arc::new(LeaseEntry::new(self.clock.now()));
+    /// Returns the entry of a limiter, which is made if there is none.
+    pub(super) fn entry(&self, name: &Name) -> Arc<LeaseEntry> {
+        self.entries.get(name).unwrap_or_else(|| {
+            let entry = Arc::new(LeaseEntry::default());
             self.entries.insert(name.clone(), Arc::clone(&entry));
             entry
-        });
-        let mut plan = LeasePlan {
-            ahead: 0,
-            lead,
-            changes: 0,
-            entry,
-        };
-        // One call does not show how often there are calls.
-        if is_known {
-            let entry = Arc::clone(&plan.entry);
-            entry.end_if(|state| state.fill_in(&mut plan, run, reserved, &self.clock));
-        }
-        plan
+        })
     }
 
     /// Ends the lease of a limiter that is changed.
@@ -163,15 +145,42 @@ pub(crate) fn longest(interval: Duration) -> Duration {
 }
 
 impl LeaseEntry {
-    fn new(since: StoreInstant) -> Self {
-        Self(Mutex::new(State {
-            lease: None,
-            asking: false,
-            changes: 0,
-            estimate: DemandEstimate::default(),
-            since,
-            interval: None,
-        }))
+    /// Serves the first of these callers out of the lease, as many as it has enough for.
+    pub(super) fn serve(&self, run: &[Demand], clock: &StoreClock) -> List<Decision> {
+        let mut state = lock(&self.0);
+        if state.lease.is_none() {
+            return List::new();
+        }
+        let served = run
+            .iter()
+            .map_while(|demand| state.take(&mut demand.clone(), clock));
+        served.map(Decision::Allow).collect()
+    }
+
+    /// Plans a call for these callers, who found no lease with enough permits. It takes nothing
+    /// ahead if what is left is `reserved` for waiters.
+    pub(super) fn plan(
+        self: Arc<Self>,
+        run: &[Demand],
+        lead: Duration,
+        reserved: bool,
+        clock: &StoreClock,
+    ) -> LeasePlan {
+        let entry = Arc::clone(&self);
+        let mut state = lock(&self.0);
+        let mut plan = LeasePlan {
+            ahead: 0,
+            lead,
+            // Under the lock: not before the time of an earlier plan.
+            sent: clock.now(),
+            changes: state.changes,
+            entry,
+        };
+        let ended = state.fill_in(&mut plan, run, reserved, clock);
+        state.since.get_or_insert(plan.sent);
+        drop(state);
+        drop(ended);
+        plan
     }
 
     /// Ends the lease that this takes out of the state. Its permits are given back after the lock
@@ -251,7 +260,7 @@ impl State {
         reserved: bool,
         clock: &StoreClock,
     ) -> Option<Lease> {
-        plan.changes = self.changes;
+        let since = self.since?;
         run.iter()
             .for_each(|demand| self.estimate.record(demand.first().permits));
         let ended = self.take_lease_if(|lease| {
@@ -259,10 +268,10 @@ impl State {
         });
         // The longest that a score may lead: the script goes no farther.
         plan.lead = plan.lead.min(self.interval.map_or(plan.lead, longest));
-        let over = clock.elapsed(&self.since);
+        let over = clock.between(&since, &plan.sent);
         let amount = self.estimate.amount(over, plan.lead);
         if amount > 0 || over >= plan.lead {
-            self.since = clock.now();
+            self.since = Some(plan.sent);
             self.estimate.restart();
         }
         if self.lease.is_none() && !self.asking && !reserved {

@@ -174,7 +174,8 @@ async fn what_a_lease_served_to_callers_that_all_left_is_given_back() {
     for decision in &granted {
         lease.settle(receipt(decision), 0);
     }
-    let served = lease.begin(&[world.acquire(1)]);
+    let run = [world.acquire(1)];
+    let served = lease.begin(&run);
     assert!(matches!(served, Begun::Served(_)));
     drop(served);
     assert_eq!(count().len(), granted.len());
