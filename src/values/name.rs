@@ -9,14 +9,14 @@ mod text;
 use std::{
     cmp::Ordering,
     fmt,
-    hash::{BuildHasher, Hash, Hasher, RandomState},
+    hash::{BuildHasher, BuildHasherDefault, Hash, Hasher, RandomState},
     str,
     sync::{Arc, LazyLock},
 };
 
 pub(crate) use self::{
     address::{IPV6_PREFIX, spell},
-    text::{BuildSpread, Identity, Short},
+    text::{Identity, Short},
 };
 use crate::{
     macros::opaque,
@@ -120,6 +120,41 @@ impl Hash for Name {
 
 // A name holds an identity, which logs must not.
 opaque!(Name);
+
+/// Builds the hashers of tables whose keys are names, or contain some.
+pub(crate) type BuildSpread = BuildHasherDefault<Spread>;
+
+/// Hashes what is already hashed by the secret of this process: it only spreads the given numbers.
+#[derive(Clone, Default)]
+pub(crate) struct Spread(u64);
+
+impl Hasher for Spread {
+    fn write(&mut self, bytes: &[u8]) {
+        for byte in bytes {
+            self.write_u64((*byte).into());
+        }
+    }
+
+    fn write_u32(&mut self, number: u32) {
+        self.write_u64(number.into());
+    }
+
+    fn write_usize(&mut self, number: usize) {
+        self.write_u64(number as u64);
+    }
+
+    fn write_u64(&mut self, number: u64) {
+        // An odd number with as many ones as zeros. Both halves of the product count, so that all
+        // bits of one affect all bits of the other.
+        const FACTOR: u128 = 0x9e37_79b9_7f4a_7c15;
+        let product = u128::from(self.0 ^ number).wrapping_mul(FACTOR);
+        self.0 = (product as u64).rotate_left(5) ^ (product >> 64) as u64;
+    }
+
+    fn finish(&self) -> u64 {
+        self.0
+    }
+}
 
 /// The way a rule makes a name from an identity.
 #[derive(Clone, PartialEq, Eq)]

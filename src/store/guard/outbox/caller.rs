@@ -1,5 +1,5 @@
 //! The callers of one limiter, one behind the other ([`Line`]): by which limiters one stands there
-//! or shares a command, and what it waits for.
+//! or shares a command, what it waits for, and those that a command takes ([`TakenCallers`]).
 
 use std::{
     collections::VecDeque,
@@ -141,6 +141,29 @@ impl Line {
         };
         self.behind.push_back((demand.clone(), caller));
         receiver
+    }
+}
+
+/// What a command takes that is sent now.
+#[derive(Default)]
+pub(super) struct TakenCallers {
+    /// The number of the command from now on
+    pub(super) number: u64,
+    pub(super) keys: List<LineKey>,
+    /// How many callers each limiter has, and whether they were sent before.
+    pub(super) counts: List<(usize, bool)>,
+    /// What the callers ask, those of the first limiter first
+    pub(super) demands: Vec<Demand>,
+    pub(super) callers: Vec<Caller>,
+}
+
+impl TakenCallers {
+    /// Reserves room for so many limiters of a caller each.
+    pub(super) fn reserve(&mut self, limiters: usize) {
+        self.keys.reserve(limiters);
+        self.counts.reserve(limiters);
+        self.demands.reserve(limiters);
+        self.callers.reserve(limiters);
     }
 }
 

@@ -24,7 +24,7 @@ use tokio::{
 
 use self::lanes::Lanes;
 use super::{
-    caller::{Caller, Line, LineKey, Member, Reply},
+    caller::{Caller, Line, LineKey, Member, Reply, TakenCallers},
     commands::{Bounds, Commands},
 };
 use crate::{
@@ -93,29 +93,6 @@ pub(super) enum Entered {
     /// It has this number in its line
     Behind(u64, oneshot::Receiver<Reply>),
     Overload,
-}
-
-/// What a command takes that is sent now.
-#[derive(Default)]
-pub(super) struct TakenCallers {
-    /// The number of the command from now on
-    pub(super) number: u64,
-    pub(super) keys: List<LineKey>,
-    /// How many callers each limiter has, and whether they were sent before.
-    pub(super) counts: List<(usize, bool)>,
-    /// What the callers ask, those of the first limiter first
-    pub(super) demands: Vec<Demand>,
-    pub(super) callers: Vec<Caller>,
-}
-
-impl TakenCallers {
-    /// Reserves room for so many limiters of a caller each.
-    fn reserve(&mut self, limiters: usize) {
-        self.keys.reserve(limiters);
-        self.counts.reserve(limiters);
-        self.demands.reserve(limiters);
-        self.callers.reserve(limiters);
-    }
 }
 
 impl Flights {
