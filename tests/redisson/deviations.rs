@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::{
     case::Op,
-    model::{Caller, Entry, Limit, Outcome, Pair, Reply, State},
+    model::{Caller, Entry, Limit, Pair, Reply, State},
 };
 
 /// What two ways of doing the same step can differ in.
@@ -12,8 +12,6 @@ use super::{
 pub enum Facet {
     /// The answer
     Reply,
-    /// The announced wait
-    Wait,
     /// The hash
     Fields,
     /// Permits left
@@ -47,25 +45,23 @@ macro_rules! deviations {
 }
 
 deviations! {
-    NilHeal [Reply Wait Value Log Ttl]
+    NilHeal [Reply Value Log Ttl]
         "log lost, value left: the missing permits count as granted now; Redisson throws at a nil value whenever it is called";
-    LostValue [Reply Wait Value Log Ttl]
+    LostValue [Reply Value Log Ttl]
         "value lost, log left: counted from the log; Redisson grants the whole rate once more";
-    Clamp [Reply Wait Value Log Ttl]
+    Clamp [Reply Value Log Ttl]
         "more permits left than the rate: counted from the log at once; Redisson grants them all";
-    WholeLog [Reply Wait Value Log Ttl]
+    WholeLog [Reply Value Log Ttl]
         "the newest entry has expired: a log beyond a page or with a drift is unlinked, another keeps its TTL";
-    BoundedSweep [Reply Wait Value Log Ttl]
+    BoundedSweep [Reply Value Log Ttl]
         "a call removes so many expired entries and no more; others stay in the log until later calls";
-    ZeroEntries [Wait Value Log Ttl]
+    ZeroEntries [Value Log Ttl]
         "entries of no permits leave with the others; Redisson keeps them until something else expires";
-    NoPermits [Reply Wait Value Log Ttl]
+    NoPermits [Reply Value Log Ttl]
         "zero permits are refused before anything is sent; Redisson adds an entry that never leaves by itself";
     AboveRate [Reply]
         "more than the rate is a refusal with a kind and no wait; Redisson throws";
-    ExactWait [Wait]
-        "the wait ends when enough permits are free, to the millisecond; Redisson adds 3 and looks at one entry";
-    Resend [Reply Wait Value Log Ttl]
+    Resend [Reply Value Log Ttl]
         "a call that comes twice takes once and gets the same answer; Redisson takes twice and returns once";
     TtlKept [Ttl]
         "value keeps its TTL when it is written; Redisson's SET drops it";
@@ -97,7 +93,7 @@ deviations! {
         "a receipt charges what was used beyond it, also where fewer than no permits are left; Redisson cannot";
     DriftStays [Value]
         "with the same interval update_rate shifts value, and what Redisson's release has done to it stays until repair";
-    InSlots [Reply Wait Value Log Ttl]
+    InSlots [Reply Value Log Ttl]
         "grants of one slot are one entry, which counts until an interval after the slot; Redisson notes each by itself";
     RenameWhole [Value Log Ttl]
         "rename takes value and log along; Redisson renames the hash alone and leaves them behind";
@@ -138,12 +134,10 @@ impl Asked<'_> {
             (Op::Rename, Some(_)) => vec![D::RenameWhole],
             (op, Some(limit)) => {
                 let pair = self.pair(limit);
-                let is_refused = *said == Reply::Denied;
                 let own: &[(D, bool)] = match op {
                     Op::Demand(_) | Op::Resend => &[
                         (D::InSlots, self.in_slots),
                         (D::AboveRate, self.permits > limit.rate),
-                        (D::ExactWait, is_refused),
                         (D::Resend, pair.holds(self.caller.member.as_ref())),
                     ],
                     Op::Available => &[
@@ -233,19 +227,15 @@ fn lives(new: &Limit) -> &'static [Deviation] {
     }
 }
 
-/// In what the outcomes and states differ.
-pub fn differences(
-    ours: (&Outcome, &[State; 2]),
-    java: (&Outcome, &[State; 2]),
-) -> BTreeSet<Facet> {
+/// In what the replies and states differ.
+pub fn differences(ours: (&Reply, &[State; 2]), java: (&Reply, &[State; 2])) -> BTreeSet<Facet> {
     let mut facets = BTreeSet::new();
     let mut note = |differs: bool, facet| {
         if differs {
             facets.insert(facet);
         }
     };
-    note(ours.0.reply != java.0.reply, Facet::Reply);
-    note(ours.0.wait != java.0.wait, Facet::Wait);
+    note(ours.0 != java.0, Facet::Reply);
     let empty = Default::default();
     for (ours, java) in ours.1.iter().zip(java.1) {
         let (mut a, mut b) = (ours.limit.clone(), java.limit.clone());

@@ -4,7 +4,7 @@ use redis::{RedisError, Value};
 
 use super::{
     case::Op,
-    model::{Condition, Generation, Limit, Outcome, Reply},
+    model::{Condition, Generation, Limit, Reply},
     oracle::{Answer, Oracle, Request},
 };
 
@@ -21,7 +21,7 @@ pub fn perform(
     on: usize,
     now: i64,
     op: &Op,
-) -> Outcome {
+) -> Reply {
     let generation = Generation::of(&oracle.version);
     let request = |verb: &str| {
         Request::new(verb)
@@ -76,7 +76,7 @@ pub fn perform(
         }
     };
     let answer = oracle.ask(&request);
-    reply(op, answer).into()
+    reply(op, answer)
 }
 
 fn reply(op: &Op, answer: Answer) -> Reply {
@@ -130,14 +130,11 @@ fn thrown(message: &str) -> Reply {
 }
 
 /// The reply of Redisson's acquire script.
-pub fn raw_outcome(reply: Result<Value, RedisError>) -> Outcome {
+pub fn raw_reply(reply: Result<Value, RedisError>) -> Reply {
     match reply {
-        Ok(Value::Nil) => Reply::Granted.into(),
-        Ok(Value::Int(wait)) => Outcome {
-            wait: Some(wait),
-            ..Reply::Denied.into()
-        },
-        Ok(other) => Reply::Other(format!("{other:?}")).into(),
-        Err(error) => thrown(&error.to_string()).into(),
+        Ok(Value::Nil) => Reply::Granted,
+        Ok(Value::Int(_)) => Reply::Denied,
+        Ok(other) => Reply::Other(format!("{other:?}")),
+        Err(error) => thrown(&error.to_string()),
     }
 }

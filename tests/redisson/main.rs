@@ -13,7 +13,6 @@ mod case;
 mod chosen;
 mod deviations;
 mod fleet;
-mod foresee;
 mod java_side;
 mod model;
 mod oracle;

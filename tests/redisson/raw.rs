@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use redis::{Connection, Value};
 
-use super::model::{Entry, Limit, Pair, State, Ttl};
+use super::model::{Entry, Limit, Pair, State};
 use kit::permits_of;
 
 pub fn connect(url: &str) -> Connection {
@@ -131,50 +131,6 @@ fn entry(member: Vec<u8>, score: f64) -> Result<Entry, String> {
     Ok(Entry {
         score: score as i64,
         permits: permits_of(&member).into(),
-        member: Some(member),
+        member,
     })
-}
-
-/// Longest time that a step takes, for the comparison of times to live.
-const ELAPSED: i64 = 60_000;
-
-/// Compares what was foreseen with what is.
-pub fn compare(model: &mut State, mut real: State) -> Result<(), String> {
-    // A time to live that runs since the step is the one that was set.
-    let runs = |found: &mut Ttl, set: Ttl| {
-        let near = |set: &i64| found.is_some_and(|left| (set - ELAPSED..=*set).contains(&left));
-        if let Some(set) = set.filter(near) {
-            *found = Some(set);
-        }
-    };
-    if let (Some(found), Some(foreseen)) = (&mut real.limit, &model.limit) {
-        runs(&mut found.ttl, foreseen.ttl);
-    }
-    for (client, found) in &mut real.pairs {
-        let foreseen = model.pairs.entry(client.clone()).or_default();
-        runs(&mut found.value_ttl, foreseen.value_ttl);
-        runs(&mut found.log_ttl, foreseen.log_ttl);
-    }
-    learn(model, &real);
-    if *model == real {
-        Ok(())
-    } else {
-        Err(format!("foreseen {model:?}, found {real:?}"))
-    }
-}
-
-/// Gives each new entry the bytes of one that was found with its score and permits.
-pub fn learn(foreseen: &mut State, found: &State) {
-    for (client, found) in &found.pairs {
-        let foreseen = foreseen.pairs.entry(client.clone()).or_default();
-        let known = |entry: &&Entry| !foreseen.log.contains(entry);
-        let mut left: Vec<_> = found.log.iter().filter(known).collect();
-        for new in foreseen.log.iter_mut().filter(|it| it.member.is_none()) {
-            let fits = |it: &&Entry| (it.score, it.permits) == (new.score, new.permits);
-            if let Some(place) = left.iter().position(fits) {
-                new.member.clone_from(&left.remove(place).member);
-            }
-        }
-        foreseen.sort();
-    }
 }

@@ -11,7 +11,7 @@ use tower_ratelimit::{
 
 use super::{
     case::{Case, Op, Step},
-    model::{self, Condition, Outcome, Reply},
+    model::{self, Condition, Reply},
 };
 use kit::scene::{patient, runtime};
 
@@ -40,7 +40,7 @@ impl RustSide {
         }
     }
 
-    pub fn perform(&mut self, case: &Case, names: &[String; 2], step: &Step, now: i64) -> Outcome {
+    pub fn perform(&mut self, case: &Case, names: &[String; 2], step: &Step, now: i64) -> Reply {
         self.clock.set(Duration::from_millis(now as u64));
         let (on, op) = (step.on, &step.op);
         let limiter = self
@@ -52,17 +52,17 @@ impl RustSide {
             Some(slots) => limiter.slots(slots).unwrap(),
             None => limiter,
         };
-        let outcome = self.runtime.block_on(async {
-            let outcome = perform(&limiter, &names[1 - on], op, &mut self.grant).await;
+        let reply = self.runtime.block_on(async {
+            let reply = perform(&limiter, &names[1 - on], op, &mut self.grant).await;
             if matches!(op, Op::Settle(_)) {
                 // What is settled is sent in the background.
                 self.store.close().await;
             }
-            outcome
+            reply
         });
         // Names are used by one case.
         self.limiters.retain(|name, _| names.contains(name));
-        outcome.unwrap_or_else(|error| failed(&error))
+        reply.unwrap_or_else(|error| failed(&error))
     }
 }
 
@@ -71,15 +71,15 @@ async fn perform(
     to: &str,
     op: &Op,
     grant: &mut Option<Grant>,
-) -> Result<Outcome, Error> {
-    let reply = match op {
+) -> Result<Reply, Error> {
+    Ok(match op {
         Op::Demand(permits) => {
             let permits = u32::try_from(*permits).expect("a case asks Rust for no negative number");
             let decision = limiter.try_acquire_many(permits).await?;
             if let Decision::Allow(taken) = &decision {
                 *grant = Some(taken.clone());
             }
-            return Ok(decided(&decision));
+            decided(&decision)
         }
         Op::Settle(keep) => {
             let keep = u32::try_from(*keep).expect("no grant is settled below zero");
@@ -140,8 +140,7 @@ async fn perform(
             Err(error) => return Err(error),
         },
         _ => unreachable!("no step for Rust: {op:?}"),
-    };
-    Ok(reply.into())
+    })
 }
 
 fn wanted(limit: &model::Limit) -> Limit {
@@ -158,30 +157,24 @@ fn wanted(limit: &model::Limit) -> Limit {
     }
 }
 
-fn decided(decision: &Decision) -> Outcome {
+fn decided(decision: &Decision) -> Reply {
     match decision {
-        Decision::Allow(_) => Reply::Granted.into(),
-        Decision::Deny(refusal) if refusal.kind() == RefusalKind::AboveRate => {
-            Reply::NeverGranted.into()
-        }
-        Decision::Deny(refusal) => Outcome {
-            reply: Reply::Denied,
-            wait: refusal.retry_after().map(|wait| wait.as_millis() as i64),
-        },
+        Decision::Allow(_) => Reply::Granted,
+        Decision::Deny(refusal) if refusal.kind() == RefusalKind::AboveRate => Reply::NeverGranted,
+        Decision::Deny(_) => Reply::Denied,
     }
 }
 
-fn failed(error: &Error) -> Outcome {
+fn failed(error: &Error) -> Reply {
     match error.kind() {
         ErrorKind::NotInitialized => Reply::NotInitialized,
         ErrorKind::Permits => Reply::NoPermits,
         _ => Reply::Other(format!("{error:?}")),
     }
-    .into()
 }
 
 /// The reply of our acquire script to one caller.
-pub fn raw_outcome(reply: &Result<Value, RedisError>) -> Outcome {
+pub fn raw_reply(reply: &Result<Value, RedisError>) -> Reply {
     let numbers: Option<Vec<i64>> = match reply {
         // What is usual is answered with one text.
         Ok(Value::BulkString(text)) => std::str::from_utf8(text)
@@ -190,17 +183,11 @@ pub fn raw_outcome(reply: &Result<Value, RedisError>) -> Outcome {
         Ok(array) => redis::from_redis_value(array.clone()).ok(),
         Err(_) => None,
     };
-    let Some(numbers) = numbers else {
-        return Reply::Other(format!("{reply:?}")).into();
-    };
-    match *numbers {
-        [-1] => Reply::NotInitialized.into(),
-        [1, .., 1, _] => Reply::Granted.into(),
-        [1, .., 0, wait] => Outcome {
-            reply: Reply::Denied,
-            wait: Some(wait.max(0)),
-        },
-        [1, .., 2, _] => Reply::NeverGranted.into(),
-        _ => Reply::Other(format!("{numbers:?}")).into(),
+    match numbers.as_deref() {
+        Some([-1]) => Reply::NotInitialized,
+        Some([1, .., 1, _]) => Reply::Granted,
+        Some([1, .., 0, _]) => Reply::Denied,
+        Some([1, .., 2, _]) => Reply::NeverGranted,
+        _ => Reply::Other(format!("{reply:?}")),
     }
 }

@@ -42,26 +42,6 @@ pub enum Reply {
     Config(Option<(bool, i64, i64)>),
     /// -2 no key, -1 no TTL, 0 some TTL
     Life(i64),
-    /// Nothing that a model foresees
+    /// None of these
     Other(String),
-}
-
-/// The answer with its wait in ms, where that is known.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Outcome {
-    pub reply: Reply,
-    pub wait: Option<i64>,
-}
-
-impl From<Reply> for Outcome {
-    fn from(reply: Reply) -> Self {
-        Self { reply, wait: None }
-    }
-}
-
-impl Outcome {
-    /// Returns whether this agrees with the prediction, in all that it contains.
-    pub fn agrees_with(&self, foreseen: &Self) -> bool {
-        self.reply == foreseen.reply && (self.wait.is_none() || self.wait == foreseen.wait)
-    }
 }

@@ -1,22 +1,21 @@
-//! Drives Java and Rust through a case in turn and holds answers and keys against the model after
-//! each step: Java's are as foreseen, and Rust's differ from Redisson's where it deviates alone.
+//! Drives Java and Rust through a case in turn. Each step of Rust is done by Redisson, too, on a
+//! copy of the keys: answers and keys differ where Rust deviates alone.
 
 use std::{
     collections::{BTreeSet, HashMap},
     mem,
 };
 
-use redis::{Connection, Value};
+use redis::{Connection, RedisResult, Value};
 
 use super::{
     case::{Actor, Case, Op, Step},
     deviations::{self, Asked, Deviation, Tally},
-    foresee::foresee,
     java_side,
-    model::{Caller, Generation, Outcome, Reply, State},
+    model::{Caller, Generation, Reply, State},
     oracle::{JavaClock, Oracle},
     raw,
-    rust_side::RustSide,
+    rust_side::{self, RustSide},
 };
 use kit::{
     RedisServer,
@@ -27,6 +26,9 @@ use kit::{
 /// The second of January 2024, UTC.
 const BEGINNING: i64 = 1_704_153_600_000;
 
+/// The instance of the newest Redisson that does what Rust does.
+const REFERENCE: usize = 2;
+
 /// All that the cases of a run share.
 pub struct Stage {
     server: RedisServer,
@@ -36,6 +38,8 @@ pub struct Stage {
     generations: Vec<Generation>,
     /// Client ids of the two instances of each version
     java_ids: Vec<[String; 2]>,
+    /// Which version is the newest, and the client id of the instance that does what Rust does
+    reference: (usize, String),
     /// Rust actors by client id
     rust: HashMap<String, RustSide>,
     marks: u64,
@@ -72,13 +76,16 @@ impl Stage {
             .iter_mut()
             .map(|oracle| [0, 1].map(|c| java_side::client_id(oracle, c)))
             .collect();
+        let generations: Vec<_> = versions.iter().map(|it| Generation::of(it)).collect();
+        let mut newest = generations.iter();
+        let newest = newest.position(|it| *it == Generation::KeepsAlive);
+        let newest = newest.expect("a version that can do all that Rust does");
+        let id = java_side::client_id(&mut oracles[newest], REFERENCE);
         Self {
             connection: raw::connect(&server.url()),
             feed: Feed::open(&server),
-            generations: versions
-                .iter()
-                .map(|version| Generation::of(version))
-                .collect(),
+            generations,
+            reference: (newest, id),
             oracles,
             java_ids,
             rust: HashMap::new(),
@@ -176,21 +183,24 @@ impl Play<'_> {
     fn step(&mut self, step: &Step) -> Result<(), String> {
         let Op::Burst(count) = step.op else {
             self.single(step)?;
-            return self.compare();
+            return self.look();
         };
         for n in 0..count {
             let at = step.at + n;
             let op = Op::Demand(1);
             self.single(&Step { at, op, ..*step })?;
         }
-        self.compare()
+        self.look()
     }
 
     fn single(&mut self, step: &Step) -> Result<(), String> {
         let number = match step.actor {
             Actor::Java(instance) => instance,
             Actor::Rust(instance) => 2 + instance,
-            Actor::Redis => return self.lose(step),
+            Actor::Redis => {
+                self.lose(step);
+                return Ok(());
+            }
         };
         let resent = match &step.op {
             Op::Resend => match self.sent[number].clone() {
@@ -218,43 +228,35 @@ impl Play<'_> {
             member: resent.as_ref().map(|sent| sent.member.clone()),
         };
 
-        // What Redisson would do, before it happens.
-        let generation = match step.actor {
-            Actor::Java(instance) => self.stage.generations[self.case.versions[instance]],
-            _ => Generation::KeepsAlive,
-        };
-        let before = self.world[on].clone();
-        let foreseen = foresee(&mut self.world, on, generation, &caller, &step.op, permits);
-
-        let real = match (&resent, step.actor) {
-            (Some(sent), actor) => self.resend(sent, matches!(actor, Actor::Java(_))),
-            (None, Actor::Java(instance)) => {
+        let reply = if let Actor::Java(instance) = step.actor {
+            if let Some(sent) = &resent {
+                java_side::raw_reply(self.resend(sent))
+            } else {
                 let oracle = &mut self.stage.oracles[self.case.versions[instance]];
                 java_side::perform(oracle, instance, &self.names, on, caller.now, &step.op)
             }
-            (None, _) => {
-                let (step, rust) = (
-                    &Step { on, ..step.clone() },
-                    self.stage.rust(&caller.client),
-                );
-                rust.perform(self.case, &self.names, step, caller.now)
-            }
-        };
-        self.last_reply = Some(real.reply.clone());
-        if matches!(step.actor, Actor::Rust(_)) {
+        } else {
+            let as_java = self.by_java(on, &caller, &step.op, permits)?;
+            let reply = if let Some(sent) = &resent {
+                rust_side::raw_reply(&self.resend(sent))
+            } else {
+                let step = Step { on, ..step.clone() };
+                let rust = self.stage.rust(&caller.client);
+                rust.perform(self.case, &self.names, &step, caller.now)
+            };
             let asked = Asked {
-                before: &before,
+                before: &self.world[on],
                 caller: &caller,
                 op: &step.op,
                 permits,
                 in_slots: self.case.slots.is_some(),
             };
-            self.explain((&real, &foreseen), &asked.deviations(&real.reply))?;
-        } else if !real.agrees_with(&foreseen) {
-            return Err(format!("answer: foreseen {foreseen:?}, got {real:?}"));
-        }
-        if matches!(step.op, Op::Demand(_)) && real.reply != Reply::NoPermits {
-            if real.reply == Reply::Granted {
+            let at_work = asked.deviations(&reply);
+            self.explain(&reply, as_java, &at_work)?;
+            reply
+        };
+        if matches!(step.op, Op::Demand(_)) && reply != Reply::NoPermits {
+            if reply == Reply::Granted {
                 self.granted[number] = Some((on, permits));
             }
             let is_known = self.case.slots.is_none() || number < 2;
@@ -262,27 +264,89 @@ impl Play<'_> {
                 self.sent[number] = sent.or(self.sent[number].take());
             }
         }
+        self.last_reply = Some(reply);
         Ok(())
     }
 
-    /// Goes on from what Rust has left. It may differ from what Redisson would have said and left
-    /// only in what these deviations may change.
+    /// Has Redisson do on copies of the keys what Rust is about to do. Returns its reply, and what
+    /// the copies hold then, as if they were Rust's.
+    fn by_java(
+        &mut self,
+        on: usize,
+        caller: &Caller,
+        op: &Op,
+        permits: i64,
+    ) -> Result<(Reply, [State; 2]), String> {
+        // Redisson has no receipts.
+        if matches!(op, Op::Settle(_)) {
+            return Ok((Reply::Done, self.world.clone()));
+        }
+        let copies = [0, 1].map(|_| unique("copy"));
+        let (newest, reference) = self.stage.reference.clone();
+        let mut own = self.clients();
+        own.retain(|client| *client != caller.client);
+        own.push(caller.client.clone());
+        let mut others = own.clone();
+        *others.last_mut().expect("the caller") = reference.clone();
+        let mut copying = redis::pipe();
+        for (name, copy) in self.names.iter().zip(&copies) {
+            copying.cmd("COPY").arg(name).arg(copy).ignore();
+            for (own, other) in own.iter().zip(&others) {
+                for suffix in ["value", "permits"] {
+                    let from = raw::companion(name, suffix, own);
+                    let to = raw::companion(copy, suffix, other);
+                    copying.cmd("COPY").arg(from).arg(to).ignore();
+                }
+            }
+        }
+        let () = copying.query(&mut self.stage.connection).unwrap();
+        let op = match op {
+            Op::Resend => &Op::Demand(permits),
+            op => op,
+        };
+        let oracle = &mut self.stage.oracles[newest];
+        let reply = java_side::perform(oracle, REFERENCE, &copies, on, caller.now, op);
+        let connection = &mut self.stage.connection;
+        let mut read = |copy: &String| {
+            let mut state = raw::state(connection, copy, &others)?;
+            let of_caller = state.pairs.remove(&reference).expect("it is read");
+            state.pairs.insert(caller.client.clone(), of_caller);
+            Ok::<_, String>(state)
+        };
+        let states = [read(&copies[0])?, read(&copies[1])?];
+        let mut removing = redis::cmd("DEL");
+        for copy in &copies {
+            removing.arg(copy);
+            for (client, suffix) in others
+                .iter()
+                .flat_map(|it| [(it, "value"), (it, "permits")])
+            {
+                removing.arg(raw::companion(copy, suffix, client));
+            }
+        }
+        removing.exec(connection).unwrap();
+        Ok((reply, states))
+    }
+
+    /// Goes on from what Rust has left. It may differ from what Redisson has said and left only in
+    /// what these deviations may change.
     fn explain(
         &mut self,
-        (real, foreseen): (&Outcome, &Outcome),
+        reply: &Reply,
+        (said, mut left): (Reply, [State; 2]),
         at_work: &BTreeSet<Deviation>,
     ) -> Result<(), String> {
         let found = self.read()?;
-        let mut as_java = mem::replace(&mut self.world, found);
-        for (foreseen, found) in as_java.iter_mut().zip(&self.world) {
-            raw::learn(foreseen, found);
+        let before = mem::replace(&mut self.world, found);
+        for (place, left) in left.iter_mut().enumerate() {
+            left.learn(&before[place], &self.world[place]);
         }
-        let differences = deviations::differences((real, &self.world), (foreseen, &as_java));
+        let differences = deviations::differences((reply, &self.world), (&said, &left));
         let unexplained = deviations::unexplained(&differences, at_work);
         if !unexplained.is_empty() {
             return Err(format!(
                 "Rust differs from Redisson in {unexplained:?}, which no deviation explains \
-                 (at work: {at_work:?})\n  Rust: {real:?} {:?}\n  Redisson: {foreseen:?} {as_java:?}",
+                 (at work: {at_work:?})\n  Rust: {reply:?} {:?}\n  Redisson: {said:?} {left:?}",
                 self.world
             ));
         }
@@ -290,29 +354,30 @@ impl Play<'_> {
         Ok(())
     }
 
-    /// What the keys of both names hold.
-    fn read(&mut self) -> Result<[State; 2], String> {
+    /// Whose keys there may be: everybody's, which have no id, and each client's.
+    fn clients(&self) -> Vec<String> {
         let mut clients = vec![String::new()];
         clients.extend(self.clients.iter().take(3).cloned());
+        clients
+    }
+
+    /// What the keys of both names hold.
+    fn read(&mut self) -> Result<[State; 2], String> {
+        let clients = self.clients();
         let mut read = |name: &String| raw::state(&mut self.stage.connection, name, &clients);
         Ok([read(&self.names[0])?, read(&self.names[1])?])
     }
 
-    fn compare(&mut self) -> Result<(), String> {
-        let (found, mut keys) = (self.read()?, 0);
-        for (model, real) in self.world.iter_mut().zip(found) {
-            raw::compare(model, real)?;
-            keys += model.keys();
-        }
-        let found: usize = redis::cmd("DBSIZE")
+    /// There are no keys but those that are read.
+    fn look(&mut self) -> Result<(), String> {
+        self.world = self.read()?;
+        let keys: Vec<String> = redis::cmd("KEYS")
+            .arg("*")
             .query(&mut self.stage.connection)
             .unwrap();
-        if found != keys {
-            let all: Vec<String> = redis::cmd("KEYS")
-                .arg("*")
-                .query(&mut self.stage.connection)
-                .unwrap();
-            return Err(format!("foreseen {keys} keys, found {all:?}"));
+        let known: usize = self.world.iter().map(State::keys).sum();
+        if keys.len() != known {
+            return Err(format!("{:?} have not all of {keys:?}", self.world));
         }
         Ok(())
     }
@@ -333,36 +398,18 @@ impl Play<'_> {
     }
 
     /// The key that a step makes the server lose.
-    fn lose(&mut self, step: &Step) -> Result<(), String> {
+    fn lose(&mut self, step: &Step) {
         let (suffix, own) = match step.op {
-            Op::Idle => {
-                raw::idle(&mut self.stage.connection);
-                self.world.iter_mut().for_each(State::idle);
-                return Ok(());
-            }
+            Op::Idle => return raw::idle(&mut self.stage.connection),
             Op::LoseValue(own) => ("value", own),
             Op::LoseLog(own) => ("permits", own),
             _ => unreachable!("no other step is the server's"),
         };
-        let client = if own {
-            self.clients[0].clone()
-        } else {
-            String::new()
-        };
-        let key = raw::companion(&self.names[step.on], suffix, &client);
-        redis::cmd("DEL")
-            .arg(key)
-            .exec(&mut self.stage.connection)
-            .unwrap();
-        if let Some(pair) = self.world[step.on].pairs.get_mut(&client) {
-            if suffix == "value" {
-                pair.value = None;
-            } else {
-                pair.log.clear();
-            }
-            pair.tidy();
-        }
-        Ok(())
+        let client = if own { &*self.clients[0] } else { "" };
+        let key = raw::companion(&self.names[step.on], suffix, client);
+        let mut removing = redis::cmd("DEL");
+        removing.arg(key);
+        removing.exec(&mut self.stage.connection).unwrap();
     }
 
     /// The acquire that has just been executed, from MONITOR.
@@ -389,17 +436,12 @@ impl Play<'_> {
         })
     }
 
-    fn resend(&mut self, sent: &Sent, java: bool) -> Outcome {
+    fn resend(&mut self, sent: &Sent) -> RedisResult<Value> {
         let mut command = redis::Cmd::new();
         for argument in &sent.arguments {
             command.arg(argument.as_slice());
         }
-        let reply = command.query::<Value>(&mut self.stage.connection);
-        if java {
-            java_side::raw_outcome(reply)
-        } else {
-            super::rust_side::raw_outcome(&reply)
-        }
+        command.query(&mut self.stage.connection)
     }
 }
 
