@@ -1,5 +1,5 @@
 //! Limiters in our own format, of any kind, asked alone, as lists, in joint commands and again,
-//! beside what they must count: [`Spec`], and the algorithms in memory where these count the same.
+//! beside the same in memory.
 //!
 //! What a call decides is held against how the limiters stood before it, and all that it says
 //! against how they stand after it. By the server's clock, time passes as what is stored is moved
@@ -8,7 +8,7 @@
 mod answers;
 mod calendar;
 mod gcra;
-mod spec;
+mod row;
 mod stage;
 mod steps;
 mod verbs;
@@ -16,8 +16,8 @@ mod verbs;
 use proptest::array::uniform3;
 
 use self::{
-    spec::{Spec, Terms, instant, row, stamp},
-    stage::{Limits, Stage},
+    row::{Terms, instant, row, stamp},
+    stage::Stage,
     steps::{Again, One, Question, Step, step},
 };
 use super::*;
@@ -26,7 +26,7 @@ use kit::unique;
 
 const LIMITERS: usize = 3;
 
-/// Limits of which each history has one, or four at a time, as versions of a service have.
+/// Limits of which each limiter has one.
 const LIMITS: [Terms; 6] = [
     (5, 1000),
     (3, 1000),
@@ -67,7 +67,7 @@ proptest! {
         limits in uniform3(limit(LIMITS.len())),
         steps in proptest::collection::vec(step(), 1..50),
     ) {
-        live(Stage::new(kinds, Limits::One(limits), Some(start)), &steps);
+        live(Stage::new(kinds, limits, Some(start)), &steps);
     }
 
     #[test]
@@ -77,15 +77,6 @@ proptest! {
         limits in uniform3(limit(5)),
         steps in proptest::collection::vec(step(), 1..50),
     ) {
-        live(Stage::new(kinds, Limits::One(limits), None), &steps);
-    }
-
-    #[test]
-    fn a_history_of_versions(
-        kinds in kinds(&[Algorithm::SlidingLog, Algorithm::FixedWindow]),
-        clock in proptest::option::of(start()),
-        steps in proptest::collection::vec(step(), 1..50),
-    ) {
-        live(Stage::new(kinds, Limits::Versions, clock), &steps);
+        live(Stage::new(kinds, limits, None), &steps);
     }
 }

@@ -6,7 +6,7 @@ use super::{
     stage::{Receipt, Side},
     *,
 };
-use crate::store::redis::packed::requests::together;
+use crate::store::redis::packed::{requests::together, row::Row};
 
 /// What a reply says to callers.
 pub(super) struct Said {
@@ -18,7 +18,12 @@ pub(super) struct Said {
 }
 
 impl Side {
-    pub(super) fn charge(&self, (rate, interval): Terms, permits: u32) -> Charge {
+    pub(super) fn row(&self) -> Row {
+        row(self.kind, self.terms)
+    }
+
+    pub(super) fn charge(&self, permits: u32) -> Charge {
+        let (rate, interval) = self.terms;
         let limit = Limit::new(rate, Duration::from_millis(interval));
         let compiled = CompiledLimit {
             limit: LimitSource::Code(limit),
@@ -32,15 +37,11 @@ impl Side {
         Charge::new(Limiter { name, compiled }, permits)
     }
 
-    /// Returns the permits left, at least and at most.
-    pub(super) fn left(&self, now: i64, terms: Terms) -> [i64; 2] {
-        match &self.spec {
-            Spec::Gcra if self.memory.limit.is_some() => [self.left_in_memory(now); 2],
-            spec => spec.left(now, terms),
+    /// Returns the permits left.
+    pub(super) fn left(&self, now: i64) -> i64 {
+        if self.memory.limit.is_none() {
+            return self.terms.0.cast_signed();
         }
-    }
-
-    pub(super) fn left_in_memory(&self, now: i64) -> i64 {
         let now = instant(now);
         let left = match &self.memory {
             AnyLimiter::Log(limiter) => limiter.clone().available(now, PermitId::NONE),
@@ -49,6 +50,41 @@ impl Side {
             AnyLimiter::Calendar(limiter) => limiter.clone().available(now, PermitId::NONE),
         };
         left.unwrap()
+    }
+
+    /// Returns how long what was just granted is known.
+    pub(super) fn lasts(&self, now: i64) -> i64 {
+        match &self.memory {
+            AnyLimiter::Log(_) => self.terms.1.cast_signed(),
+            AnyLimiter::Window(limiter) => {
+                let end = limiter.state.0.and_then(|window| window.end);
+                let left = end.map(|end| end + 1 - now).filter(|left| *left > 0);
+                left.unwrap_or(i64::MAX / 2)
+            }
+            _ => i64::MAX / 2,
+        }
+    }
+
+    /// Returns by how much the last permits lie ahead.
+    fn lead(&self, now: i64) -> i64 {
+        match &self.memory {
+            AnyLimiter::Log(limiter) => {
+                let times = limiter.state.log.entries().map(|entry| entry.score);
+                (times.max().unwrap_or(now) - now).max(0)
+            }
+            _ => 0,
+        }
+    }
+
+    /// Returns whether a record may live of which all was given back.
+    fn has_empty(&self, now: i64) -> bool {
+        let interval = self.terms.1.cast_signed();
+        self.kind == Algorithm::SlidingLog && self.gave_back > now - interval - interval / 10
+    }
+
+    pub(super) fn lose(&mut self) {
+        self.memory = AnyLimiter::new(self.kind);
+        self.receipts.clear();
     }
 }
 
@@ -111,32 +147,25 @@ impl Stage {
     ) -> Vec<bool> {
         let is_allowed = demand.decision(answers).is_allowed();
         let is_ahead = demand.first().lead > 0;
-        let (mut must, mut may, mut took) = (true, true, Vec::new());
+        let (mut fits, mut took) = (true, Vec::new());
         for ((charge, limiter), answer) in demand.charges().zip(&question.which).zip(answers) {
-            let terms = self.terms(*limiter, question.versions[*limiter]);
-            let [least, most] = self.sides[*limiter].left(said.now, terms);
-            let permits = i64::from(charge.permits);
+            let has_room = i64::from(charge.permits) <= self.sides[*limiter].left(said.now);
             let takes = is_allowed && answer.verdict == Verdict::Granted;
             if charge.shadow && is_allowed {
-                assert!(if takes {
-                    permits <= most
-                } else {
-                    permits > least
-                });
-            } else if !charge.shadow {
-                (must, may) = (must && permits <= least, may && permits <= most);
+                assert_eq!(takes, has_room);
             }
+            fits &= charge.shadow || has_room;
             took.push(takes);
         }
         if is_allowed {
-            assert!(may, "{demand:?} is granted");
+            assert!(fits, "{demand:?} is granted");
         } else if is_ahead {
-            assert!(!must || !others_are_granted, "nothing is fetched");
+            assert!(!fits || !others_are_granted, "nothing is fetched");
         } else {
-            assert!(!must || said.is_vague, "{demand:?} is refused");
+            assert!(!fits || said.is_vague, "{demand:?} is refused");
         }
         self.take(question, demand, answers, (said.now, &took));
-        if self.has_one_limit() && !said.is_vague && (is_allowed || !is_ahead) {
+        if !said.is_vague && (is_allowed || !is_ahead) {
             let sides = self.sides.iter_mut().enumerate();
             let sides = sides.filter(|(limiter, _)| question.which.contains(limiter));
             let models = sides.map(|(_, side)| &mut *side.memory);
@@ -147,7 +176,7 @@ impl Stage {
         took
     }
 
-    /// Takes what a caller takes.
+    /// Keeps the receipts of what a caller takes.
     fn take(
         &mut self,
         question: &Question,
@@ -157,13 +186,10 @@ impl Stage {
     ) {
         let moved = self.moved();
         for (place, limiter) in question.which.iter().enumerate().filter(|it| took[it.0]) {
-            let terms = self.terms(*limiter, question.versions[*limiter]);
             let Charge {
                 id, permits, lead, ..
             } = demand.charges[place];
             let side = &mut self.sides[*limiter];
-            side.spec
-                .take(now, terms, (id, permits.into(), lead), false);
             let taken = answers[place].taken.map(|taken| match taken {
                 Taken::Date { label, end } => Taken::Date {
                     label: label + moved,
@@ -174,7 +200,7 @@ impl Stage {
             side.receipts.push(Receipt {
                 id,
                 permits,
-                terms,
+                time: now + lead,
                 taken,
             });
         }
@@ -188,10 +214,8 @@ impl Stage {
         (sent, took): (&[Demand], &[bool]),
         (said, granted): (&Said, &[bool]),
     ) {
-        let limiter = question.which[place];
         let after = After {
-            side: &self.sides[limiter],
-            terms: self.terms(limiter, question.versions[limiter]),
+            side: &self.sides[question.which[place]],
             now: said.now,
         };
         let each = said.answers.iter().skip(place);
@@ -220,75 +244,58 @@ impl Stage {
 /// How a limiter stands after a call.
 struct After<'a> {
     side: &'a Side,
-    terms: Terms,
     now: i64,
 }
 
 impl After<'_> {
-    /// Returns what is left so many ms later, at least and at most.
-    fn left(&self, by: i64) -> [i64; 2] {
-        self.side.left(self.now + by, self.terms)
+    /// Returns what is left so many ms later.
+    fn left(&self, by: i64) -> i64 {
+        self.side.left(self.now + by)
     }
 
     fn rate(&self) -> i64 {
-        self.terms.0.cast_signed()
-    }
-
-    /// Returns whether it is a window that ends later than the limit can say.
-    fn is_cut(&self) -> bool {
-        self.side.spec.is_longer(self.now, self.terms)
+        self.side.terms.0.cast_signed()
     }
 
     fn shown(&self, answer: &Answer) -> String {
-        let (spec, left) = (&self.side.spec, self.left(0));
-        format!("{answer:?} at {} of {left:?}, {spec:?}", self.now)
+        let (memory, left) = (&self.side.memory, self.left(0));
+        format!("{answer:?} at {} of {left:?}, {memory:?}", self.now)
     }
 
     fn holds_left(&self, answer: &Answer) {
-        let ([least, most], said) = (self.left(0), answer.remaining);
+        let (left, said) = (self.left(0), answer.remaining);
         // A grant, which is said last, does not say how large a debt is.
-        let is_debt = said == 0 && most < 0;
-        let is_said = least <= said && said <= most;
-        assert!(is_said || is_debt, "{}", self.shown(answer));
+        let is_debt = said == 0 && left < 0;
+        assert!(said == left || is_debt, "{}", self.shown(answer));
     }
 
     /// A wait is never late where a caller is alone, and exact where none behind it takes.
     fn holds_wait(&self, answer: &Answer, permits: i64, [is_alone, is_exact]: [bool; 2]) {
         let (wait, shown) = (answer.wait, self.shown(answer));
         assert!(wait > 0, "{shown}");
-        // A longer limit counts a window as if that had grown.
-        if is_alone && !self.side.spec.is_shorter(self.now, self.terms) {
-            assert!(self.left(wait - 1)[0] < permits, "{shown}");
-        }
-        if is_exact && !self.is_cut() {
-            assert!(self.left(wait)[1] >= permits, "{shown}");
-        }
+        assert!(!is_alone || self.left(wait - 1) < permits, "{shown}");
+        assert!(!is_exact || self.left(wait) >= permits, "{shown}");
     }
 
     fn holds_next(&self, answer: &Answer, is_refused: bool) {
-        let ([least, most], next, shown) = (self.left(0), answer.next, self.shown(answer));
-        if least != most || least < 0 || self.is_cut() {
-            return;
-        }
-        if least == self.rate() {
+        let (left, next, shown) = (self.left(0), answer.next, self.shown(answer));
+        if left == self.rate() {
             assert_eq!(next, 0, "{shown}");
-        } else if next > 0 || !is_refused {
-            let spec = &self.side.spec;
+        } else if left >= 0 && (next > 0 || !is_refused) {
             // What was given back whole leaves a record, which says a time.
-            let may_be_early = spec.has_empty(self.now, self.terms);
-            assert!(may_be_early || self.left(next)[1] > least, "{shown}");
-            let may_be_late = spec.is_shorter(self.now, self.terms);
-            assert!(may_be_late || self.left(next - 1)[0] <= least, "{shown}");
+            let may_be_early = self.side.has_empty(self.now);
+            assert!(may_be_early || self.left(next) > left, "{shown}");
+            assert!(self.left(next - 1) <= left, "{shown}");
         }
     }
 
     fn holds_reset(&self, answer: &Answer, is_refused: bool) {
         // Callers who all ask for more than the rate learn of no end.
         let is_said = answer.verdict != Verdict::AboveRate && !is_refused;
-        if !self.is_cut() && (answer.reset > 0 || answer.remaining < self.rate() && is_said) {
+        if answer.reset > 0 || answer.remaining < self.rate() && is_said {
             // What lies ahead is free a little later.
-            let reset = answer.reset + self.side.spec.lead(self.now);
-            assert_eq!(self.left(reset)[1], self.rate(), "{}", self.shown(answer));
+            let reset = answer.reset + self.side.lead(self.now);
+            assert_eq!(self.left(reset), self.rate(), "{}", self.shown(answer));
         }
     }
 }

@@ -10,17 +10,14 @@ use crate::{
 const TERMS: Terms = (40, 8);
 
 fn by_gcra(clock: Option<i64>) -> Stage {
-    Stage::new(
-        [Algorithm::Gcra; LIMITERS],
-        Limits::One([0; LIMITERS]),
-        clock,
-    )
+    Stage::new([Algorithm::Gcra; LIMITERS], [0; LIMITERS], clock)
 }
 
 /// The callers of a call, of so many permits each.
 fn run<const N: usize>(stage: &mut Stage, terms: Terms, permits: [u32; N]) -> [Demand; N] {
+    stage.sides[0].terms = terms;
     permits.map(|permits| {
-        let mut demand = Demand::caller([stage.sides[0].charge(terms, permits)], false);
+        let mut demand = Demand::caller([stage.sides[0].charge(permits)], false);
         demand.identify(stage.id());
         demand
     })

@@ -10,7 +10,7 @@ use super::{
 use crate::{
     store::redis::{
         packed::{
-            self,
+            self, Stamp,
             call::Call,
             requests::{Asked, KNOWN, RunReply, may_ask_again, together},
             row::Row,
@@ -21,35 +21,29 @@ use crate::{
     values::charge::PermitId,
 };
 
-/// Which limits a history has: one for each limiter, or four for each, of four versions.
-#[derive(Clone, Copy, Debug)]
-pub(super) enum Limits {
-    One([usize; LIMITERS]),
-    Versions,
-}
-
 /// A grant that can be settled.
 #[derive(Clone, Debug)]
 pub(super) struct Receipt {
     pub(super) id: PermitId,
     pub(super) permits: u32,
-    pub(super) terms: Terms,
     /// By the clock of the model
+    pub(super) time: i64,
     pub(super) taken: Option<Taken>,
 }
 
 pub(super) struct Side {
     pub(super) name: Name,
     pub(super) kind: Algorithm,
-    pub(super) spec: Spec,
-    /// The same in memory, as long as that counts the same.
+    pub(super) terms: Terms,
+    /// The same in memory
     pub(super) memory: AnyLimiter,
     pub(super) receipts: Vec<Receipt>,
+    /// When permits came back for the last time
+    pub(super) gave_back: i64,
 }
 
 pub(super) struct Stage {
     connection: Connection,
-    limits: Limits,
     pub(super) sides: Vec<Side>,
     /// The time of the caller's clock; `None` by the server's
     given: Option<i64>,
@@ -61,33 +55,26 @@ pub(super) struct Stage {
 }
 
 impl Stage {
-    pub(super) fn new(kinds: [Algorithm; LIMITERS], limits: Limits, given: Option<i64>) -> Self {
-        let side = |kind| Side {
+    pub(super) fn new(
+        kinds: [Algorithm; LIMITERS],
+        limits: [usize; LIMITERS],
+        given: Option<i64>,
+    ) -> Self {
+        let side = |(kind, limit): (Algorithm, usize)| Side {
             name: Name::exact(&unique("own")).unwrap(),
             kind,
-            spec: Spec::new(kind),
+            terms: LIMITS[limit],
             memory: AnyLimiter::new(kind),
             receipts: Vec::new(),
+            gave_back: i64::MIN / 2,
         };
         Self {
             connection: connect(),
-            limits,
-            sides: kinds.map(side).into(),
+            sides: kinds.into_iter().zip(limits).map(side).collect(),
             given,
             moved: 0,
             ids: 0,
             is_over: false,
-        }
-    }
-
-    pub(super) fn has_one_limit(&self) -> bool {
-        matches!(self.limits, Limits::One(_))
-    }
-
-    pub(super) fn terms(&self, limiter: usize, version: usize) -> Terms {
-        match self.limits {
-            Limits::One(limits) => LIMITS[limits[limiter]],
-            Limits::Versions => LIMITS[version],
         }
     }
 
@@ -195,12 +182,9 @@ impl Stage {
     fn demands(&mut self, question: &Question) -> Vec<Demand> {
         let mut run = Vec::new();
         for permits in &question.callers {
-            let charge = |limiter: &usize| {
-                let terms = self.terms(*limiter, question.versions[*limiter]);
-                Charge {
-                    shadow: question.shadow[*limiter],
-                    ..self.sides[*limiter].charge(terms, permits[*limiter])
-                }
+            let charge = |limiter: &usize| Charge {
+                shadow: question.shadow[*limiter],
+                ..self.sides[*limiter].charge(permits[*limiter])
             };
             let charges: Vec<_> = question.which.iter().map(charge).collect();
             let mut demand = Demand::caller(charges, question.waits);
@@ -213,7 +197,7 @@ impl Stage {
             && !first.shadow
             && !question.waits;
         if let Some((permits, part)) = question.ahead.filter(|_| fetches) {
-            let terms = self.terms(question.which[0], question.versions[question.which[0]]);
+            let terms = self.sides[question.which[0]].terms;
             let ahead = Charge {
                 permits,
                 id: first.id.for_ahead(),
@@ -226,11 +210,8 @@ impl Stage {
     }
 
     fn rows(&self, question: &Question) -> Vec<Row> {
-        let row = |limiter: &usize| {
-            let terms = self.terms(*limiter, question.versions[*limiter]);
-            row(self.sides[*limiter].kind, terms)
-        };
-        question.which.iter().map(row).collect()
+        let sides = question.which.iter().map(|limiter| &self.sides[*limiter]);
+        sides.map(Side::row).collect()
     }
 
     fn asked<'a>(&self, run: &[Demand], rows: &'a [Row], again: bool) -> Asked<'a> {
@@ -274,11 +255,9 @@ impl Stage {
             Again::After(times, by) => (times, by),
         };
         let now = self.now();
-        let lasts = |limiter: &usize| {
-            let terms = self.terms(*limiter, question.versions[*limiter]);
-            self.sides[*limiter].spec.lasts(now, terms)
-        };
-        let lasts = question.which.iter().map(lasts).min().unwrap();
+        let which = question.which.iter();
+        let lasts = which.map(|limiter| self.sides[*limiter].lasts(now));
+        let lasts = lasts.min().unwrap();
         if again != Again::Instead && lasts <= by {
             // Then what it granted is gone.
             return;
@@ -404,28 +383,20 @@ impl Stage {
 
     fn compare(&mut self, limiter: usize) {
         let stamp = stamp(self.id(), self.given);
-        let versions = if self.has_one_limit() { 1 } else { 4 };
-        let (kind, name) = (self.sides[limiter].kind, self.sides[limiter].name.clone());
-        for version in 0..versions {
-            let row = row(kind, self.terms(limiter, version));
-            let reply = self.call(&verbs::ask_left(&row, &name, stamp));
-            let (_, left) = verbs::read_left(&row, &reply).unwrap();
-            let now = self.time_of(&reply).unwrap();
-            self.is_left(limiter, version, now, left.unwrap());
-        }
+        self.compare_at(limiter, stamp, None);
         // -2 is a key that is not there.
-        let life: i64 = ask(&mut self.connection, &["PTTL", &packed::key(&name)]);
-        assert_ne!(life, -1, "{name:?} never expires");
+        let key = packed::key(&self.sides[limiter].name);
+        let life: i64 = ask(&mut self.connection, &["PTTL", &key]);
+        assert_ne!(life, -1, "{key} never expires");
     }
 
-    pub(super) fn is_left(&self, limiter: usize, version: usize, now: i64, left: i64) {
-        let (side, terms) = (&self.sides[limiter], self.terms(limiter, version));
-        let [least, most] = side.left(now, terms);
-        assert!(least <= left && left <= most, "{left} of {least} to {most}");
-        if self.has_one_limit() && side.memory.limit.is_some() {
-            let by_memory = side.left_in_memory(now);
-            assert_eq!(left, by_memory, "in memory");
-        }
+    /// Asks what is left, at the time of the reply or at another.
+    pub(super) fn compare_at(&mut self, limiter: usize, stamp: Stamp, now: Option<i64>) {
+        let (row, name) = (self.sides[limiter].row(), self.sides[limiter].name.clone());
+        let reply = self.call(&verbs::ask_left(&row, &name, stamp));
+        let (_, left) = verbs::read_left(&row, &reply).unwrap();
+        let now = now.or_else(|| self.time_of(&reply)).unwrap();
+        assert_eq!(left.unwrap(), self.sides[limiter].left(now), "in memory");
     }
 
     /// After an interval, and what was fetched ahead, all permits are free.
@@ -437,14 +408,9 @@ impl Stage {
         self.advance(2 * 3000 + 1);
         for limiter in 0..LIMITERS {
             self.compare(limiter);
-            let [least, _] = {
-                let now = self.now();
-                self.sides[limiter].left(now, self.terms(limiter, 0))
-            };
-            let rate = self.terms(limiter, 0).0.cast_signed();
-            if self.sides[limiter].kind != Algorithm::FixedWindow || self.has_one_limit() {
-                assert_eq!(least, rate);
-            }
+            let now = self.now();
+            let side = &self.sides[limiter];
+            assert_eq!(side.left(now), side.terms.0.cast_signed());
         }
     }
 }

@@ -17,7 +17,6 @@ pub(super) struct Question {
     pub(super) callers: Vec<[u32; LIMITERS]>,
     pub(super) shadow: [bool; LIMITERS],
     pub(super) waits: bool,
-    pub(super) versions: [usize; LIMITERS],
     /// Permits, and by how many thousandths of the interval
     pub(super) ahead: Option<(u32, i64)>,
     pub(super) again: Again,
@@ -44,7 +43,7 @@ pub(super) enum One {
     Settle(Index, u32, usize),
     Release(u32),
     /// It is asked for what is left, so many ms later.
-    Left(usize, i64),
+    Left(i64),
     Lose,
 }
 
@@ -69,14 +68,12 @@ fn question() -> impl Strategy<Value = Question> {
     let ahead = proptest::option::weighted(0.25, (1u32..5, 1i64..=100));
     let ways = (any::<bool>(), any::<bool>(), proptest::bool::weighted(0.1));
     let shadow = uniform3(proptest::bool::weighted(0.15));
-    let versions = uniform3(0usize..4);
-    (which, callers, shadow, versions, ahead, again, ways).prop_map(
-        |(which, callers, shadow, versions, ahead, again, (waits, is_lone, gives_up))| Question {
+    (which, callers, shadow, ahead, again, ways).prop_map(
+        |(which, callers, shadow, ahead, again, (waits, is_lone, gives_up))| Question {
             which,
             callers,
             shadow,
             waits,
-            versions,
             ahead,
             again,
             is_lone,
@@ -98,7 +95,7 @@ pub(super) fn step() -> impl Strategy<Value = Step> {
         5 => (any::<Index>(), 0u32..9, 1usize..3)
             .prop_map(|(which, keep, times)| One::Settle(which, keep, times)),
         1 => (1u32..9).prop_map(One::Release),
-        2 => (0usize..4, moves()).prop_map(|(version, by)| One::Left(version, by)),
+        2 => moves().prop_map(One::Left),
         1 => Just(One::Lose),
     ];
     prop_oneof![
