@@ -8,7 +8,7 @@ use crate::{
     plan::{Maker, Step},
     world::World,
 };
-use kit::random::{seed, setting};
+use kit::random::{seed, setting, shrink};
 
 /// The steps of a history.
 const LENGTH: usize = 120;
@@ -22,36 +22,14 @@ fn play(world: &mut World, steps: &[Step]) -> Result<(), (usize, String)> {
     Ok(())
 }
 
-/// Cuts a history to as few steps as still show a difference.
-fn shrink(world: &mut World, mut steps: Vec<Step>, difference: String) -> (Vec<Step>, String) {
-    let mut size = steps.len();
-    while size > 0 {
-        let mut from = 0;
-        while from < steps.len() {
-            let mut fewer = steps.clone();
-            fewer.drain(from..(from + size).min(steps.len()));
-            match play(world, &fewer) {
-                Err((place, _)) => {
-                    fewer.truncate(place + 1);
-                    steps = fewer;
-                }
-                Ok(()) => from += size,
-            }
-        }
-        size /= 2;
-    }
-    let again = play(world, &steps);
-    (steps, again.map_or_else(|(_, it)| it, |()| difference))
-}
-
 #[test]
 fn the_script_and_the_twin_agree() {
     let mut world = World::new();
     for seed in (seed()..).take(setting("TOWER_RATELIMIT_PACKED", 200)) {
-        let mut steps = Maker::history(seed, LENGTH);
-        if let Err((place, difference)) = play(&mut world, &steps) {
-            steps.truncate(place + 1);
-            let (steps, difference) = shrink(&mut world, steps, difference);
+        let steps = Maker::history(seed, LENGTH);
+        if let Err(failure) = play(&mut world, &steps) {
+            let (steps, (place, difference)) =
+                shrink(steps, failure, |fewer| play(&mut world, fewer));
             steps.iter().for_each(|step| println!("{step:?}"));
             panic!("TOWER_RATELIMIT_SEED={seed}, step {place}: {difference}");
         }

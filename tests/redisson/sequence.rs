@@ -20,6 +20,7 @@ use super::{
 use kit::{
     RedisServer,
     monitor::{Feed, Seen},
+    random::shrink,
     unique,
 };
 
@@ -58,13 +59,6 @@ struct Sent {
     member: Vec<u8>,
 }
 
-/// Where a case went wrong, and how.
-#[derive(Debug)]
-pub struct Failure {
-    pub step: usize,
-    pub what: String,
-}
-
 impl Stage {
     pub fn new(versions: &[String]) -> Self {
         let server = RedisServer::start();
@@ -100,8 +94,9 @@ impl Stage {
         &self.generations
     }
 
-    /// Runs a case; the state of its keys is gone afterwards.
-    pub fn run(&mut self, case: &Case) -> Result<(), Failure> {
+    /// Runs a case; the state of its keys is gone afterwards. A failure says in which step, and
+    /// how.
+    fn run(&mut self, case: &Case) -> Result<(), (usize, String)> {
         redis::cmd("FLUSHDB").exec(&mut self.connection).unwrap();
         self.monitor_until_now();
         let (before, behind) = case.names;
@@ -124,12 +119,10 @@ impl Stage {
             last_reply: None,
         };
         for (number, step) in case.steps.iter().enumerate() {
-            play.step(step)
-                .map_err(|what| Failure { step: number, what })?;
+            play.step(step).map_err(|what| (number, what))?;
             play.stage.steps += 1;
             if case.is_peer {
-                play.peer_is_well(step)
-                    .map_err(|what| Failure { step: number, what })?;
+                play.peer_is_well(step).map_err(|what| (number, what))?;
             }
         }
         Ok(())
@@ -139,10 +132,17 @@ impl Stage {
     /// it again.
     pub fn must_pass(&mut self, case: &Case) {
         if let Err(failure) = self.run(case) {
-            let (case, failure) = shrink(self, case.clone(), failure);
+            let of = |steps: Vec<Step>| Case {
+                steps,
+                ..case.clone()
+            };
+            let play = |fewer: &[Step]| self.run(&of(fewer.to_vec()));
+            let (steps, (step, what)) = shrink(case.steps.clone(), failure, play);
             panic!(
-                "after {} steps: {}\nin step {} of\n{case:?}\nagain: TOWER_RATELIMIT_SEED={} TOWER_RATELIMIT_STEPS=1",
-                self.steps, failure.what, failure.step, case.seed
+                "after {} steps: {what}\nin step {step} of\n{:?}\nagain: TOWER_RATELIMIT_SEED={} TOWER_RATELIMIT_STEPS=1",
+                self.steps,
+                of(steps),
+                case.seed
             );
         }
     }
@@ -443,30 +443,4 @@ impl Play<'_> {
         }
         command.query(&mut self.stage.connection)
     }
-}
-
-/// Leaves out steps as long as what is left still fails.
-fn shrink(stage: &mut Stage, mut case: Case, mut failure: Failure) -> (Case, Failure) {
-    case.steps.truncate(failure.step + 1);
-    let tally = mem::take(&mut stage.tally);
-    let mut size = case.steps.len() / 2;
-    while size > 0 {
-        let mut from = 0;
-        while from < case.steps.len() {
-            let mut smaller = case.clone();
-            smaller
-                .steps
-                .drain(from..(from + size).min(case.steps.len()));
-            match stage.run(&smaller) {
-                Err(still) => {
-                    smaller.steps.truncate(still.step + 1);
-                    (case, failure) = (smaller, still);
-                }
-                Ok(()) => from += size,
-            }
-        }
-        size /= 2;
-    }
-    stage.tally = tally;
-    (case, failure)
 }

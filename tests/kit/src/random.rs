@@ -48,6 +48,32 @@ pub fn seed() -> u64 {
     seed
 }
 
+/// Leaves out steps as long as what is left still fails. `play` says in which step, and how.
+pub fn shrink<S: Clone>(
+    mut steps: Vec<S>,
+    mut failure: (usize, String),
+    mut play: impl FnMut(&[S]) -> Result<(), (usize, String)>,
+) -> (Vec<S>, (usize, String)) {
+    steps.truncate(failure.0 + 1);
+    let mut size = steps.len();
+    while size > 0 {
+        let mut from = 0;
+        while from < steps.len() {
+            let mut fewer = steps.clone();
+            fewer.drain(from..(from + size).min(steps.len()));
+            match play(&fewer) {
+                Err(still) => {
+                    fewer.truncate(still.0 + 1);
+                    (steps, failure) = (fewer, still);
+                }
+                Ok(()) => from += size,
+            }
+        }
+        size /= 2;
+    }
+    (steps, failure)
+}
+
 /// A number that the environment sets, or another one.
 pub fn setting<T: std::str::FromStr>(name: &str, otherwise: T) -> T {
     let given = std::env::var(name).ok();
