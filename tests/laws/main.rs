@@ -1,7 +1,8 @@
 //! The laws every store keeps, each as a property of random histories on both stores.
 //!
 //! L1 never over, L2 exact wait, L3 refusals are free, L5 nothing is lost. Time is a clock that is
-//! moved; only `real_time` waits. In memory it moves by nanoseconds, too. In Redis they hold on
+//! moved; what counts by the server's clock is held by `tests/packed`, `tests/inside` and
+//! `tests/matrix`. In memory it moves by nanoseconds, too. In Redis they hold on
 //! every topology, see `kit::topologies`, and in every combination of guards, see `guards`.
 //!
 //! L5, and L6 (a key is who it says), have one exception: untracked names of a full `MemoryStore`
@@ -25,7 +26,6 @@ mod nothing_lost;
 #[path = "../../examples/backend.rs"]
 #[allow(dead_code, reason = "the example has a main")]
 mod plain;
-mod real_time;
 mod saved;
 mod settled;
 mod several;
