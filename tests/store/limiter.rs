@@ -35,25 +35,6 @@ async fn whatever_makes_room_wakes_waiters(store: impl Store, clock: ManualClock
     }
 }
 
-/// An expired limiter makes room.
-#[tokio::test]
-async fn a_vanished_limiter_makes_room() {
-    let (store, clock) = MemoryStore::builder().max_limiters(2).build_manual();
-    let limit = Limit::per_second(1).keep_alive(secs(60)).unwrap();
-    for _ in 0..2 {
-        assert!(limiter(&store).try_set_rate(limit).await.unwrap());
-    }
-    fails(limiter(&store).try_set_rate(limit).await, ErrorKind::Full);
-    clock.advance(Duration::from_secs(60));
-    for _ in 0..2 {
-        assert!(limiter(&store).try_set_rate(limit).await.unwrap());
-    }
-}
-
-fn limiter(store: &impl Store) -> RateLimiter {
-    RateLimiter::new(store, &unique("limiter")).unwrap()
-}
-
 /// Polls a waiter until its queue sleeps.
 pub(crate) async fn pending<F: Future + Unpin>(future: &mut F, clock: &ManualClock) {
     // Moving the clock by nothing forgets those who slept before.
