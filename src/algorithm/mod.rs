@@ -11,8 +11,6 @@ pub(crate) mod call;
 pub(crate) mod fixed_window;
 pub(crate) mod gcra;
 pub(crate) mod limiter;
-#[cfg(test)]
-mod rounding;
 pub(crate) mod sliding_log;
 
 use std::ops::{Deref, DerefMut};

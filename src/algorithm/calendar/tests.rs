@@ -1,5 +1,3 @@
-use std::collections::HashMap;
-
 use proptest::prelude::*;
 
 use super::*;
@@ -54,29 +52,6 @@ fn label(answer: &Answer) -> i64 {
 }
 
 proptest! {
-    // The law of the calendar, for any clock and any zone of a caller.
-    #[test]
-    fn no_label_has_more_than_the_limit_and_none_refuses_while_it_has_room(
-        steps in proptest::collection::vec((-72i64..72, 1u32..4, 0usize..3), 1..80),
-    ) {
-        let zones = ["5/day", "5/day Europe/Berlin", "5/day America/Los_Angeles"].map(limit);
-        let (mut limiter, mut granted, mut newest) = (Limiter::default(), HashMap::new(), 0);
-        for (hours, permits, zone) in steps {
-            let answer = take(&mut limiter, zones[zone], permits, NOON + hours * HOUR);
-            let label = label(&answer);
-            prop_assert!(label >= newest, "{label} after {newest}");
-            newest = label;
-            let sum = granted.entry(label).or_insert(0);
-            if answer.verdict == Verdict::Granted {
-                *sum += permits;
-                prop_assert!(*sum <= 5, "{label}: {sum}");
-            } else {
-                prop_assert!(*sum + permits > 5, "{label}: {sum} and {permits}");
-            }
-            prop_assert_eq!(answer.remaining, i64::from(5 - *sum));
-        }
-    }
-
     // L2.
     #[test]
     fn there_is_room_when_the_wait_is_over_and_none_before(

@@ -1,7 +1,5 @@
 use std::time::Duration;
 
-use proptest::prelude::*;
-
 use super::*;
 use crate::{
     algorithm::{answer::Verdict, limiter::LimiterState},
@@ -83,40 +81,6 @@ fn a_settled_receipt_and_one_of_another_algorithm_change_nothing() {
         }
     }
     assert_eq!(limiter.state.stored.unwrap().tat, tat);
-}
-
-proptest! {
-    // L2, whatever is in use.
-    #[test]
-    fn there_is_room_when_the_wait_is_over_and_none_before(
-        rate in 1i64..5000,
-        interval in prop::sample::select(vec![5i64, 7, 1000, 60_000]),
-        used in 1u32..6000,
-        wanted in 0i64..5000,
-        pause in 0i64..10_000_000,
-    ) {
-        let wanted = wanted % rate + 1;
-        let pace = Pace::of(rate, interval).unwrap();
-        let mut limiter = fresh(rate.unsigned_abs(), interval.unsigned_abs());
-        take(&mut limiter, used, START);
-        let now = START + pause;
-        let backlog = limiter.state.backlog(&pace, Now::at(now));
-        // A debt, too.
-        prop_assert!(backlog <= 2 * pace.whole());
-        let wait = pace.wait(backlog, wanted);
-        let mut left = |now| limiter.available(Now::at(now), ID).unwrap();
-        if left(now) >= wanted {
-            prop_assert!(wait <= 0);
-        } else {
-            prop_assert!(left(now + wait) >= wanted);
-            prop_assert!(left(now + wait - 1) < wanted);
-        }
-        // All of them are free after that time, and not before.
-        prop_assert_eq!(left(now + backlog), rate);
-        if backlog > 0 {
-            prop_assert!(left(now + backlog - 1) < rate);
-        }
-    }
 }
 
 #[test]
