@@ -4,7 +4,7 @@ use std::{
     collections::{BTreeMap, BTreeSet},
     fs,
     ops::RangeInclusive,
-    path::{Path, PathBuf},
+    path::Path,
     process::Command,
 };
 
@@ -33,21 +33,10 @@ fn is_code(line: &str, comment: &str) -> bool {
 }
 
 fn lines_below(folder: &str, extension: &str, comment: &str) -> usize {
-    let mut lines = 0;
-    let mut next = vec![PathBuf::from(folder)];
-    while let Some(path) = next.pop() {
-        if path.is_dir() {
-            let target = path.ends_with("target");
-            let below = fs::read_dir(&path)
-                .unwrap()
-                .map(|entry| entry.unwrap().path());
-            next.extend(below.filter(|_| !target));
-        } else if path.extension().is_some_and(|it| it == extension) {
-            let text = fs::read_to_string(&path).unwrap();
-            lines += text.lines().filter(|line| is_code(line, comment)).count();
-        }
-    }
-    lines
+    let texts = kit::files(folder, extension).into_iter();
+    let texts = texts.map(|path| fs::read_to_string(path).unwrap());
+    let lines = |text: String| text.lines().filter(|line| is_code(line, comment)).count();
+    texts.map(lines).sum()
 }
 
 /// Functions outside of tests.

@@ -15,7 +15,7 @@
 //! byte of its number. `hops_added` appends this many trusted hops, `10.0.1.1`, to X-Forwarded-For.
 
 use kit::scene::*;
-use std::{collections::BTreeMap, fs, net::IpAddr, net::SocketAddr, path::Path};
+use std::{collections::BTreeMap, fs, net::IpAddr, net::SocketAddr};
 
 use http::HeaderValue;
 use proptest::prelude::*;
@@ -202,17 +202,12 @@ fn every_case_has_a_name_of_its_own() {
 }
 
 fn cases() -> Vec<(String, Case)> {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/pure/client_ip");
     let mut cases = Vec::new();
-    for entry in fs::read_dir(folder).unwrap() {
-        let path = entry.unwrap().path();
-        if path.extension().is_some_and(|ending| ending == "toml") {
-            let file = path.file_name().unwrap().to_string_lossy().into_owned();
-            let text = fs::read_to_string(&path).unwrap();
-            let read: File =
-                toml::from_str(&text).unwrap_or_else(|error| panic!("{file}: {error}"));
-            cases.extend(read.case.into_iter().map(|case| (file.clone(), case)));
-        }
+    for path in kit::files("tests/pure/client_ip", "toml") {
+        let file = path.file_name().unwrap().to_string_lossy().into_owned();
+        let text = fs::read_to_string(&path).unwrap();
+        let read: File = toml::from_str(&text).unwrap_or_else(|error| panic!("{file}: {error}"));
+        cases.extend(read.case.into_iter().map(|case| (file.clone(), case)));
     }
     cases
 }

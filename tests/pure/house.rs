@@ -3,11 +3,13 @@
 use std::{
     collections::{BTreeMap, BTreeSet},
     fs,
-    path::{Path, PathBuf},
+    path::Path,
     process::Command,
 };
 
 use serde::Deserialize;
+
+use kit::files;
 
 #[test]
 fn no_file_is_too_long_to_see() {
@@ -407,25 +409,6 @@ fn each_tested_stack_has_its_module() {
     }
     assert!(sections.is_empty(), "not in the table: {sections:?}");
     assert!(modules.is_empty(), "not on the page: {modules:?}");
-}
-
-/// The files of a folder and those below it, without what is built there, or the file itself.
-pub(crate) fn files(place: impl AsRef<Path>, extension: &str) -> Vec<PathBuf> {
-    let place = place.as_ref();
-    if place.is_file() {
-        return vec![place.to_owned()];
-    }
-    let mut found = Vec::new();
-    for entry in fs::read_dir(place).expect("a folder of the project") {
-        let path = entry.expect("an entry").path();
-        if path.is_dir() && !path.ends_with("target") {
-            found.extend(files(&path, extension));
-        } else if path.extension().is_some_and(|ending| ending == extension) {
-            found.push(path);
-        }
-    }
-    found.sort();
-    found
 }
 
 /// The crates of the normal tree, ourselves included.

@@ -8,7 +8,8 @@ use std::{
     process::Command,
 };
 
-use crate::house::{files, read};
+use crate::house::read;
+use kit::files;
 
 const DOCS: &str = "https://docs.rs/tower-ratelimit/latest/tower_ratelimit";
 const SOURCE: &str = "https://docs.rs/crate/tower-ratelimit/latest/source/";

@@ -5,12 +5,10 @@
 
 use std::{env, fmt::Write, fs, time::Duration};
 
+use kit::files;
 use tower_ratelimit::{Algorithm, Limit, MemoryStore, RateLimitLayer, Rule};
 
-use crate::{
-    house::{files, read},
-    plot::Plot,
-};
+use crate::{house::read, plot::Plot};
 
 const PAGE: &str = "src/docs/algorithms.md";
 /// Ten a minute.

@@ -1,7 +1,7 @@
 //! Each limiter that the pages and the documentation of the code share with Java: made as its
 //! example makes it, and read and spent by Redisson by the name that the example has.
 
-use std::{collections::BTreeSet, fs, path::Path};
+use std::{collections::BTreeSet, fs};
 
 use http::request::Parts;
 
@@ -9,7 +9,7 @@ use super::{
     oracle::{self, JavaClock, Oracle, versions},
     snippets::SECRET,
 };
-use kit::scene::*;
+use kit::{files, scene::*};
 
 /// Rust and Java by one clock, which stands still.
 struct Both {
@@ -301,10 +301,8 @@ async fn the_limiters_of_the_pages_are_shared() {
 /// Returns the names that stand in README, pages and documentation where a limiter is made. Left
 /// out are those that no Redis has, and those that Java composes, which `snippets.rs` runs.
 fn written() -> BTreeSet<String> {
-    let mut texts = vec![fs::read_to_string("README.md").unwrap()];
-    read(Path::new("src"), &mut texts);
     let mut names = BTreeSet::new();
-    for text in &texts {
+    for text in texts() {
         for call in ["RateLimiter::new(", "Rule::shared(", "getRateLimiter("] {
             for (at, _) in text.match_indices(call) {
                 let arguments = &text[at + call.len()..];
@@ -324,25 +322,16 @@ fn written() -> BTreeSet<String> {
     names
 }
 
-/// Reads the pages, and the comments of the code.
-fn read(folder: &Path, texts: &mut Vec<String>) {
-    for entry in fs::read_dir(folder).unwrap() {
-        let path = entry.unwrap().path();
-        if path.is_dir() {
-            read(&path, texts);
-            continue;
-        }
-        let text = fs::read_to_string(&path).unwrap();
-        match path.extension().and_then(|extension| extension.to_str()) {
-            Some("md") => texts.push(text),
-            Some("rs") => {
-                let lines = text.lines().filter_map(|line| {
-                    let line = line.trim_start();
-                    line.strip_prefix("///").or(line.strip_prefix("//!"))
-                });
-                texts.push(lines.collect::<Vec<_>>().join("\n"));
-            }
-            _ => {}
-        }
-    }
+/// Returns the README, the pages, and the comments of the code.
+fn texts() -> Vec<String> {
+    let read = |path| fs::read_to_string(path).unwrap();
+    let pages = [files("README.md", "md"), files("src", "md")].concat();
+    let comments = |path| {
+        let text = read(path);
+        let lines = text.lines().map(str::trim_start);
+        let lines = lines.filter_map(|it| it.strip_prefix("///").or(it.strip_prefix("//!")));
+        lines.collect::<Vec<_>>().join("\n")
+    };
+    let code = files("src", "rs").into_iter().map(comments);
+    pages.into_iter().map(read).chain(code).collect()
 }

@@ -39,7 +39,7 @@ mod world;
 
 use crate::defects::{Books, Keys, unused};
 use kit::{guards::Guards, scene::*, topologies::Topology};
-use std::{collections::HashMap, collections::hash_map::Entry, fmt::Debug, fs, path::Path};
+use std::{collections::HashMap, collections::hash_map::Entry, fmt::Debug, fs};
 
 use tower_ratelimit::Error;
 
@@ -134,18 +134,16 @@ async fn with_a_look_at_the_keys(text: &str) {
 }
 
 fn cases() -> Vec<(String, Case)> {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/store/cases");
     let mut cases = Vec::new();
-    for entry in fs::read_dir(folder).expect("the cases") {
-        let entry = entry.expect("an entry");
-        let path = entry.path();
-        if path.extension().is_some_and(|ending| ending == "toml") {
-            let file = entry.file_name().to_string_lossy().into_owned();
-            let text = fs::read_to_string(&path).expect("a readable file");
-            let read: File =
-                toml::from_str(&text).unwrap_or_else(|error| panic!("{file}: {error}"));
-            cases.extend(read.case.into_iter().map(|case| (file.clone(), case)));
-        }
+    for path in kit::files("tests/store/cases", "toml") {
+        let file = path
+            .file_name()
+            .expect("a file")
+            .to_string_lossy()
+            .into_owned();
+        let text = fs::read_to_string(&path).expect("a readable file");
+        let read: File = toml::from_str(&text).unwrap_or_else(|error| panic!("{file}: {error}"));
+        cases.extend(read.case.into_iter().map(|case| (file.clone(), case)));
     }
     assert!(cases.len() >= 40, "only {} cases were found", cases.len());
     cases

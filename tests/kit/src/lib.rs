@@ -44,7 +44,7 @@ pub use worker::Worker;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
-use std::{process, thread};
+use std::{fs, process, thread};
 
 /// Far longer than anything takes on a busy machine: a Sentinel that was kept from its work does
 /// nothing for 30 seconds after it.
@@ -63,6 +63,29 @@ pub fn unique(prefix: &str) -> String {
 pub fn root() -> PathBuf {
     let mut above = Path::new(env!("CARGO_MANIFEST_DIR")).ancestors();
     above.nth(2).expect("the kit is below it").to_owned()
+}
+
+/// The files of a folder and those below it, without what is built there, or the file itself
+///
+/// # Panics
+///
+/// If there is no such place.
+pub fn files(place: impl AsRef<Path>, extension: &str) -> Vec<PathBuf> {
+    let place = place.as_ref();
+    if place.is_file() {
+        return vec![place.to_owned()];
+    }
+    let mut found = Vec::new();
+    for entry in fs::read_dir(place).expect("a folder of the project") {
+        let path = entry.expect("an entry").path();
+        if path.is_dir() && !path.ends_with("target") {
+            found.extend(files(&path, extension));
+        } else if path.extension().is_some_and(|ending| ending == extension) {
+            found.push(path);
+        }
+    }
+    found.sort();
+    found
 }
 
 /// Polls for a state of servers, which nothing announces
