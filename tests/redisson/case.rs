@@ -163,14 +163,8 @@ impl Case {
         }
     }
 
-    /// Returns a case of these steps on one name, without those that the first version lacks.
-    pub fn of(steps: &[(i64, Actor, Op)], generations: &[Generation]) -> Self {
-        let steps = steps.iter().map(|(at, actor, op)| Step {
-            actor: *actor,
-            on: 0,
-            at: *at,
-            op: op.clone(),
-        });
+    /// Returns a case of these steps, without those that the first version lacks.
+    pub fn of(steps: impl Iterator<Item = Step>, generations: &[Generation]) -> Self {
         Self {
             seed: 0,
             names: ("", ""),
