@@ -2,7 +2,6 @@
 //! which `tests/run.sh` runs these tests once more.
 
 use super::*;
-use crate::store::redis::redisson::sliding_log::ACQUIRE_LIST;
 
 /// How many arguments each call of a command has in the text.
 fn arguments_of(text: &str, command: &str) -> Vec<usize> {
@@ -34,21 +33,4 @@ fn no_time_to_live_is_set_with_what_redis_6_lacks() {
         }
     }
     assert!(found > 20, "{found}");
-}
-
-// By `unpack`, which a newer Lua has elsewhere.
-#[test]
-fn what_was_granted_before_a_foreign_entry_is_undone() {
-    let mut pair = Pair::with_rate(5);
-    let how = How::STORED;
-    pair.acquire(2, how).unwrap();
-    let log = pair.log_key();
-    pair.command(&["ZADD", &log, &(START - 1).to_string(), "x"]);
-    let run = pair.unsent_run([1, 5]);
-    let command = pair.run_command(&run, how);
-    let before = pair.raw();
-    let reply = pair.call(&ACQUIRE_LIST, &command).unwrap();
-    let kind = redisson::reply::second(&reply).unwrap_err().kind();
-    assert_eq!(kind, ErrorKind::ForeignState);
-    assert_eq!(pair.raw(), before);
 }
