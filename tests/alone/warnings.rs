@@ -76,11 +76,7 @@ fn layer(key: impl KeyExtractor) -> RateLimitLayer {
 }
 
 async fn send(layer: &RateLimitLayer, peer: Option<&str>, headers: &[(&str, &str)]) -> StatusCode {
-    let mut request = Request::builder();
-    for (name, value) in headers {
-        request = request.header(*name, *value);
-    }
-    let mut request = request.body(String::new()).unwrap();
+    let mut request = asking("GET /", headers);
     if let Some(peer) = peer {
         let peer: IpAddr = peer.parse().unwrap();
         let address = PeerAddr(SocketAddr::new(peer, 50_000));

@@ -26,8 +26,10 @@ async fn a_server_that_is_not_there_is_named() {
 async fn a_database_that_is_not_there_is_named() {
     let server = RedisServer::start();
     let url = format!("redis://127.0.0.1:{}/99", server.port());
-    let error = patient(&url).build().unwrap().ping().await.unwrap_err();
-    assert_eq!(error.kind(), ErrorKind::Rejected, "{error}");
+    let error = fails(
+        patient(&url).build().unwrap().ping().await,
+        ErrorKind::Rejected,
+    );
     let said = error.to_string();
     assert!(
         said.contains(&url) && said.contains("no database of this number"),

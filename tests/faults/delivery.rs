@@ -118,8 +118,7 @@ async fn a_lost_reply_and_a_broken_shadow_rule_free_nothing() {
     let rules = [rule(&unique("kept")), rule(&tried).shadow()];
     let layer = layer_of(&scene.store, rules);
     let ask = async || {
-        let request = Request::builder().header("x-user", "u").body(());
-        let decision = decide(&layer, request.unwrap()).await;
+        let decision = decide(&layer, asking("GET /", &[("x-user", "u")])).await;
         assert_eq!(decision.source(), Source::Store);
         decision
             .limits()

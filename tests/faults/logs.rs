@@ -25,8 +25,7 @@ async fn an_outage_is_two_lines_without_a_key() {
     let rule = HOURLY.by(Constant("alice-of-the-secret-key"));
     let deny = service_with(&store, rule.clone().on_failure(FailurePolicy::Deny));
     let allow = service_with(&store, rule.on_failure(FailurePolicy::Allow));
-    let limiter = RateLimiter::new(&store, &unique("bob-of-the-secret-key")).unwrap();
-    assert!(limiter.try_set_rate(HOURLY).await.unwrap());
+    let limiter = limited(&store, HOURLY).await;
     let is_well = async || {
         let limiter = limiter.try_acquire().await.is_ok();
         let decided = [ask(&deny).await, ask(&allow).await];

@@ -65,8 +65,7 @@ async fn a_header_that_a_server_does_not_know_is_named() {
     let server = RedisServer::start();
     let store = patient(server.url()).script_header("#!lua flags=allow-key-locking");
     let limiter = RateLimiter::new(&store.build().unwrap(), &unique("orders")).unwrap();
-    let error = limiter.try_acquire().await.unwrap_err();
-    assert_eq!(error.kind(), ErrorKind::Rejected, "{error}");
+    let error = fails(limiter.try_acquire().await, ErrorKind::Rejected);
     // Redis 6 cannot compile it, and says so in other words.
     if server.figure("server", "redis_version:") >= Some(7) {
         assert!(error.to_string().contains("script_header"), "{error:?}");

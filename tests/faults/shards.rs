@@ -12,9 +12,8 @@ fn by(header: &'static str, limit: u64) -> Rule {
 }
 
 async fn ask(layer: &RateLimitLayer, user: usize) -> Decision {
-    let request = Request::builder().header("x-site", "shop");
-    let request = request.header("x-user", user.to_string());
-    let answer = send(layer, request.body(()).unwrap()).await;
+    let fields = [("x-site", "shop"), ("x-user", &user.to_string())];
+    let answer = send(layer, asking("GET /", &fields)).await;
     decision_of(&answer).clone()
 }
 

@@ -340,8 +340,7 @@ async fn what_is_written_of_a_call_that_fails_is_given_back() {
         });
         lossy.1.store(2, Ordering::SeqCst);
         let all = RateLimiter::all(&pair).unwrap();
-        let error = all.try_acquire().await.unwrap_err();
-        assert_eq!(error.kind(), ErrorKind::Unavailable);
+        fails(all.try_acquire().await, ErrorKind::Unavailable);
         until("it is given back", async || {
             free(&pair[0]).await == 5 && free(&pair[1]).await == 5 - left
         })
@@ -521,10 +520,8 @@ async fn it_counts_all_but_limits_per_client() {
         said,
     );
     let limiter = RateLimiter::new(&store, "orders").unwrap();
-    let error = limiter.try_set_rate(per_client).await.unwrap_err();
-    assert_eq!(error.kind(), ErrorKind::Limit);
-    let unset = limiter.try_acquire().await.unwrap_err();
-    assert_eq!(unset.kind(), ErrorKind::NotInitialized);
+    fails(limiter.try_set_rate(per_client).await, ErrorKind::Limit);
+    fails(limiter.try_acquire().await, ErrorKind::NotInitialized);
     limiter.try_set_rate(Limit::per_hour(3)).await.unwrap();
     limiter.try_acquire_many(3).await.unwrap().assert_allowed();
     assert_eq!(limiter.release(2).await.unwrap(), 2);

@@ -70,10 +70,8 @@ fn law<S: Store>(world: &World<S>, (after, lasting, asks): Input, from_memory: D
         {
             world.advance(pause);
             let now = world.now();
-            let request = Request::builder()
-                .header("x-key", CALLERS[caller])
-                .header("x-cost", cost);
-            let decision = decide(&layer, request.body(()).unwrap()).await;
+            let fields = [("x-key", CALLERS[caller]), ("x-cost", &cost.to_string())];
+            let decision = decide(&layer, asking("GET /", &fields)).await;
             let known = &mut known[caller];
             let is_banned = now < known.until;
             let Decision::Deny(refusal) = decision else {

@@ -98,10 +98,12 @@ fn law_of_trials<S: Store>(world: &World<S>, (kept, tried, traffic, costs): Tria
         for (request, tried_cost) in traffic.iter().zip(costs) {
             world.advance(request.pause);
             let ask = async |layer: &RateLimitLayer| {
-                let asked = http::Request::builder()
-                    .header("x-kept", request.permits)
-                    .header("x-tried", tried_cost);
-                decide(layer, asked.body(()).expect("a request")).await
+                let [kept, tried] = [request.permits, tried_cost].map(|it| it.to_string());
+                decide(
+                    layer,
+                    asking("GET /", &[("x-kept", &kept), ("x-tried", &tried)]),
+                )
+                .await
             };
             let decision = ask(&both).await;
             let state = |decision: &Decision, shadow, is_cached: bool| {

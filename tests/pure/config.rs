@@ -41,8 +41,7 @@ fn file() -> RulesFile {
 
 fn layer(rules: Rules) -> RateLimitLayer {
     let store = MemoryStore::builder().redisson().build();
-    let builder = RateLimitLayer::builder(&store).rules(rules);
-    builder.build().unwrap()
+    layer_by(&store, rules)
 }
 
 /// A request from 192.0.2.1; fields are `name: value`.

@@ -52,11 +52,7 @@ fn get(headers: &[(&str, &str)]) -> Request<String> {
 
 /// A request with the key `a`, unless there is another among the headers.
 fn request(method: &str, headers: &[(&str, &str)]) -> Request<String> {
-    let mut request = Request::builder().method(method).uri("/");
-    for (name, value) in headers {
-        request = request.header(*name, *value);
-    }
-    let mut request = request.body(String::new()).unwrap();
+    let mut request = asking(&format!("{method} /"), headers);
     let key = "a".parse().unwrap();
     request.headers_mut().entry("x-key").or_insert(key);
     request

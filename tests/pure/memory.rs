@@ -92,10 +92,7 @@ fn flooded(bound: usize) -> (MemoryStore, ManualClock, Service) {
 }
 
 async fn ask(service: &Service, user: impl ToString) -> Answer {
-    let request = Request::builder()
-        .header("user", user.to_string())
-        .body(())
-        .unwrap();
+    let request = asking("GET /", &[("user", &user.to_string())]).map(drop);
     let answer = service.clone().oneshot(request).await.unwrap();
     match answer.extensions().get::<Decision>() {
         Some(Decision::Allow(grant)) => {

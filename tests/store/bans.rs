@@ -39,10 +39,8 @@ impl Instance {
     }
 
     async fn ask(&self, cost: u32) -> Option<(RefusalKind, Source)> {
-        let request = Request::builder()
-            .uri(format!("/{cost}"))
-            .header("x-key", "ann");
-        let decision = decide(&self.layer, request.body(()).unwrap()).await;
+        let request = asking(&format!("GET /{cost}"), &[("x-key", "ann")]);
+        let decision = decide(&self.layer, request).await;
         let source = decision.source();
         match decision {
             Decision::Allow(_) => None,
@@ -212,10 +210,8 @@ async fn a_list_of_several_hash_slots_bans_and_is_banned() {
     });
     for number in 0..9 {
         let key = format!("caller-{number}");
-        let ask = async |layer: &RateLimitLayer| {
-            let request = Request::builder().header("x-key", &key).body(()).unwrap();
-            decide(layer, request).await
-        };
+        let ask =
+            async |layer: &RateLimitLayer| decide(layer, asking("GET /", &[("x-key", &key)])).await;
         assert!(ask(&here).await.is_allowed());
         let two = here.limiter("two", [&key]).unwrap();
         two.ban_for(MINUTE).await.unwrap();
@@ -262,10 +258,9 @@ async fn where_redis_is_full_a_ban_by_hand_fails() {
 /// Asks for 40 keys at once. Returns why each was refused, if it was.
 async fn ask_at_once(layer: &RateLimitLayer) -> Vec<Option<RefusalKind>> {
     let asking = (0..40).map(|key| {
-        let request = Request::builder().uri("/1");
-        let request = request.header("x-key", format!("key{key}"));
+        let request = asking("GET /1", &[("x-key", &format!("key{key}"))]);
         let layer = layer.clone();
-        tokio::spawn(async move { decide(&layer, request.body(()).unwrap()).await })
+        tokio::spawn(async move { decide(&layer, request).await })
     });
     let asking: Vec<_> = asking.collect();
     let mut kinds = Vec::new();

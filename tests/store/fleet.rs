@@ -70,8 +70,7 @@ async fn worker(url: &str, name: &str) -> i64 {
                 let decision = if call % 2 == 0 {
                     limiter.try_acquire_many(permits).await.unwrap()
                 } else {
-                    let request = Request::get(format!("/{permits}")).body(());
-                    decide(&layer, request.unwrap()).await
+                    decide(&layer, asking(&format!("GET /{permits}"), &[])).await
                 };
                 assert_eq!(decision.source(), Source::Store, "{decision:?}");
                 if decision.is_allowed() {

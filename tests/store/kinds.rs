@@ -10,6 +10,5 @@ mod window;
 use kit::scene::*;
 
 async fn send(layer: &RateLimitLayer, key: &str) -> Response<RateLimitBody<String>> {
-    let request = Request::get("/").header("x-key", key);
-    kit::scene::send(layer, request.body(()).unwrap()).await
+    kit::scene::send(layer, asking("GET /", &[("x-key", key)])).await
 }

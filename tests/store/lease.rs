@@ -203,10 +203,7 @@ async fn a_lease_ends_when_a_call_finds_the_limit_rewritten() {
         let cost = |parts: &http::request::Parts| parts.uri.path()[1..].parse().unwrap();
         let rule = Rule::new("api", Limit::per_second(1000), Constant("all"));
         let layer = RateLimitLayer::new(&store, rule.lease(millis(100)).cost_by(cost));
-        let ask = async |cost| {
-            let request = Request::get(format!("/{cost}")).body(());
-            decide(&layer, request.unwrap()).await
-        };
+        let ask = async |cost| decide(&layer, asking(&format!("GET /{cost}"), &[])).await;
         while ask(1).await.source() != Source::Lease {}
         if rewritten {
             let other = patient(RedisServer::shared().url()).build().unwrap();

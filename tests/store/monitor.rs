@@ -43,8 +43,7 @@ fn commands(feed: &mut Feed, server: &RedisServer, keys: usize) -> (Vec<String>,
 
 /// Returns whether the user's request was admitted; Redis decided that.
 async fn ask(layer: &RateLimitLayer, user: &str) -> bool {
-    let request = Request::builder().header("x-user", user).body(()).unwrap();
-    let decision = decide(layer, request).await;
+    let decision = decide(layer, kit::scene::asking("GET /", &[("x-user", user)])).await;
     assert_eq!(decision.source(), Source::Store);
     decision.is_allowed()
 }
@@ -169,8 +168,7 @@ async fn a_limiters_decision_is_one_command() {
     }
     // Also a limiter without a limit.
     let unset = RateLimiter::new(&store, "unset").unwrap();
-    let error = unset.try_acquire().await.unwrap_err();
-    assert_eq!(error.kind(), ErrorKind::NotInitialized);
+    fails(unset.try_acquire().await, ErrorKind::NotInitialized);
     assert_eq!(sent(), ["EVALSHA"]);
     limiter.limit().await.unwrap();
     assert_eq!(sent(), ["HMGET"]);

@@ -112,8 +112,7 @@ fn by_key(permits: u64) -> Rule {
 
 /// A request of the caller that these rules know by its key.
 fn request_of(key: &str) -> Request<()> {
-    let request = Request::builder().header("x-key", key);
-    request.body(()).unwrap()
+    asking("GET /", &[("x-key", key)]).map(drop)
 }
 
 /// Rules of each kind. Nothing becomes free while the test runs.

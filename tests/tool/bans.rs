@@ -22,8 +22,7 @@ async fn a_caller_is_banned_and_let_in_again() {
     let run = |command: &str| on(server, &format!("{command} {which}"));
     let banned = said(run("ban --for 15m"), 0);
     assert!(banned.ends_with("\nbanned  900.0s\n"), "{banned}");
-    let request = Request::builder().header("x-key", "ann").body(()).unwrap();
-    let refusal = refused(decide(&layer, request).await);
+    let refusal = refused(decide(&layer, asking("GET /", &[("x-key", "ann")])).await);
     assert_eq!(refusal.kind(), RefusalKind::Banned);
     assert!(limiter.banned_until().await.unwrap().is_some());
     let seen = store.diagnose(limiter.name()).await.unwrap();
@@ -132,8 +131,7 @@ async fn a_caller_without_permits_in_use_is_banned_in_either_format() {
         let layer = layer_of(&store.build().unwrap(), rule.ban(Ban::after(3)));
         let which = format!("--prefix {prefix} --rule login --key ann");
         said(on(server, &format!("ban {which} --for 15m --yes")), 0);
-        let request = || Request::builder().header("x-key", "ann").body(()).unwrap();
-        let refusal = refused(decide(&layer, request()).await);
+        let refusal = refused(decide(&layer, asking("GET /", &[("x-key", "ann")])).await);
         assert_eq!(refusal.kind(), RefusalKind::Banned, "{is_redissons}");
         let seen = object(on(server, &format!("get {which} --json")));
         assert!(seen["banned_ms"].as_u64() > Some(800_000), "{seen}");

@@ -194,10 +194,8 @@ async fn a_broken_shadow_rule_frees_no_other_slot() {
         ],
     );
     let ask = async || {
-        let request = Request::builder()
-            .header("x-address", "a")
-            .header("x-user", "u");
-        let decision = decide(&layer, request.body(()).unwrap()).await;
+        let request = asking("GET /", &[("x-address", "a"), ("x-user", "u")]);
+        let decision = decide(&layer, request).await;
         assert_eq!(decision.source(), Source::Store, "{decision:?}");
         decision.is_allowed()
     };

@@ -125,8 +125,7 @@ async fn a_port_without_tls_is_recognized() {
     // The other way round the server hangs up and says nothing.
     let server = lenient(&authority.issue(HERE));
     let store = RedisStore::builder(format!("redis://127.0.0.1:{}/", server.tls_port()));
-    let error = patient(store).ping().await.unwrap_err();
-    assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
+    fails(patient(store).ping().await, ErrorKind::Unavailable);
 }
 
 #[tokio::test]

@@ -46,8 +46,7 @@ async fn a_connection_without_a_timeout_keeps_no_caller() {
     let limiter = limited(&store.build().unwrap(), Limit::per_hour(1)).await;
     server.stop_process();
     let acquired = tokio::time::timeout(LONG, limiter.acquire()).await;
-    let error = acquired.expect("it ends").unwrap_err();
-    assert_eq!(error.kind(), ErrorKind::Timeout, "{error}");
+    fails(acquired.expect("it ends"), ErrorKind::Timeout);
 }
 
 /// The pool's stock leads to the old master, which lives on as a replica and answers PING.

@@ -134,9 +134,5 @@ pub(crate) fn get(path: &str) -> Request<String> {
 }
 
 pub(crate) fn with(method: &str, path: &str, headers: &[(&str, &str)]) -> Request<String> {
-    let mut request = Request::builder().method(method).uri(path);
-    for (name, value) in headers {
-        request = request.header(*name, *value);
-    }
-    request.body(String::new()).unwrap()
+    asking(&format!("{method} {path}"), headers)
 }

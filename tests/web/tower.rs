@@ -70,12 +70,6 @@ impl Service<Request<String>> for Inner {
     }
 }
 
-/// A request of this method and path, as `GET /`, with these fields.
-fn asking(line: &str, fields: &[(&str, &str)]) -> Request<String> {
-    let (method, path) = line.split_once(' ').unwrap();
-    crate::http::with(method, path, fields)
-}
-
 /// A request of the caller that the rules of these tests know by its `x-key`.
 fn request(key: &str) -> Request<String> {
     asking("GET /", &[("x-key", key)])

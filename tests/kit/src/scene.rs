@@ -36,7 +36,7 @@ pub use tower_ratelimit::{
 };
 #[cfg(feature = "redis")]
 pub use tower_ratelimit::{BreakerState, RedisStore, RedisStoreBuilder};
-use tower_ratelimit::{Error, IntoRules};
+use tower_ratelimit::{Error, IntoRules, Rules};
 
 pub use crate::{LONG, RedisServer, Reply, unique};
 
@@ -194,6 +194,21 @@ pub fn answer_to<B>(request: &Request<B>, body: &str) -> Response<String> {
 pub fn layer_of(store: &impl Store, rules: impl IntoRules) -> RateLimitLayer {
     let layer = RateLimitLayer::builder(store).otherwise(rules);
     layer.build().unwrap()
+}
+
+/// Returns a layer with these rules and lists.
+pub fn layer_by(store: &impl Store, rules: Rules) -> RateLimitLayer {
+    RateLimitLayer::builder(store).rules(rules).build().unwrap()
+}
+
+/// Returns a request of this method and path, as `GET /`, with these fields.
+pub fn asking(line: &str, fields: &[(&str, &str)]) -> Request<String> {
+    let (method, path) = line.split_once(' ').unwrap();
+    let mut request = Request::builder().method(method).uri(path);
+    for (name, value) in fields {
+        request = request.header(*name, *value);
+    }
+    request.body(String::new()).unwrap()
 }
 
 /// Sends a request through a layer to a service that answers with nothing.

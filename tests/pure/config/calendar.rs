@@ -12,7 +12,7 @@ rules = ["quota"]
 
 fn layer(store: &MemoryStore, text: &str) -> RateLimitLayer {
     let rules = RulesFile::new().parse(text).unwrap();
-    RateLimitLayer::builder(store).rules(rules).build().unwrap()
+    layer_by(store, rules)
 }
 
 #[tokio::test]

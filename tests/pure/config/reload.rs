@@ -12,11 +12,6 @@ fn rules(permits: u64) -> Rules {
     Rules::new().otherwise(all(permits))
 }
 
-fn serving(store: &impl Store, rules: Rules) -> RateLimitLayer {
-    let builder = RateLimitLayer::builder(store).rules(rules);
-    builder.build().unwrap()
-}
-
 /// Returns whether an answer has the fields of draft-6, and of draft-11.
 fn has_fields(answer: &Response<()>) -> [bool; 2] {
     ["ratelimit-limit", "ratelimit"].map(|name| answer.headers().contains_key(name))
@@ -27,7 +22,7 @@ fn get() -> Request<String> {
 }
 
 async fn what_was_counted_stays(store: impl Store) {
-    let layer = serving(&store, rules(3));
+    let layer = layer_by(&store, rules(3));
     for left in [2, 1, 0] {
         assert_eq!(met(&layer, get()).await, one("all", 3, left));
     }
@@ -55,7 +50,7 @@ on_both_stores!(what_was_counted_stays);
 #[tokio::test]
 async fn bad_rules_change_nothing() {
     let store = MemoryStore::new();
-    let layer = serving(&store, rules(3));
+    let layer = layer_by(&store, rules(3));
     let on = |pattern| Rules::new().on(pattern, all(7));
     let both = [HeaderStyle::Draft6, HeaderStyle::Draft11];
     let too_dear = "rule \"all\" costs 8 permits";
@@ -123,7 +118,7 @@ async fn a_request_may_be_decided_by_rules_of_several_reloads_ago() {
         Some("all")
     });
     let by_key = Limit::per_minute(3).by(key).named("reloads");
-    let layer = serving(
+    let layer = layer_by(
         &MemoryStore::new(),
         Rules::new().otherwise([all(3), by_key]),
     );
@@ -191,7 +186,7 @@ async fn a_request_that_waits_keeps_its_rules_and_fields() {
     let limit = Limit::new(1, Duration::from_secs(10)).by(PeerIp);
     let old = limit.named("old").wait(Duration::from_secs(15));
     let old = Rules::new().otherwise(old).headers([HeaderStyle::Draft6]);
-    let layer = serving(&store, old);
+    let layer = layer_by(&store, old);
     let shown = |answer: &Response<()>| {
         let limit = decision_of(answer).limits().next().unwrap();
         (limit.name().to_owned(), has_fields(answer))
@@ -225,7 +220,7 @@ async fn a_request_sees_one_table() {
             .headers([style])
     });
     let store = MemoryStore::new();
-    let layer = serving(&store, tables[0].clone());
+    let layer = layer_by(&store, tables[0].clone());
     let enough = Arc::new(AtomicUsize::new(0));
     let mut asking = JoinSet::new();
     for _ in 0..3 {
@@ -265,7 +260,7 @@ async fn a_request_sees_one_table() {
 #[tokio::test]
 async fn an_error_found_by_the_store_has_the_line() {
     let store = MemoryStore::new();
-    let layer = serving(&store, rules(3));
+    let layer = layer_by(&store, rules(3));
     let text = "[rules.all]\nrate = '4/1m'\nby = 'peer'\n[otherwise]\nrules = ['all']";
     let parsed = file().parse(text).unwrap();
     let built = RateLimitLayer::builder(&store)

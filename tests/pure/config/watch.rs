@@ -248,8 +248,7 @@ async fn a_file_is_tried_until_the_rules_of_another_layer_are_gone() {
     let mut watched = Watched::new(&folder.limits());
     assert_eq!(watched.next_report().await, None);
     let other = file().load(folder.limits()).unwrap();
-    let other = RateLimitLayer::builder(&watched.store).rules(other);
-    let other = other.build().unwrap();
+    let other = layer_by(&watched.store, other);
     fs::write(folder.limits(), text(20)).unwrap();
     watched.next_mistake("a rule of another layer").await;
     watched.has_no_more_to_report(&folder).await;

@@ -328,8 +328,7 @@ fn the_permits_left_go_by_the_limit_of_who_asks() {
         Rule::new("plan", plan, user()),
         orders.by(user()).named("orders"),
     ];
-    let layer = RateLimitLayer::builder(&world.store).otherwise(rules);
-    let layer = layer.build().unwrap();
+    let layer = layer_of(&world.store, rules);
     let service = erased(layer.layer(service_fn(serve)));
     let request = |user: u64| {
         let mut request = request(&user.to_string(), 1);

@@ -248,7 +248,6 @@ fn by_day(permits: u64) -> Limit {
 
 /// Returns the name of the limiter of a layer's one rule for ann.
 fn name_of(layer: &RateLimitLayer) -> String {
-    let request = Request::get("/").header("x-key", "ann").body(()).unwrap();
-    let limiters = layer.limiters_of(&request.into_parts().0);
+    let limiters = layer.limiters_of(&asking("GET /", &[("x-key", "ann")]).into_parts().0);
     limiters[0].name().to_owned()
 }

@@ -4,11 +4,7 @@ use kit::scene::*;
 
 /// Sends a request with these headers.
 pub async fn ask(layer: &RateLimitLayer, headers: &[(&str, &str)]) -> (StatusCode, Decision) {
-    let mut request = Request::builder().uri("/");
-    for (name, value) in headers {
-        request = request.header(*name, *value);
-    }
-    let answer = send(layer, request.body(()).unwrap()).await;
+    let answer = send(layer, asking("GET /", headers)).await;
     (answer.status(), decision_of(&answer).clone())
 }
 

@@ -202,10 +202,7 @@ fn a_flood_of_keys_makes_no_series() {
             .build();
         let secret = Secret::new("k1", "a secret of these tests and of no user").unwrap();
         let digested = Limit::per_hour(1).by(FromHeader::new("x-key").digest(&secret));
-        let layer = RateLimitLayer::builder(&store)
-            .otherwise([rule("a"), digested.named("digested")])
-            .build()
-            .unwrap();
+        let layer = layer_of(&store, [rule("a"), digested.named("digested")]);
         let ask = async |place: u64| {
             send(&layer, request_of(&format!("caller-{place}\"}}{{x="))).await;
         };

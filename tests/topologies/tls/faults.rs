@@ -35,8 +35,7 @@ async fn an_expired_certificate_meets_the_policy_until_it_is_renewed() {
     }
     println!("{answers} answers in {:?}", began.elapsed());
     assert!(began.elapsed() < LONG, "a caller waits for a connection");
-    let error = limiter.try_acquire().await.unwrap_err();
-    assert_eq!(error.kind(), ErrorKind::Tls, "{error}");
+    fails(limiter.try_acquire().await, ErrorKind::Tls);
 
     server.renew(&authority.issue(HERE));
     let healed = by_redis(&services[..1]).await;

@@ -56,8 +56,7 @@ fn layer() -> RateLimitLayer {
         .on("/api/users/me", rule("me"))
         .on("GET /api/users/{id}", rule("user"))
         .otherwise(rule("rest"));
-    let layer = RateLimitLayer::builder(&MemoryStore::new()).rules(rules);
-    layer.build().unwrap()
+    layer_by(&MemoryStore::new(), rules)
 }
 
 /// Answers with the name of a handler.
@@ -315,7 +314,7 @@ async fn a_spelling_is_denied_and_not_allowed() {
             .otherwise(rule())
             .allow(Requests::on("/health"));
         let allow = RateLimitLayer::builder(&MemoryStore::new()).rules(rules);
-        let request = || Request::builder().uri(path).body(()).unwrap();
+        let request = || asking(&format!("GET {path}"), &[]);
         let answer = kit::scene::send(&deny.build().unwrap(), request()).await;
         assert_eq!(answer.status() == 403, denied, "{path}");
         let answer = kit::scene::send(&allow.build().unwrap(), request()).await;

@@ -23,8 +23,7 @@ async fn hello() -> &'static str {
 /// Sends these requests, one after the other, and compares the statuses of their answers.
 async fn meets(server: SocketAddr, expected: &[(&str, u16)]) {
     for (line, status) in expected {
-        let (method, path) = line.split_once(' ').unwrap();
-        let reply = send(server, with(method, path, &[])).await;
+        let reply = send(server, asking(line, &[])).await;
         assert_eq!(reply.status, *status, "{line}: {reply:?}");
     }
 }
@@ -60,8 +59,7 @@ async fn the_table_sees_whole_paths_in_nested_routers(store: impl Store) {
         .on("GET /api/v1/users/{name}", rule("users"))
         .on("/api/v1/files/{*rest}", rule("files"))
         .on("/static/{*rest}", rule("static"));
-    let layer = RateLimitLayer::builder(&store).rules(rules);
-    let layer = layer.build().unwrap();
+    let layer = layer_by(&store, rules);
     // Within the innermost router, where the request's own path lacks its beginning.
     let inner = Router::new()
         .route("/users/{id}", on_get(hello).post(hello))

@@ -454,10 +454,7 @@ async fn a_key_of_several_rules_is_looked_for_once() {
         by("user", "fourth", 9),
     ];
     let store = MemoryStore::new();
-    let layer = RateLimitLayer::builder(&store)
-        .otherwise(rules)
-        .build()
-        .unwrap();
+    let layer = layer_of(&store, rules);
     let ask = |user, tenant| {
         let request = Request::builder()
             .header("user", user)

@@ -44,8 +44,7 @@ fn rules(name: &str) -> Rules {
 
 async fn those_of_a_layer_are_those_of_requests(store: impl Store) {
     let name = unique("orders");
-    let layer = RateLimitLayer::builder(&store).rules(rules(&name));
-    let layer = layer.build().unwrap();
+    let layer = layer_by(&store, rules(&name));
     let user = unique("ann ");
     for (path, rule, key, permits) in [
         ("/one", "one", &[&*user][..], 3),
@@ -181,8 +180,7 @@ async fn one_of_before_a_reload_has_the_limit_of_then() {
 
 #[test]
 fn what_is_not_there_is_named() {
-    let layer = RateLimitLayer::builder(&MemoryStore::new()).rules(rules("n"));
-    let layer = layer.build().unwrap();
+    let layer = layer_by(&MemoryStore::new(), rules("n"));
     for rule in ["two", "plan"] {
         let said = format!("there is no rule {rule:?}: there are [");
         mistake(layer.limiter(rule, ["ann"]), ConfigErrorKind::Rule, &said);

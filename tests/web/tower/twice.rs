@@ -115,10 +115,7 @@ async fn the_outcomes_of_a_file_are_the_same_in_each_layer() {
         );
         let build = || {
             let rules = tower_ratelimit::RulesFile::new().parse(&text).unwrap();
-            RateLimitLayer::builder(&store)
-                .rules(rules)
-                .build()
-                .unwrap()
+            layer_by(&store, rules)
         };
         let (outer, inner) = (build(), build());
         let service = outer.layer(inner.layer(Inner::default()));

@@ -197,10 +197,7 @@ async fn walk(pool: [Drawn; 5], table: &[BTreeSet<usize>; 4], path: &[usize], to
     for (at, entry) in [first, second, third].into_iter().enumerate() {
         rules = rules.on(&format!("/{at}/{{*rest}}"), rules_of(entry));
     }
-    let layer = RateLimitLayer::builder(&store)
-        .rules(rules)
-        .build()
-        .unwrap();
+    let layer = layer_by(&store, rules);
     let end = on_any(async move |grant: Option<Extension<Grant>>| {
         match (to, grant) {
             (Corrected::Refund, Some(grant)) => _ = grant.set(0),
