@@ -2,7 +2,11 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
-    fmt::Write,
+    fmt::Write as _,
+    fs::{self, File},
+    io::Write as _,
+    process::Command,
+    thread,
 };
 
 use serde::Deserialize;
@@ -446,6 +450,33 @@ fn nothing_hostile_reaches_the_terminal() {
         assert!(is_harmless(&output), "{line:?}: {output:?}");
         assert!(is_harmless(&said), "{line:?}: {said:?}");
     }
+}
+
+/// What is written to a log while it is read counts in none of its readings.
+#[cfg(unix)]
+#[test]
+fn a_log_that_grows_is_read_to_the_same_line_each_time() {
+    let line = |minute: u32| {
+        format!("1.2.3.4 - - [01/Jan/2026:00:{minute:02}:00 +0000] \"GET / HTTP/1.1\" 200 1\n")
+    };
+    let text = move |minutes: u32| (0..minutes).map(line).collect::<String>();
+    let rules = "[rules.api]\nrate = \"1/1h\"\nby = \"peer\"\n[otherwise]\nrules = [\"api\"]\n";
+    let rules = path_of("growing.toml", rules);
+    let grown = file("grown.log", text(9).as_bytes());
+    let log = grown.with_file_name("growing.log");
+    let _ = fs::remove_file(&log);
+    let made = Command::new("mkfifo").arg(&log).status();
+    assert!(made.expect("mkfifo runs").success());
+    let line = format!("replay '{}' --rules '{rules}' --share 50%", log.display());
+    let writer = thread::spawn(move || {
+        // It is opened as soon as the first reading has opened it: all further ones open the other.
+        let mut first = File::create(&log).expect("a pipe");
+        fs::rename(grown, log).expect("the log grows");
+        first.write_all(text(2).as_bytes()).expect("a reader");
+    });
+    let smallest = &object(&line, 0)["smallest"][0];
+    assert_eq!(smallest["limit"], "2/1h", "{smallest}");
+    writer.join().expect("it has written");
 }
 
 /// A log does not show for how long a request was in flight: a replay says so, and is no answer.

@@ -87,11 +87,11 @@ impl LogOptions {
         rows
     }
 
-    /// Reads a log, and calls `each` with the time, request and caller of each line. Callers are in
-    /// a column.
+    /// Reads this many lines of a log, and calls `each` with the time, request and caller of each.
+    /// Callers are in a column.
     pub(crate) fn read(
         &self,
-        log: &Path,
+        (log, lines): (&Path, u64),
         by: Option<&str>,
         mut each: impl FnMut(Duration, Request<()>, Option<Box<str>>),
     ) -> Result<LogRead, String> {
@@ -124,7 +124,7 @@ impl LogOptions {
             let time = Duration::from_micros(u64::try_from(time).unwrap_or(0));
             each(time, request, caller);
         };
-        let read = rows.each(file, u64::MAX, keep, decide);
+        let read = rows.each(file, lines, keep, decide);
         let mut rows = read.map_err(in_file(log))?;
         rows.invalid += invalid;
         let fields = fields.map(|(name, _)| name.to_owned()).collect();

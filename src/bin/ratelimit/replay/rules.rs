@@ -37,7 +37,9 @@ pub(super) fn replay(
     }
     let ([loaded], code) = assumptions.load([rules])?;
     let mut stage = Stage::new(loaded?)?;
-    let read = columns.read(log, None, |time, request, _| _ = stage.send(time, request))?;
+    let read = columns.read((log, u64::MAX), None, |time, request, _| {
+        stage.send(time, request);
+    })?;
     let effect = stage.end();
     let rows = effect.rules.iter().map(|row| {
         json!({
@@ -60,7 +62,9 @@ pub(super) fn replay(
     (object["refused"], object["waiting"]) = (refused.into(), waiting.into());
     if let Some(share) = share {
         let file = assumptions.file(&code);
-        let found = smallest(columns, [rules, log], &file, &effect.rules, share)?;
+        // The log may have grown.
+        let log = (log, read.rows.physical);
+        let found = smallest(columns, log, rules, &file, &effect.rules, share)?;
         if !found.is_empty() {
             words += "\n\nThe smallest limit of each rule, by runs of it and of one permit less:\n";
             words += &table(SMALLEST, &found);
@@ -76,7 +80,8 @@ pub(super) fn replay(
 /// `file` reads the rules, and `rows` are their effect on the log.
 fn smallest(
     columns: &LogOptions,
-    [rules, log]: [&Path; 2],
+    log: (&Path, u64),
+    rules: &Path,
     file: &RulesFile,
     rows: &[RuleEffect],
     share: f64,
