@@ -17,7 +17,7 @@ pub(crate) use self::{
     algorithm::{Counting, emission},
     calendar::Calendar,
     in_flight::ASKS_AGAIN,
-    several::{MOST_LIMITS, Shorter},
+    several::{LimitPart, MOST_LIMITS, Shorter},
     slots::Slots,
     text::{name_of_part, time},
 };
@@ -56,8 +56,8 @@ pub(crate) const LONGEST: Millis = 36_525 * 24 * 60 * 60 * 1000;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[must_use = "a limit does nothing until a rule or a limiter uses it"]
 pub struct Limit {
-    permits: u64,
-    interval: Millis,
+    /// The longest first. A part without permits stands for none.
+    parts: [LimitPart; MOST_LIMITS],
     rate_type: RateType,
     keep_alive: Option<Millis>,
     /// Set for a limit by the calendar. It takes no memory of its own: the struct has padding
@@ -65,7 +65,6 @@ pub struct Limit {
     calendar: Option<Calendar>,
     /// Set for a limit of places in flight, whose interval is how long one is held at most.
     pub(crate) in_flight: bool,
-    shorter: Shorter,
 }
 
 /// The clients that share a limit: Redisson's `RateType`, and its numbers on the wire.
@@ -97,32 +96,26 @@ impl Limit {
         let Some(interval) = whole_millis(interval) else {
             panic!("an interval is of whole milliseconds, at least one and at most a century");
         };
-        Self {
-            permits,
-            interval,
-            ..Self::PLAIN
-        }
+        Self::plain(LimitPart { permits, interval })
     }
 
-    /// What a limit is besides its numbers, where nothing else is said.
-    const PLAIN: Self = Self {
-        permits: 1,
-        interval: 1,
-        rate_type: RateType::Overall,
-        keep_alive: None,
-        calendar: None,
-        in_flight: false,
-        shorter: Shorter::NONE,
-    };
+    /// Returns the limit of these numbers and of nothing else.
+    const fn plain(numbers: LimitPart) -> Self {
+        let mut parts = [LimitPart::NONE; MOST_LIMITS];
+        parts[0] = numbers;
+        Self {
+            parts,
+            rate_type: RateType::Overall,
+            keep_alive: None,
+            calendar: None,
+            in_flight: false,
+        }
+    }
 
     /// Returns the limit of the numbers that a store has, if they are valid.
     pub(crate) fn of(permits: u64, interval: Millis) -> Option<Self> {
         let is_valid = (1..=MOST_PERMITS).contains(&permits) && (1..=LONGEST).contains(&interval);
-        is_valid.then_some(Self {
-            permits,
-            interval,
-            ..Self::PLAIN
-        })
+        is_valid.then_some(Self::plain(LimitPart { permits, interval }))
     }
 
     /// Limits to `permits` in any interval of the given length, for values from outside of the
@@ -254,7 +247,7 @@ impl Limit {
             bail!(Limit: "{self} has no keep-alive time: what was used expires with its window");
         }
         let millis = checked_millis(keep_alive)?;
-        if millis < self.interval {
+        if millis < self.parts[0].interval {
             bail!(Limit: "a keep-alive time of {keep_alive:?} is shorter than the interval of \
                 {:?}", self.interval());
         }
@@ -264,13 +257,13 @@ impl Limit {
 
     /// Returns the permits of one interval; of [several limits](Self::and) of the longest one.
     pub const fn permits(&self) -> u64 {
-        self.permits
+        self.parts[0].permits
     }
 
     /// Returns the length of the interval; of a limit by the calendar 1, 7 or 31 times 24 hours,
     /// of [several limits](Self::and) the longest.
     pub const fn interval(&self) -> Duration {
-        Duration::from_millis(self.interval)
+        Duration::from_millis(self.parts[0].interval)
     }
 
     /// Returns whether each client has the limit for itself: see [`per_client`](Self::per_client).
@@ -291,7 +284,7 @@ impl Limit {
 
     /// Returns whether it is of [several](Self::and).
     pub(crate) const fn is_several(&self) -> bool {
-        !self.shorter.is_none()
+        self.parts[1].permits > 0
     }
 
     /// Returns the calendar of a limit by the calendar.
@@ -336,16 +329,16 @@ impl Limit {
 
     /// Returns the limit as it is written for a limiter that a rule created from a request's key.
     pub(crate) fn for_request_key(mut self) -> Self {
-        let vanishing = self.keep_alive.unwrap_or((2 * self.interval).max(60_000));
-        self.keep_alive = Some(vanishing);
+        let vanishing = (2 * self.parts[0].interval).max(60_000);
+        self.keep_alive.get_or_insert(vanishing);
         self
     }
 
     pub(crate) fn stored(&self) -> StoredLimit {
         StoredLimit {
             // Both are far below 2^63: see MOST_PERMITS and LONGEST.
-            rate: self.permits.cast_signed(),
-            interval: self.interval.cast_signed(),
+            rate: self.parts[0].permits.cast_signed(),
+            interval: self.parts[0].interval.cast_signed(),
             rate_type: self.rate_type,
             keep_alive: self.keep_alive.unwrap_or(0),
         }

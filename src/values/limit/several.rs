@@ -13,19 +13,19 @@ pub(crate) struct LimitPart {
     pub(crate) interval: Millis,
 }
 
+impl LimitPart {
+    pub(super) const NONE: Self = Self {
+        permits: 0,
+        interval: 0,
+    };
+}
+
 /// The limits of a [`Limit`] other than its longest, by falling intervals. A part without permits
 /// stands for none.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub(crate) struct Shorter([LimitPart; MOST_LIMITS - 1]);
 
 impl Shorter {
-    pub(super) const NONE: Self = Self(
-        [LimitPart {
-            permits: 0,
-            interval: 0,
-        }; MOST_LIMITS - 1],
-    );
-
     pub(crate) const fn is_none(&self) -> bool {
         self.0[0].permits == 0
     }
@@ -48,37 +48,34 @@ impl Limit {
     /// ```
     pub fn each(&self) -> impl Iterator<Item = Self> + use<> {
         let of = *self;
-        of.parts().map(move |LimitPart { permits, interval }| Self {
-            permits,
-            interval,
-            shorter: Shorter::NONE,
+        of.parts().map(move |part| Self {
+            parts: Self::plain(part).parts,
             ..of
         })
     }
 
     /// Returns the numbers of each of its limits, the longest first: of most, of itself alone.
     pub(crate) fn parts(&self) -> impl DoubleEndedIterator<Item = LimitPart> + Clone + use<> {
-        let longest = LimitPart {
-            permits: self.permits,
-            interval: self.interval,
-        };
-        [longest].into_iter().chain(self.shorter.iter())
+        self.parts.into_iter().filter(|part| part.permits > 0)
     }
 
     pub(crate) fn shorter(&self) -> Shorter {
-        self.shorter
+        let [_, shorter @ ..] = self.parts;
+        Shorter(shorter)
     }
 
     /// Returns it in the form of `other`: of several limits, of places in flight, or by the
     /// calendar.
     pub(crate) fn like(self, other: &Self) -> Self {
+        let (mut parts, in_flight) = (other.parts, other.in_flight);
         if other.calendar.is_some() {
-            let permits = self.permits;
-            return Self { permits, ..*other };
+            parts[0].permits = self.permits();
+            return Self { parts, ..*other };
         }
+        parts[0] = self.parts[0];
         Self {
-            shorter: other.shorter,
-            in_flight: other.in_flight,
+            parts,
+            in_flight,
             ..self
         }
     }
@@ -86,13 +83,12 @@ impl Limit {
     /// Returns the most permits that a request can take: those of the shortest interval.
     pub(crate) fn most_permits(&self) -> u64 {
         let shortest = self.parts().next_back();
-        shortest.map_or(self.permits, |part| part.permits)
+        shortest.map_or(0, |part| part.permits)
     }
 
     /// Returns the same with other permits in each interval.
     pub(crate) fn with_permits(mut self, other: impl Fn(u64) -> u64) -> Self {
-        self.permits = other(self.permits);
-        for part in self.shorter.0.iter_mut().filter(|part| part.permits > 0) {
+        for part in self.parts.iter_mut().filter(|part| part.permits > 0) {
             part.permits = other(part.permits);
         }
         self
@@ -107,15 +103,12 @@ impl Limit {
                  others: leave them out",
             );
         }
-        let mut parts = [LimitPart {
-            permits: 0,
-            interval: 0,
-        }; 2 * MOST_LIMITS];
+        let mut parts = [LimitPart::NONE; 2 * MOST_LIMITS];
         let mut number = 0;
         let mut index = 0;
         while index < 2 * MOST_LIMITS {
-            let limit = if index < MOST_LIMITS { &self } else { &other };
-            let part = limit.part(index % MOST_LIMITS);
+            let of = if index < MOST_LIMITS { self } else { other };
+            let part = of.parts[index % MOST_LIMITS];
             if part.permits > 0 {
                 // Behind those that are longer.
                 let mut at = number;
@@ -135,12 +128,8 @@ impl Limit {
             return Err(reason);
         }
         let [longest, a, b, c, ..] = parts;
-        Ok(Self {
-            permits: longest.permits,
-            interval: longest.interval,
-            shorter: Shorter([a, b, c]),
-            ..self
-        })
+        let parts = [longest, a, b, c];
+        Ok(Self { parts, ..self })
     }
 
     const fn is_plain(&self) -> bool {
@@ -148,16 +137,6 @@ impl Limit {
             && self.keep_alive.is_none()
             && self.calendar.is_none()
             && !self.in_flight
-    }
-
-    const fn part(&self, index: usize) -> LimitPart {
-        match index {
-            0 => LimitPart {
-                permits: self.permits,
-                interval: self.interval,
-            },
-            _ => self.shorter.0[index - 1],
-        }
     }
 }
 

@@ -93,7 +93,7 @@ impl fmt::Display for Limit {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         #[cfg(feature = "calendar")]
         if let Some(calendar) = self.calendar {
-            return write!(f, "{}/{calendar}", self.permits);
+            return write!(f, "{}/{calendar}", self.permits());
         }
         for (number, part) in self.parts().rev().enumerate() {
             let begin = if number > 0 { " and " } else { "" };
