@@ -178,7 +178,11 @@ impl Look<'_> {
         let keys = redisson::keys(name, own);
         let (mut report, now) = match readable(self.redissons(&keys).await)? {
             Some(read) => read,
-            None => (Diagnosis::unread(keys), self.clock(name).await?),
+            None => {
+                let mut unread = Diagnosis::begin(keys);
+                unread.unseen = Some(false);
+                (unread, self.clock(name).await?)
+            }
         };
         // Whatever a server says, the times of states can be counted from it.
         let now = now.clamp(0, (1 << 53) - 1);
@@ -193,7 +197,6 @@ impl Look<'_> {
         }
         // What has no state may still have a ban, and what is counted in one format a ban of the
         // other.
-        let mut until = 0;
         for is_in_own in [false, true] {
             let key = keys::ban(name, is_in_own);
             let ban = self.reply(redis::cmd("GET").arg(key)).await;
@@ -201,11 +204,11 @@ impl Look<'_> {
             if let Some(ban) = ban.as_deref().and_then(packed::ban::State::read) {
                 // By two bans alone, a limit that is in code is not taken for one in Redis.
                 report.in_own_format |= is_in_own && !is_redissons;
-                until = ban.until.max(until);
+                let left = time(ban.until.saturating_sub(now));
+                report.banned_for = left.max(report.banned_for);
                 report.strikes = ban.strikes.max(report.strikes);
             }
         }
-        report.banned_for = Duration::from_millis(at_least_zero(until.saturating_sub(now)));
         Ok((report, now))
     }
 
@@ -219,20 +222,28 @@ impl Look<'_> {
 
     /// Reads what is in Redisson's format, but a ban, and the server's clock.
     async fn redissons(&self, keys: &[String; 5]) -> Result<(Diagnosis, i64), Error> {
-        let first = self.page(keys, 0).await?;
-        let (now, .., value, entries, log) = &first;
-        let mut report = Diagnosis::begin(keys, &first)?;
-        let mut logged = report.count(log, *now);
+        let (now, fields, lives, value, entries, log) = self.page(keys, 0).await?;
+        let text = |bytes: &Vec<u8>| String::from_utf8_lossy(bytes).into_owned();
+        let mut report = Diagnosis::begin(keys.clone());
+        report.per_client = fields[2].as_deref() == Some(b"1");
+        let fields = FIELDS.into_iter().zip(&fields);
+        let stored = fields.filter_map(|(field, stored)| Some((field, text(stored.as_ref()?))));
+        report.fields = stored.collect();
+        for (life, left) in report.time_to_live.iter_mut().zip(lives) {
+            *life = reply::time_to_live(&Value::Int(left))?;
+        }
+        (report.value, report.entries) = (value.as_ref().map(text), entries);
+        let mut logged = report.count(&log, now);
         let mut read = PAGE;
         // Also ends for a log that grows as fast as it is read.
-        while read < *entries {
+        while read < entries {
             let (.., later_value, later_entries, log) = self.page(keys, read).await?;
-            report.settled &= later_value == *value && later_entries == *entries;
-            logged = logged.saturating_add(report.count(&log, *now));
+            report.settled &= later_value == value && later_entries == entries;
+            logged = logged.saturating_add(report.count(&log, now));
             read += PAGE;
         }
         report.compare(logged);
-        Ok((report, *now))
+        Ok((report, now))
     }
 
     /// Reads a state in our own format, if that is all there is.
@@ -339,6 +350,11 @@ impl Look<'_> {
     }
 }
 
+/// Returns a time by its milliseconds, if there are any.
+fn time(millis: i64) -> Duration {
+    Duration::from_millis(at_least_zero(millis))
+}
+
 /// Returns the text as a pattern that matches nothing else.
 fn escaped(text: &str) -> String {
     let escape = |character| match character {
@@ -347,6 +363,9 @@ fn escaped(text: &str) -> String {
     };
     text.chars().map(escape).collect()
 }
+
+/// The stored fields of a limit.
+const FIELDS: [&str; 4] = ["rate", "interval", "type", "keepAliveTime"];
 
 /// A reply of `diagnose.lua`: the server's clock, the stored fields of the limit, the times to live
 /// of the keys, the value, the number of entries, and a page of them with their scores.
@@ -360,11 +379,10 @@ type LogPage = (
 );
 
 impl Diagnosis {
-    /// Begins the report for a user who may not read what is in Redisson's format.
-    fn unread(keys: [String; 5]) -> Self {
+    /// Begins the report on the limiter of these keys.
+    fn begin(keys: [String; 5]) -> Self {
         Self {
             keys: RedisKeys(keys),
-            unseen: Some(false),
             settled: true,
             ..Self::default()
         }
@@ -380,30 +398,6 @@ impl Diagnosis {
             self.unseen = Some(own);
         }
         Ok(seen.unwrap_or_default())
-    }
-
-    /// Begins the report with everything of a page but its entries.
-    fn begin(keys: &[String; 5], page: &LogPage) -> Result<Self, Error> {
-        let (_, fields, lives, value, entries, _) = page;
-        let text = |bytes: &Vec<u8>| String::from_utf8_lossy(bytes).into_owned();
-        let names = ["rate", "interval", "type", "keepAliveTime"].into_iter();
-        let stored = names.zip(fields);
-        let mut time_to_live = [TimeToLive::default(); 5];
-        for (life, left) in time_to_live.iter_mut().zip(lives) {
-            *life = reply::time_to_live(&Value::Int(*left))?;
-        }
-        Ok(Self {
-            keys: RedisKeys(keys.clone()),
-            per_client: fields[2].as_deref() == Some(b"1"),
-            fields: stored
-                .filter_map(|(field, stored)| Some((field, text(stored.as_ref()?))))
-                .collect(),
-            time_to_live,
-            value: value.as_ref().map(text),
-            settled: true,
-            entries: *entries,
-            ..Self::default()
-        })
     }
 
     /// Returns the stored interval; without one nothing has expired.
@@ -430,13 +424,12 @@ impl Diagnosis {
             if (0..1000).contains(&age) {
                 self.granted_lately = self.granted_lately.saturating_add(permits.into());
             }
-            let left = Duration::from_millis(at_least_zero(interval.saturating_sub(age)));
+            let left = time(interval.saturating_sub(age));
             self.next_free = Some(self.next_free.map_or(left, |next| next.min(left)));
             let ahead = age.saturating_neg();
             if ahead > ahead_of(interval) {
-                let ahead = Duration::from_millis(at_least_zero(ahead));
                 self.entries_ahead += 1;
-                self.furthest_ahead = self.furthest_ahead.max(ahead);
+                self.furthest_ahead = self.furthest_ahead.max(time(ahead));
             }
         }
         logged
@@ -445,7 +438,7 @@ impl Diagnosis {
     /// Compares the permits left with those of the log.
     fn compare(&mut self, logged: i64) {
         // The value of a sliding log does not expire, or later than its entries do.
-        let interval = Duration::from_millis(at_least_zero(self.interval()));
+        let interval = time(self.interval());
         let value_life = self.time_to_live[if self.per_client { 2 } else { 1 }];
         let ends = match value_life {
             TimeToLive::Left(left) if self.entries == 0 && left <= interval => Some(left),
@@ -495,8 +488,7 @@ impl Diagnosis {
         if let Some(tightest) = state.limits.iter().min_by_key(|limit| left(limit)) {
             self.value = Some(left(tightest).to_string());
             let first = within(tightest.0).map(|(time, _)| time).min();
-            let free = |time: &i64| Duration::from_millis(at_least_zero(time + tightest.0 - now));
-            self.next_free = first.map(free);
+            self.next_free = first.map(|granted| time(granted + tightest.0 - now));
         }
     }
 
@@ -505,8 +497,7 @@ impl Diagnosis {
         self.read_limit(Algorithm::FixedWindow, state.rate, state.interval);
         let used = if now < state.ends { state.used } else { 0 };
         self.value = Some(state.rate.saturating_sub(used).to_string());
-        let ends = Duration::from_millis(at_least_zero(state.ends - now));
-        self.next_free = (used > 0).then_some(ends);
+        self.next_free = (used > 0).then_some(time(state.ends - now));
     }
 
     /// Reads the limit and the permits left of a GCRA limiter.
