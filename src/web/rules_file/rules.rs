@@ -90,18 +90,18 @@ enum CostField {
 #[derive(Deserialize)]
 #[serde(
     untagged,
-    deny_unknown_fields,
     expecting = "it is neither `\"allow\"` nor `\"deny\"` nor a share, as in `{ local = 0.25 }`"
 )]
 enum OnFailure {
-    Word(PolicyWord),
-    Share { local: f64 },
+    Policy(#[serde(with = "PolicyOfFile")] FailurePolicy),
 }
 
+/// A [`FailurePolicy`], as a file writes it.
 #[derive(Deserialize)]
-#[serde(rename_all = "kebab-case")]
-enum PolicyWord {
+#[serde(remote = "FailurePolicy", rename_all = "kebab-case")]
+enum PolicyOfFile {
     Allow,
+    Local(f64),
     Deny,
 }
 
@@ -199,14 +199,10 @@ fn rule(
         lease.at_this(rule.check_lease(time))?;
         rule.lease = time;
     }
-    if let Some(policy) = &fields.on_failure {
-        let of_file = match policy.get_ref() {
-            OnFailure::Word(PolicyWord::Allow) => FailurePolicy::Allow,
-            OnFailure::Word(PolicyWord::Deny) => FailurePolicy::Deny,
-            OnFailure::Share { local } => FailurePolicy::Local(*local),
-        };
-        policy.at_this(of_file.check(name))?;
-        rule = rule.on_failure(of_file);
+    if let Some(of_file) = &fields.on_failure {
+        let OnFailure::Policy(policy) = *of_file.get_ref();
+        of_file.at_this(policy.check(name))?;
+        rule = rule.on_failure(policy);
     }
     if let Some(outcome) = &fields.charge_if {
         rule.charge_if = Some(charge_if(registered, outcome)?);
