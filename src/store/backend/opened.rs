@@ -1,6 +1,6 @@
 //! The limiters of one call, read from a backend: [`Opened`].
 
-use std::{future::poll_fn, pin::Pin, sync::Arc, task::Poll, time::Duration};
+use std::{future::poll_fn, sync::Arc, task::Poll, time::Duration};
 
 use super::{Backend, Swap};
 use crate::{
@@ -169,24 +169,21 @@ async fn undo(backend: &impl Backend, done: &[(&Name, Swap<'_>)], failed: &mut U
 ///
 /// Dropping it drops those that are not ready.
 pub(super) async fn all<F: Future>(futures: impl Iterator<Item = F>) -> Vec<F::Output> {
-    let mut futures: Vec<_> = futures.map(Box::pin).collect();
-    let mut ready: Vec<Option<F::Output>> = futures.iter().map(|_| None).collect();
+    let mut futures: Vec<_> = futures.map(|it| (Box::pin(it), None)).collect();
     poll_fn(|cx| {
-        let mut is_pending = false;
-        for (future, ready) in futures.iter_mut().zip(&mut ready) {
-            if ready.is_none() {
-                match Pin::as_mut(future).poll(cx) {
-                    Poll::Ready(output) => *ready = Some(output),
-                    Poll::Pending => is_pending = true,
-                }
+        for (future, output) in futures.iter_mut().filter(|(_, output)| output.is_none()) {
+            if let Poll::Ready(ready) = future.as_mut().poll(cx) {
+                *output = Some(ready);
             }
         }
-        if is_pending {
-            Poll::Pending
-        } else {
+        let is_ready = futures.iter().all(|(_, output)| output.is_some());
+        if is_ready {
             Poll::Ready(())
+        } else {
+            Poll::Pending
         }
     })
     .await;
-    ready.into_iter().flatten().collect()
+    let outputs = futures.into_iter().filter_map(|(_, output)| output);
+    outputs.collect()
 }
