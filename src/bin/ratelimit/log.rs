@@ -59,12 +59,9 @@ pub(crate) struct LogOptions {
 }
 
 /// The log that was read.
-pub(crate) struct LogRead {
+pub(crate) struct LogRead<'o> {
     pub(crate) rows: RowsRead,
-    /// The columns of `--field`, by the names of headers and keys.
-    fields: Vec<String>,
-    /// The requests whose address names a host.
-    with_host: u64,
+    options: &'o LogOptions,
     /// The requests without an address.
     without_address: u64,
 }
@@ -94,7 +91,7 @@ impl LogOptions {
         (log, lines): (&Path, u64),
         by: Option<&str>,
         mut each: impl FnMut(Duration, Request<()>, Option<Box<str>>),
-    ) -> Result<LogRead, String> {
+    ) -> Result<LogRead<'_>, String> {
         let rows = Rows::of([]).column("ip", true).column("host", true);
         // A log must have these: a typing error would be silent.
         let fields = self.field.iter().map(|(name, column)| (&**name, &**column));
@@ -107,11 +104,10 @@ impl LogOptions {
                 return None;
             };
             let usual = [ip, method, path, host, status].map(Option::as_deref);
-            let caller: Option<Box<str>> =
-                by.and_then(|by| match others.last()?.as_deref()?.trim() {
-                    caller if by == "ip" => Some(counted_as(caller).into()),
-                    caller => Some(caller.into()),
-                });
+            let caller = by.and_then(|by| match others.last()?.as_deref()?.trim() {
+                caller if by == "ip" => Some(counted_as(caller).into()),
+                caller => Some(caller.into()),
+            });
             let others = others.iter().map(Option::as_deref);
             let request = request(usual, fields.clone().map(|(it, _)| it).zip(others));
             // HTTP may have none like it.
@@ -127,13 +123,19 @@ impl LogOptions {
         let read = rows.each(file, lines, keep, decide);
         let mut rows = read.map_err(in_file(log))?;
         rows.invalid += invalid;
-        let fields = fields.map(|(name, _)| name.to_owned()).collect();
+        if with_host == rows.requests || self.has_field("host") {
+            rows.missing.retain(|column| column != "host");
+        }
         Ok(LogRead {
             rows,
-            fields,
-            with_host,
+            options: self,
             without_address,
         })
+    }
+
+    fn has_field(&self, name: &str) -> bool {
+        let mut fields = self.field.iter();
+        fields.any(|(it, _)| it.eq_ignore_ascii_case(name))
     }
 }
 
@@ -189,7 +191,7 @@ pub(crate) fn request<'a>(
     request.extension(found).body(()).ok()
 }
 
-impl LogRead {
+impl LogRead<'_> {
     /// Says what was assumed, left out, and is not exact. Returns whether the log has all that
     /// these rules ask for, and enough of it is left.
     pub(crate) fn report<'r>(
@@ -240,7 +242,7 @@ impl LogRead {
                      where, as in `--columns {column}=COLUMN`{hint}"
                 ))
             }
-            Need::Field(name) if !self.has_field(name) => {
+            Need::Field(name) if !self.options.has_field(name) => {
                 let name = harmless(name);
                 Some(format!(
                     "the log has no {name:?}, which the rules ask for: name its column, as in \
@@ -254,13 +256,7 @@ impl LogRead {
 
     /// Returns whether the log lacks one of the usual columns.
     fn lacks(&self, column: &str) -> bool {
-        let has_host = self.with_host == self.rows.requests || self.has_field("host");
-        let is_missing = self.rows.missing.iter().any(|it| it == column);
-        is_missing && !(column == "host" && has_host)
-    }
-
-    fn has_field(&self, name: &str) -> bool {
-        self.fields.iter().any(|it| it.eq_ignore_ascii_case(name))
+        self.rows.missing.iter().any(|it| it == column)
     }
 
     /// Returns whether times are too far apart for the limit of a rule.

@@ -17,8 +17,6 @@ use std::{
     time::Duration,
 };
 
-use tower_ratelimit::command::Meter;
-
 use self::{
     callers::Callers,
     pass::LogPass,
@@ -115,10 +113,8 @@ impl Replay {
             let most = format!("1 to {MOST_LIMITS} limits");
             return Err(format!("a replay takes {most}, not {count}"));
         }
-        for (by, limit) in &self.limits {
-            Meter::new(*by, *limit).map_err(|error| error.to_string())?;
-        }
-        Ok(())
+        let checked = LogPass::new(&self.limits, false);
+        checked.map(|_| ()).map_err(|error| error.to_string())
     }
 
     /// Returns the bounds of each limit where times are so far apart.
