@@ -118,7 +118,9 @@ fn a_smallest_limit_is_one_that_its_file_may_have() {
                  [rules.post]\nrate = \"1000/1m\"\nby = \"peer\"\ncost = { GET = 7, POST = 30 }\n\
                  [rules.both]\nrate = \"10/s and 500/h\"\nby = \"peer\"\n\
                  [rules.month]\nrate = \"10000/month Europe/Berlin\"\nby = \"peer\"\n\
-                 [otherwise]\nrules = [\"dear\", \"post\", \"both\", \"month\"]\n";
+                 [rules.plan]\ntiers = { free = \"90/1m\", paid = \"5/1s\" }\nby = \"peer\"\n\
+                 tier-by = \"plan\"\n\
+                 [otherwise]\nrules = [\"dear\", \"post\", \"both\", \"month\", \"plan\"]\n";
     let rules = path_of("costs.toml", rules);
     let sent = (1..=20).map(|caller| (START + caller, caller, false));
     let log = path_of("costs.log", &combined(&sent.collect::<Vec<_>>()));
@@ -132,8 +134,11 @@ fn a_smallest_limit_is_one_that_its_file_may_have() {
         smallest("dear", "20/1m", None),
         smallest("post", "30/1m", None),
         smallest("month", "1/month Europe/Berlin", Some(20)),
+        smallest("plan.free", "1/1m", Some(20)),
     ]);
     assert_eq!(object(&replay, 0)["smallest"], expected);
+    let paid = object(&format!("{replay} --tier plan=paid"), 0);
+    assert_eq!(paid["smallest"][3], smallest("plan.paid", "1/1s", Some(20)));
     contains(&run(&replay).said, "no smallest limit of \"both\"");
 }
 

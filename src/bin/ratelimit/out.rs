@@ -27,11 +27,13 @@ impl Format {
     /// Prints a result, as words or as the JSON object with the same content. Returns whether it
     /// still has a reader.
     pub(crate) fn print(&self, words: &str, mut object: Value) -> Result<bool, String> {
-        if !self.json {
-            return print(&format!("{}\n", words.trim()));
-        }
         object["schema"] = SCHEMA.into();
-        print(&format!("{object}\n"))
+        let result = if self.json {
+            &object.to_string()
+        } else {
+            words.trim()
+        };
+        print(&format!("{result}\n"))
     }
 
     /// Prints an object: of these members, a line for each that it has.

@@ -49,6 +49,7 @@ impl MatchedEntries {
 }
 
 /// The patterns of a table in order, with a tree and a map to find them.
+#[derive(Default)]
 pub(crate) struct Index {
     patterns: Vec<Pattern>,
     nodes: Vec<RouteNode>,
@@ -123,12 +124,8 @@ impl Index {
 
     fn empty() -> Self {
         Self {
-            patterns: Vec::new(),
             nodes: vec![RouteNode::default()],
-            grpc: HashMap::new(),
-            others: Vec::new(),
-            longest: 0,
-            has_slash: false,
+            ..Self::default()
         }
     }
 

@@ -75,7 +75,7 @@ pub(super) fn replay(
     Ok(read.report(&effect.rules, &needs(&read_toml(rules)?)))
 }
 
-/// Finds the smallest limit of each rule that has one of its own, and returns what is shown of it.
+/// Finds the smallest limit of each rule or tier that is one rate, and returns what is shown of it.
 ///
 /// `file` reads the rules, and `rows` are their effect on the log.
 fn smallest(
@@ -144,8 +144,14 @@ struct OneLimit {
 impl OneLimit {
     fn of(row: &RuleEffect, text: &str, share: f64) -> Option<Self> {
         let file = DeTable::parse(text).ok()?.into_inner();
-        let rule = file.get("rules")?.get_ref().get(&*row.name)?;
-        let rate = rule.get_ref().get("rate")?;
+        let rules = file.get("rules")?.get_ref();
+        let rate = || rules.get(&*row.name)?.get_ref().get("rate");
+        let of_tier = || {
+            let (rule, tier) = row.name.rsplit_once('.')?;
+            let tiers = rules.get(rule)?.get_ref().get("tiers")?;
+            tiers.get_ref().get(tier)
+        };
+        let rate = rate().or_else(of_tier)?;
         let limit: Limit = rate.get_ref().as_str()?.parse().ok()?;
         // What is in flight, no run finds; several limits have no one number.
         if limit.is_in_flight() || limit.each().count() > 1 {
