@@ -32,38 +32,40 @@ impl LogFormat {
     /// which kind it is.
     pub(in super::super) fn find(line: &str, wanted: &Rows) -> Result<Self, Lack> {
         let text = skip(line, wanted.skip);
-        let mut format = Self {
-            shape: Shape::of(text),
-            skip: wanted.skip,
-            columns: Vec::new(),
-            words: usize::MAX,
-        };
+        let shape = Shape::of(text);
+        let has_header = shape.header.is_some();
         // A header holds nothing.
-        let shown = if format.has_header() { 0 } else { usize::MAX };
-        let line = format.shape.line(text, shown);
+        let shown = if has_header { 0 } else { usize::MAX };
+        let line = shape.line(text, shown);
         let line = line.map_err(|error| (Kind::Time, format!("it is no JSON: {error}")))?;
         let finder = Finder {
-            names: format.shape.names(&line, text),
+            names: shape.names(&line, text),
             line,
             text,
             wanted,
-            has_header: format.has_header(),
+            has_header,
         };
-        if finder.names.len() < 2 {
+        // One is enough in JSON.
+        let is_json = matches!(finder.line, SplitLine::Json(_));
+        if finder.names.len() < 2 - usize::from(is_json) {
             let reason = "it is neither JSON, nor of the common or combined format, nor the header \
                           of a CSV file";
             return Err((Kind::Time, reason.to_owned()));
         }
         let columns = wanted.columns.iter();
         let columns = columns.map(|(name, optional)| finder.column(name, *optional));
-        format.columns = columns.collect::<Result<_, _>>()?;
-        let parts = format.columns.iter().flatten().flat_map(|it| &it.parts);
-        let last = parts.map(|part| match part {
-            ColumnPart::Number(number) => *number,
-            ColumnPart::Name(_) => usize::MAX - 1,
+        let columns: Vec<_> = columns.collect::<Result<_, _>>()?;
+        let parts = columns.iter().flatten().flat_map(|it| &it.parts);
+        let words = parts.map(|part| match part {
+            ColumnPart::Number(number) => number + 1,
+            ColumnPart::Name(_) => usize::MAX,
         });
-        format.words = last.max().unwrap_or(0) + 1;
-        Ok(format)
+        Ok(Self {
+            words: words.max().unwrap_or(1),
+            skip: wanted.skip,
+            shape,
+            columns,
+        })
     }
 }
 
@@ -83,10 +85,8 @@ impl Shape {
         match (&self.header, line) {
             (Some(names), _) => names.clone(),
             (None, SplitLine::Json(value)) => {
-                let names = value.as_object().into_iter().flatten();
-                // One is enough in JSON.
-                let names = names.map(|(name, _)| name.clone());
-                names.chain([String::new()]).collect()
+                let members = value.as_object().into_iter().flatten();
+                members.map(|(name, _)| name.clone()).collect()
             }
             (None, SplitLine::Words(words)) => {
                 let known = layout(words, text).unwrap_or(&[]);
@@ -206,9 +206,7 @@ impl Finder<'_> {
             SplitLine::Words(_) => "words without names",
         };
         // They are the log's, so they may hold anything.
-        let has = self.names.iter().filter(|name| !name.is_empty());
-        let has = has.map(String::as_str).collect::<Vec<_>>().join(", ");
-        let has: String = has.chars().take(LONGEST_LIST).collect();
+        let has: String = self.names.join(", ").chars().take(LONGEST_LIST).collect();
         let has = has.escape_debug();
         format!("it looks like {format}, and has no column {missing:?}: it has {has}")
     }
