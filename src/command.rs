@@ -46,7 +46,6 @@ impl Meter {
                 alone: give them a rules file by `--rules`, or each a `--limit` to compare them");
         }
         limit.check_counting("replay", algorithm, false)?;
-        algorithm.check(limit.stored().rate, limit.stored().interval)?;
         let counting = Counting {
             algorithm,
             ..Counting::default()

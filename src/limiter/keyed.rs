@@ -143,8 +143,6 @@ impl RateLimiterBuilder {
         let name = &self.name;
         self.limit
             .check_counting(name, self.algorithm, prefers_redisson)?;
-        let limit = self.limit.stored();
-        self.algorithm.check(limit.rate, limit.interval)?;
         if let Some(ban) = &self.ban {
             ban.check(name, false)?;
         }

@@ -12,7 +12,7 @@ use crate::{
     sync::Once,
     values::{
         error::{ConfigError, Error, ErrorKind, bail},
-        limit::{Algorithm, Ban, Counting, Limit, LimitSource, RateType},
+        limit::{Algorithm, Ban, Counting, Limit, LimitSource},
         name::{BuildSpread, Name},
         observe::{ObservedRule, Observers},
     },
@@ -172,13 +172,12 @@ impl CompiledLimit {
                           lease";
             return Err(Error::new(ErrorKind::Limit).detail(detail));
         }
-        let limit = limit.stored();
-        if limit.rate_type == RateType::PerClient && in_own_format {
+        if limit.is_per_client() && in_own_format {
             let detail = "for all clients together: leave `per_client` out, and name the client in \
                           the key";
             return Err(Error::new(ErrorKind::Limit).detail(detail));
         }
-        let checked = algorithm.check(limit.rate, limit.interval);
+        let checked = algorithm.check(limit);
         let checked = checked.and_then(|()| self.check_in_flight());
         checked.map_err(|error| Error::new(ErrorKind::Limit).caused_by(error))
     }

@@ -292,8 +292,8 @@ impl Limit {
         self.calendar
     }
 
-    /// Checks that `owner` counts a limit by the calendar by that alone, and no other limit so; and
-    /// one in our own format without what only Redisson's has.
+    /// Checks that `owner` counts a limit by the calendar by that alone, and no other limit so; one
+    /// in our own format without what only Redisson's has; and each by an algorithm that can.
     pub(crate) fn check_counting(
         &self,
         owner: &str,
@@ -323,7 +323,7 @@ impl Limit {
                 bail!(Limit: "{owner:?} counts {self} in a key that is gone after its use: leave \
                 `keep_alive` out, or count in Redisson's format")
             }
-            _ => Ok(()),
+            _ => by.check(self),
         }
     }
 

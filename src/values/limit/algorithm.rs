@@ -1,8 +1,8 @@
 //! The choice of the algorithm that counts permits: [`Algorithm`], with its settings: [`Counting`].
 
-use std::{fmt, str::FromStr, time::Duration};
+use std::{fmt, str::FromStr};
 
-use super::{Calendar, Limit, Shorter, Slots};
+use super::{Calendar, Limit, Shorter, Slots, StoredLimit};
 use crate::values::error::{ConfigError, bail, config_error};
 
 /// The algorithm that counts the permits in use.
@@ -191,19 +191,14 @@ impl Algorithm {
         }
     }
 
-    /// Checks that the algorithm can count this many permits in an interval of this many
-    /// milliseconds.
-    pub(crate) fn check(self, permits: i64, interval: i64) -> Result<(), ConfigError> {
-        match self {
-            Self::Gcra if emission(permits, interval).is_none() => {
-                // A Java peer may have stored a negative one.
-                let interval = Duration::from_millis(u64::try_from(interval).unwrap_or(0));
-                let permits = permits.max(0);
-                bail!(Limit: "{permits} permits in {interval:?} are more than one in each \
-                    microsecond, the most that `Algorithm::Gcra` counts")
-            }
-            Self::SlidingLog | Self::FixedWindow | Self::Gcra | Self::Calendar => Ok(()),
+    /// Checks that the algorithm can count so many permits in such an interval.
+    pub(crate) fn check(self, limit: &Limit) -> Result<(), ConfigError> {
+        let StoredLimit { rate, interval, .. } = limit.stored();
+        if self == Self::Gcra && emission(rate, interval).is_none() {
+            bail!(Limit: "{rate} permits in {:?} are more than one in each microsecond, the most \
+                that `Algorithm::Gcra` counts", limit.interval());
         }
+        Ok(())
     }
 }
 

@@ -50,8 +50,6 @@ impl Rule {
         }
         for limit in self.known_limits() {
             limit.check_counting(label, self.algorithm, self.prefers_redisson(store_prefers))?;
-            let limit = limit.stored();
-            self.algorithm.check(limit.rate, limit.interval)?;
         }
         if self.slots.is_some() && !self.prefers_redisson(store_prefers) {
             bail!(Limit: "rule {label:?} needs no slots, which only logs in Redisson's format \
