@@ -54,8 +54,7 @@ pub struct RateLimiter {
     limiter: Limiter,
     /// Set if waiters leave others their share.
     yields: bool,
-    /// The rule that it was reached by, and what changes it, for observers.
-    rule: Option<Arc<str>>,
+    /// What changes it, for observers.
     origin: Origin,
     /// Keeps the name of a limit in the code from another limit.
     _holder: Option<Arc<Holder>>,
@@ -81,10 +80,7 @@ impl RateLimiter {
             name,
             compiled: compiled.into(),
         };
-        Ok(Self {
-            rule: None,
-            ..Self::with(store, limiter)
-        })
+        Ok(Self::with(store, limiter))
     }
 
     /// Returns the limiter that a rule, or a [`Keyed`](crate::Keyed), has made under this name in
@@ -124,18 +120,17 @@ impl RateLimiter {
 
     /// Returns this limiter of a rule, which counts by the rule's limit and bans by its terms.
     pub(crate) fn with(store: Arc<dyn AnyStore>, limiter: Limiter) -> Self {
-        let mut of_rule = Self {
-            rule: Some(Arc::clone(&limiter.compiled.name)),
+        let mut new = Self {
             limiter,
             store,
             yields: false,
             origin: Origin::Code,
             _holder: None,
         };
-        if of_rule.limiter.compiled.lease.is_some() {
-            of_rule.settings().lease = None;
+        if new.limiter.compiled.lease.is_some() {
+            new.settings().lease = None;
         }
-        of_rule
+        new
     }
 
     /// Sets how permits in use are counted. Default: [`Algorithm::SlidingLog`]. All users of a name
@@ -504,7 +499,7 @@ impl RateLimiter {
         let managed = Arc::clone(&self.store).manage(self.limiter.clone(), op);
         let result = managed.await?;
         if let Some(verb) = changes {
-            let (rule, by) = (self.rule.as_deref(), self.origin);
+            let (rule, by) = (self.limiter.compiled.rule(), self.origin);
             let change = StateChange::Managed { verb, rule, by };
             self.store.about().observers.changed(&change);
         }

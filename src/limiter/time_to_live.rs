@@ -139,8 +139,6 @@ impl RateLimiter {
         if !self.manage_changed(Op::Rename(new.clone())).await? {
             return Err(ErrorKind::NotInitialized.into());
         }
-        let mut renamed = self.clone();
-        renamed.rule = None;
         // That of a rule has its limit in the store by now, and no rule counts by the new name.
         let compiled = CompiledLimit {
             is_rule: false,
@@ -148,10 +146,13 @@ impl RateLimiter {
             ban: None,
             ..self.limiter.compiled.named(name)
         };
-        renamed.limiter = Limiter {
+        let limiter = Limiter {
             name: new,
             compiled: compiled.into(),
         };
-        Ok(renamed)
+        Ok(Self {
+            limiter,
+            ..self.clone()
+        })
     }
 }
