@@ -21,7 +21,6 @@ const ENGINES: &[Engine] = &[
 ];
 
 /// What a server says that it is.
-#[derive(Default)]
 pub(super) struct Known<'a> {
     engine: Option<Engine>,
     /// A product and its version. A service runs one of another name.
@@ -38,10 +37,9 @@ impl<'a> Known<'a> {
         if engine.is_none_or(|(row, ..)| row == "Redis")
             && let Some(fork) = fork(info)
         {
-            let version = Some(fork);
             return Self {
-                version,
-                ..Self::default()
+                engine: None,
+                version: Some(fork),
             };
         }
         let version = engine.and_then(|(row, mark, ..)| match mark {

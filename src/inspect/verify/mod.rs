@@ -324,12 +324,8 @@ impl Look<'_> {
 
     /// Returns the meaning of a command that was refused.
     fn refused(&self, command: &str, refused: &RedisError) -> Finding {
-        let (code, detail) = (refused.code(), refused.detail());
-        let said = format!(
-            "{} {}",
-            code.unwrap_or_default(),
-            detail.unwrap_or_default()
-        );
+        let said = [refused.code(), refused.detail()].map(Option::unwrap_or_default);
+        let said = said.join(" ");
         self.judged(command, classify::meaning(refused), &said)
     }
 
