@@ -116,15 +116,13 @@ impl<B: Backend> BackendCalls<B> {
                 || each.any(Decision::is_allowed);
             if writes && let Err(unwritten) = opened.write(&self.backend).await {
                 self.give_back(&decided, &unwritten).await;
-                match unwritten.error {
-                    Some(error) => {
-                        return Err(FailedCall {
-                            error,
-                            is_unwritten: false,
-                        });
-                    }
-                    None => continue,
-                }
+                let Some(error) = unwritten.error else {
+                    continue;
+                };
+                return Err(FailedCall {
+                    error,
+                    is_unwritten: false,
+                });
             }
             self.nodes.replied(0);
             if writes {
@@ -202,10 +200,8 @@ impl<B: Backend> BackendCalls<B> {
                 return Ok(outcome);
             };
             let is_unwritten = unwritten.written.is_empty() && unwritten.unknown.is_empty();
-            if unwritten.error.is_some() || !is_unwritten {
-                let error = unwritten
-                    .error
-                    .unwrap_or_else(|| FailedCall::contended().error);
+            let contended = || (!is_unwritten).then(|| FailedCall::contended().error);
+            if let Some(error) = unwritten.error.or_else(contended) {
                 return Err(FailedCall {
                     error,
                     is_unwritten,

@@ -116,9 +116,11 @@ impl<B: Backend> Unguarded<B> {
     /// Decides for runs of callers by one call.
     async fn decide(
         &self,
-        first: &Demand,
         runs: &[&[Demand]],
     ) -> Result<Vec<Result<List<Decision>, Error>>, FailedCall> {
+        let Some(first) = runs.first().and_then(|run| run.first()) else {
+            return Ok(Vec::new());
+        };
         let parts = &self.0;
         let firsts = runs.iter().filter_map(|run| run.first());
         let names = names(firsts.flat_map(Demand::charges).map(Charge::name));
@@ -140,10 +142,7 @@ impl<B: Backend> Unguarded<B> {
 
     /// Decides for callers of the same limiters.
     async fn decide_run(&self, run: &[Demand]) -> Result<List<Decision>, FailedCall> {
-        let Some(first) = run.first() else {
-            return Ok(List::new());
-        };
-        let decided = self.decide(first, &[run]).await?.into_iter().next();
+        let decided = self.decide(&[run]).await?.into_iter().next();
         decided
             .unwrap_or_else(|| Ok(List::new()))
             .map_err(FailedCall::before)
@@ -215,10 +214,7 @@ impl<B: Backend> Calls for Unguarded<B> {
 
     /// One value can fail them all: they go apart then, if the server works.
     async fn acquire_joint(&self, runs: &[&[Demand]]) -> List<Answered> {
-        let Some(first) = runs.first().and_then(|run| run.first()) else {
-            return List::new();
-        };
-        match self.decide(first, runs).await {
+        match self.decide(runs).await {
             Ok(decided) => decided.into_iter().map(Answered::Decided).collect(),
             Err(failed) if failed.is_unwritten && !failed.is_of_server() => {
                 let apart = runs.iter().map(|_| Answered::Apart { was_sent: false });
