@@ -105,6 +105,11 @@ pub(super) fn is_request((method, target): (&str, &str)) -> bool {
     is_method(method) && (is_path(target) || (method == "CONNECT" && !target.is_empty()))
 }
 
+/// Returns whether so many are nearly all.
+pub(super) fn is_most(number: usize, all: usize) -> bool {
+    number * 100 >= all * 95
+}
+
 /// What was found in one column.
 #[derive(Clone, Debug)]
 pub(super) struct ColumnTally {
@@ -140,11 +145,6 @@ impl ColumnTally {
         }
     }
 
-    /// Returns whether nearly all of its texts are what its name says.
-    pub(super) fn is_good(&self) -> bool {
-        self.held * 100 >= self.said * 95
-    }
-
     /// Returns why a column is not what its name says, in so many lines, if that is so.
     pub(super) fn mistake(&self, name: &str, place: &str, lines: u64) -> Option<String> {
         let is_silent = match self.kind {
@@ -155,7 +155,7 @@ impl ColumnTally {
         };
         let (said, held, (_, noun)) = (self.said, self.held, Kind::in_words(name));
         let place = place.escape_debug();
-        if !self.is_good() {
+        if !is_most(held as usize, said as usize) {
             let example = &self.example;
             return Some(format!(
                 "{name}={place}, which holds {noun} in {held} of {said} lines, and not as in \

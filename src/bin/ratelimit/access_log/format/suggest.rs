@@ -10,7 +10,7 @@ use serde_json::Value;
 use super::super::{
     Rows,
     address::ip_of,
-    kind::{ColumnTally, KINDS, Kind, says_nothing},
+    kind::{KINDS, Kind, is_most, says_nothing},
 };
 use super::{Shape, SplitLine, Words, cells, layout, skip, text_of};
 
@@ -19,10 +19,9 @@ const LONGEST_PREFIX: usize = 12;
 
 /// Returns the option that reads these lines, or what they lack.
 pub(in super::super) fn suggestion(sample: &[&str], wanted: &Rows) -> String {
-    let is_most = |number: usize| number * 100 >= sample.len() * 95 && number > 0;
     for words in (0..=LONGEST_PREFIX).filter(|words| *words != wanted.skip) {
         let behind = sample.iter().filter(|line| is_whole(skip(line, words)));
-        if is_most(behind.count()) {
+        if !sample.is_empty() && is_most(behind.count(), sample.len()) {
             return format!("; the option `--skip-fields {words}` reads it");
         }
     }
@@ -36,7 +35,7 @@ pub(in super::super) fn rival(sample: &[&str], wanted: &Rows, place: &str) -> Op
         return None;
     }
     let columns = Columns::of_sample(sample, wanted);
-    let count = |name: &str| columns.found.get(name).map(|it| it.different.len());
+    let count = |name: &str| columns.found.get(name).map(FoundColumn::different);
     let few = count(place)?;
     let is_rival = |it: &&&str| **it != place && !wanted.needs(it) && count(it) > Some(few * 5);
     let addresses = columns.columns_of(Kind::Addresses);
@@ -60,18 +59,27 @@ fn is_whole(line: &str) -> bool {
     first && layout(&words, line).is_some() && Kind::Request.holds(words.get(4).unwrap_or(&""))
 }
 
-/// The columns of some lines by their names, with what each was found to hold.
+/// The columns of some lines by their names.
 #[derive(Default)]
 struct Columns {
-    lines: u64,
+    lines: usize,
     found: BTreeMap<String, FoundColumn>,
 }
 
 struct FoundColumn {
     /// Its index among those that were found.
     index: usize,
-    held: [ColumnTally; KINDS.len()],
-    different: HashSet<String>,
+    /// What it says, line by line.
+    texts: Vec<String>,
+}
+
+impl FoundColumn {
+    /// Returns how many different texts it has; of addresses with ports, the addresses count.
+    fn different(&self) -> usize {
+        let texts = self.texts.iter();
+        let texts = texts.map(|text| ip_of(text).map_or(text.clone(), |it| it.to_string()));
+        texts.collect::<HashSet<_>>().len()
+    }
 }
 
 impl Columns {
@@ -99,31 +107,25 @@ impl Columns {
         self.lines += 1;
         for (name, text) in found.into_iter().filter(|(_, text)| !says_nothing(text)) {
             let index = self.found.len();
-            let found = self.found.entry(name).or_insert_with(|| FoundColumn {
-                index,
-                held: KINDS.map(|(_, name, _)| ColumnTally::of(name)),
-                different: HashSet::new(),
-            });
-            for tally in &mut found.held {
-                tally.add("", tally.kind.holds(&text));
-            }
-            let text = ip_of(&text).map_or(text, |it| it.to_string());
-            found.different.insert(text);
+            let texts = Vec::new();
+            let found = self.found.entry(name);
+            let found = found.or_insert(FoundColumn { index, texts });
+            found.texts.push(text);
         }
     }
 
     /// Returns the columns that nearly always hold this kind, the best one first.
     fn columns_of(&self, kind: Kind) -> Vec<&str> {
         let is_good = |(_, found): &(&String, &FoundColumn)| {
-            let mut held = found.held.iter();
+            let (texts, said) = (found.texts.iter(), found.texts.len());
             // Proxies say nothing of clients that came by another way.
-            held.any(|it| it.kind == kind && it.is_good() && it.said * 2 > self.lines)
+            said * 2 > self.lines && is_most(texts.filter(|text| kind.holds(text)).count(), said)
         };
         let mut good: Vec<_> = self.found.iter().filter(is_good).collect();
         let is_address = matches!(kind, Kind::Address | Kind::Addresses);
-        good.sort_by_key(|(name, it)| {
+        good.sort_by_cached_key(|(name, it)| {
             // A server has few addresses of its own, and few of its proxies.
-            let different = if is_address { it.different.len() } else { 0 };
+            let different = if is_address { it.different() } else { 0 };
             // Two words are a time together where no one is.
             (name.contains('+'), Reverse(different), it.index)
         });
