@@ -326,7 +326,9 @@ impl<S: Calls> Calls for Leasing<S> {
         match self.begin(run) {
             Begun::Unleased => self.inner.acquire_run(run, false).await,
             Begun::Served(mut served) => Ok(served.decisions()),
-            Begun::Leased(mut asking) => {
+            Begun::Leased(asking) => {
+                // So that it does not enlarge the future of calls without a lease.
+                let mut asking = Box::new(asking);
                 let outcome = self.inner.acquire_run(&asking.asked, false).await;
                 asking.end(outcome)
             }
