@@ -12,28 +12,28 @@ struct Measured {
 }
 
 const LOG: Measured = Measured {
-    alone: 11.8,
-    many_keys: Some([5.8, 28.0]),
-    one_key: [2.7, 33.0],
+    alone: 12.2,
+    many_keys: Some([5.0, 27.0]),
+    one_key: [2.1, 33.0],
 };
 const WINDOW: Measured = Measured {
-    alone: 13.5,
-    many_keys: Some([5.4, 28.0]),
-    one_key: [0.9, 32.0],
+    alone: 14.8,
+    many_keys: Some([4.7, 27.0]),
+    one_key: [0.9, 33.0],
 };
 const GCRA: Measured = Measured {
-    alone: 11.4,
-    many_keys: Some([4.9, 28.0]),
-    one_key: [0.9, 32.0],
+    alone: 12.9,
+    many_keys: Some([4.0, 28.0]),
+    one_key: [0.8, 32.0],
 };
 /// In Redisson's format, whose calls do not go together by different keys.
 const SLOTS: Measured = Measured {
-    alone: 50.0,
+    alone: 40.4,
     many_keys: None,
-    one_key: [5.9, 32.0],
+    one_key: [3.6, 32.0],
 };
 /// A grant of the log with its correction
-const CORRECTED: f64 = 32.0;
+const CORRECTED: f64 = 21.6;
 
 /// Nanoseconds of a settlement.
 pub(super) const SETTLE: u64 = nanos(CORRECTED - LOG.alone);
