@@ -12,10 +12,14 @@ fn path_of(name: &str, text: &str) -> String {
     path.to_str().unwrap().to_owned()
 }
 
-/// So many lines, each made of its number and its second.
-fn lines(count: u64, line: impl Fn(u64, u64) -> String) -> String {
-    let lines = (0..count).map(|number| line(number, 1_791_640_536 + number / 10) + "\n");
-    lines.collect()
+/// So many lines, in each of which `{n}` is its number and `{t}` its second.
+fn lines(count: u64, line: &str) -> String {
+    let line = |number: u64| {
+        let second = 1_791_640_536 + number / 10;
+        let line = line.replace("{n}", &number.to_string());
+        line.replace("{t}", &second.to_string()) + "\n"
+    };
+    (0..count).map(line).collect()
 }
 
 fn replay(log: &str, more: &str) -> Ran {
@@ -41,25 +45,17 @@ fn refused_with(log: &str, more: &str, parts: &str) {
 /// Columns that do not hold what their names say in 95 % of the lines.
 #[test]
 fn a_column_that_is_something_else_is_an_error_that_says_what_stands_where() {
-    let is_other = |number: u64, percent: u64| number % 100 < percent;
     // Names in place of addresses, as Apache looks them up.
     let named = |percent: u64| {
-        lines(200, |number, time| {
-            let ip = if is_other(number, percent) {
-                format!("crawl-{number}.example")
-            } else {
-                format!("192.0.2.{number}")
-            };
-            format!("{ip} - - [{time}] \"GET / HTTP/1.1\" 200 5")
-        })
+        let line = |host: &str| format!("{host} - - [{{t}}] \"GET / HTTP/1.1\" 200 5");
+        let addresses = lines(200 - 2 * percent, &line("192.0.2.{n}"));
+        lines(2 * percent, &line("crawl-{n}.example")) + &addresses
     };
-    refused_with(
-        &named(6),
-        "",
-        "ip=1, which holds an address in 188 of 200 lines | \"crawl-0.example\"",
-    );
-    assert_eq!(object(&named(5), "")["callers"], 200);
-    assert_eq!(object(&named(100), "--by 1")["callers"], 200);
+    let said = "ip=1, which holds an address in 188 of 200 lines | \"crawl-0.example\"";
+    refused_with(&named(6), "", said);
+    let callers = |percent, more| object(&named(percent), more)["callers"].clone();
+    assert_eq!(callers(5, ""), 200);
+    assert_eq!(callers(100, "--by 1"), 200);
     // A duration whose name is `time`, a day alone, a time of day, a status.
     for (time, shown) in [
         ("0.029", "0.029"),
@@ -68,60 +64,60 @@ fn a_column_that_is_something_else_is_an_error_that_says_what_stands_where() {
         ("200", "200"),
         ("20261126095956", "20261126095956"),
     ] {
-        let log = lines(30, |number, at| {
-            format!("{{\"time\":{time},\"ip\":\"192.0.2.{number}\",\"began\":{at}.5}}")
-        });
+        let line = r#"{"time":TIME,"ip":"192.0.2.{n}","began":{t}.5}"#;
+        let log = lines(30, &line.replace("TIME", time));
         let found = "time=time, which holds a time with its day in 0 of 30";
         refused_with(&log, "", &format!("{found} | {shown}"));
         refused_with(&log, "", "`--columns ip=ip,time=began");
         assert_eq!(object(&log, "--columns time=began")["requests"], 30);
     }
     let log = "time,ip,status\n1791640536,192.0.2.1,OK\n";
-    refused_with(
-        log,
-        "",
-        "status=status, which holds a status in 0 of 1 lines | \"OK\"",
-    );
+    let said = "status=status, which holds a status in 0 of 1 lines | \"OK\"";
+    refused_with(log, "", said);
     assert_eq!(object(log, "--columns status=-")["requests"], 1);
-    // No line says anything.
-    let log = lines(30, |_, time| format!("{{\"ts\":{time},\"ip\":\"-\"}}"));
-    refused_with(
-        &log,
-        "",
-        "ip=ip, which says nothing in 30 of 30 lines; no column holds an address",
-    );
-    let log = lines(30, |_, time| {
-        format!("192.0.2.1 - - [{time}] \"GET / HTTP/1.1\" 200 5")
-    });
-    refused_with(&log, "--by user", "no request has a caller");
-    // A number in the place of the request.
-    let log = lines(30, |_, time| {
-        format!("192.0.2.1 - - [{time}] 0.005 \"GET / HTTP/1.1\" 200 5")
-    });
-    refused_with(
-        &log,
-        "",
-        "request=5, which holds a request line in 0 of 30 | request=6",
-    );
+    let number = r#"192.0.2.1 - - [{t}] 0.005 "GET / HTTP/1.1" 200 5"#;
+    for (line, more, said) in [
+        (
+            r#"{"ts":{t},"ip":"-"}"#,
+            "",
+            "ip=ip, which says nothing in 30 of 30 lines; no column holds an address",
+        ),
+        (
+            r#"192.0.2.1 - - [{t}] "GET / HTTP/1.1" 200 5"#,
+            "--by user",
+            "no request has a caller",
+        ),
+        // A number in the place of the request.
+        (
+            number,
+            "",
+            "request=5, which holds a request line in 0 of 30 | request=6",
+        ),
+    ] {
+        refused_with(&lines(30, line), more, said);
+    }
+    let log = lines(30, number);
     assert_eq!(object(&log, "--columns request=6,status=7")["invalid"], 0);
 }
 
 #[test]
 fn a_log_without_addresses_or_times_is_an_error() {
-    let dev = lines(30, |_, _| "GET /orders 200 5.123 ms - 10".to_owned());
-    refused_with(&dev, "", "no column \"time\" | no column holds an address");
-    let uvicorn = lines(30, |number, _| {
-        format!("INFO:     192.0.2.{number}:54321 - \"GET / HTTP/1.1\" 200 OK")
-    });
-    refused_with(&uvicorn, "", "no column holds a time with its day");
-    let clock = lines(30, |number, _| {
-        format!("192.0.2.{number} 09:59:56 POST /orders 200")
-    });
-    refused_with(&clock, "", "no column holds a time with its day");
+    let no_time = "no column holds a time with its day";
+    for (line, said) in [
+        (
+            "GET /orders 200 5.123 ms - 10",
+            "no column \"time\" | no column holds an address",
+        ),
+        (
+            r#"INFO:     192.0.2.{n}:54321 - "GET / HTTP/1.1" 200 OK"#,
+            no_time,
+        ),
+        ("192.0.2.{n} 09:59:56 POST /orders 200", no_time),
+    ] {
+        refused_with(&lines(30, line), "", said);
+    }
     // What is hostile stays harmless.
-    let log = lines(30, |_, time| {
-        format!("\u{1b}[2J - - [{time}] \"GET / HTTP/1.1\" 200 5")
-    });
+    let log = lines(30, "\u{1b}[2J - - [{t}] \"GET / HTTP/1.1\" 200 5");
     let ran = replay(&log, "");
     assert_eq!(ran.status, 2);
     assert!(!ran.said.contains('\u{1b}'), "{}", ran.said);
@@ -130,9 +126,7 @@ fn a_log_without_addresses_or_times_is_an_error() {
 /// Servers write a dash or raw bytes where a client sent no request.
 #[test]
 fn lines_that_are_no_requests_are_left_out() {
-    let mut log = lines(100, |number, time| {
-        format!("192.0.2.{number} - - [{time}] \"GET / HTTP/1.1\" 200 5")
-    });
+    let mut log = lines(100, r#"192.0.2.{n} - - [{t}] "GET / HTTP/1.1" 200 5"#);
     for line in [
         r#""-" 408"#,
         r#""\x16\x03\x01\x02\x00\x01" 400"#,
@@ -162,22 +156,14 @@ fn lines_that_are_no_requests_are_left_out() {
 /// Caddy writes header fields as lists, and each element is a line of the field.
 #[test]
 fn fields_that_are_lists_are_their_lines() {
-    let line = |number: u64, time: u64, forwarded: Value| {
+    let log = |forwarded: Value| {
         let headers = json!({ "X-Forwarded-For": forwarded });
         let request = json!({ "remote_ip": "10.0.0.1", "uri": "/", "headers": headers });
-        json!({ "ts": time, "number": number, "request": request }).to_string()
+        let line = json!({ "ts": "{t}", "number": "{n}", "request": request }).to_string();
+        lines(60, &line.replace("\"{t}\"", "{t}"))
     };
-    let one = lines(60, |number, time| {
-        line(number, time, json!([format!("192.0.2.{number}")]))
-    });
-    let two = lines(60, |number, time| {
-        let client = format!("192.0.2.{number}");
-        line(
-            number,
-            time,
-            json!([format!("198.51.100.{number}"), client]),
-        )
-    });
+    let one = log(json!(["192.0.2.{n}"]));
+    let two = log(json!(["198.51.100.{n}", "192.0.2.{n}"]));
     let column = "request.headers.X-Forwarded-For";
     let from = format!("--client-ip-from {column} --trusted 10.0.0.0/8");
     for log in [&one, &two] {
@@ -281,19 +267,17 @@ fn no_gate_passes_on_a_log_that_lacks_what_rules_ask_for() {
             "\"content-type\"" => ("POST", "/shop.v1.Orders/Get"),
             _ => ("GET", "/"),
         };
-        let log = lines(40, |_, time| {
-            let mut line = json!({ "ts": time, "ip": "10.0.0.9", "w": value });
-            for (name, text, what) in [
-                ("method", method, "methods"),
-                ("path", path, "paths"),
-                ("status", "200", "status"),
-            ] {
-                if lacks != what {
-                    line[name] = text.into();
-                }
+        let mut line = json!({ "ts": "{t}", "ip": "10.0.0.9", "w": value });
+        for (name, text, what) in [
+            ("method", method, "methods"),
+            ("path", path, "paths"),
+            ("status", "200", "status"),
+        ] {
+            if lacks != what {
+                line[name] = text.into();
             }
-            line.to_string()
-        });
+        }
+        let log = lines(40, &line.to_string().replace("\"{t}\"", "{t}"));
         let log = path_of(&format!("needs{at}.log"), &log);
         let diff = format!("diff '{old}' '{new}' --log '{log}' --json");
         let gate = format!("{diff} --fail-on-newly-refused --columns ip=ip");
@@ -360,9 +344,8 @@ fn a_gate_needs_requests_callers_and_fine_times() {
 
 #[test]
 fn columns_are_said_before_the_first_figure_and_in_every_output() {
-    let log = lines(30, |number, time| {
-        format!("{{\"ts\":{time},\"x<y\":\"192.0.2.{number}\",\"request\":\"GET / HTTP/2.0\"}}")
-    });
+    let line = r#"{"ts":{t},"x<y":"192.0.2.{n}","request":"GET / HTTP/2.0"}"#;
+    let log = lines(30, line);
     let html = file("columns.html", b"");
     let line = format!("replay - --columns ip=x<y --html '{}'", html.display());
     let ran = ratelimit(&words(&line), log.as_bytes());
