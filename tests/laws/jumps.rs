@@ -2,7 +2,7 @@
 //! whole limit in each interval again, 1.1 intervals after the last jump at the latest (by GCRA
 //! 2.2, as a debt looks the same), and at the end of each wait on the way there is room.
 
-use kit::scene::*;
+use kit::{MOVE, scene::*};
 use tower_ratelimit::Ban;
 
 use super::{
@@ -156,9 +156,6 @@ fn list_of(store: &impl Store, limit: Limit, remaining: bool) -> RateLimitLayer 
     let layer = RateLimitLayer::builder(store).count_remaining(remaining);
     layer.otherwise(rules).build().unwrap()
 }
-
-/// Lets a server's clock jump, from the view of some keys.
-const MOVE: &str = include_str!("move.lua");
 
 fn move_server(mark: &str) -> impl Fn(i64) {
     move |by| {

@@ -1,5 +1,8 @@
 //! Keys of limiters in Redis, and what stands in them.
 
+/// A script that lets a server's clock jump, from the view of some keys.
+pub const MOVE: &str = include_str!("move.lua");
+
 /// Returns the name of a key of a limiter other than its hash, as Redisson spells it.
 pub fn companion(name: &str, suffix: &str) -> String {
     if name.contains('{') {

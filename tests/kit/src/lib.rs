@@ -32,7 +32,7 @@ pub mod traffic;
 
 pub use cluster::Cluster;
 pub use keys::{
-    calendar_key, companion, is_state_key, label_and_used, number_of, permits_of, state_key,
+    MOVE, calendar_key, companion, is_state_key, label_and_used, number_of, permits_of, state_key,
     windows,
 };
 pub use own_log::OwnLog;

@@ -1,5 +1,6 @@
 //! Limiters in our own format on a server, and what they must count.
 
+use kit::MOVE;
 use redis::Connection;
 
 use super::{
@@ -161,21 +162,12 @@ impl Stage {
             return;
         }
         self.moved += by;
-        for limiter in 0..LIMITERS {
-            let Some(mut state) = self.state(limiter) else {
-                continue;
-            };
-            move_back(&mut state, by);
-            let key = packed::key(&self.sides[limiter].name);
-            let life: i64 = ask(&mut self.connection, &["PTTL", &key]);
-            if life <= by {
-                self.write(&["DEL", &key]);
-                continue;
-            }
-            let mut command = redis::cmd("SET");
-            command.arg(key).arg(state).arg("PX").arg(life - by);
-            command.exec(&mut self.connection).unwrap();
-        }
+        let keys: Vec<_> = (self.sides.iter())
+            .map(|side| packed::key(&side.name))
+            .collect();
+        let mut moving = redis::cmd("EVAL");
+        moving.arg(MOVE).arg(LIMITERS).arg(keys).arg(by);
+        moving.exec(&mut self.connection).unwrap();
     }
 
     /// The callers of a question, and behind them what they fetch ahead.
@@ -412,27 +404,5 @@ impl Stage {
             let side = &self.sides[limiter];
             assert_eq!(side.left(now), side.terms.0.cast_signed());
         }
-    }
-}
-
-/// Moves all times of a state back.
-fn move_back(state: &mut [u8], by: i64) {
-    let length = state.len();
-    let places: Vec<usize> = match state[length - 2] {
-        17 => {
-            let windows = usize::from(state[length - 3]);
-            let stop = length - 10 - 30 * windows;
-            let records = (0..stop / 22).map(|record| 22 * record + 16);
-            let seen = (0..windows).map(|window| stop + 30 * window + 24);
-            records.chain(seen).chain([length - 10]).collect()
-        }
-        19 => vec![0, 6],
-        kind => panic!("{kind}"),
-    };
-    for place in places {
-        let mut number = [0; 8];
-        number[..6].copy_from_slice(&state[place..place + 6]);
-        let moved = (i64::from_le_bytes(number) - by).max(0);
-        state[place..place + 6].copy_from_slice(&moved.to_le_bytes()[..6]);
     }
 }
