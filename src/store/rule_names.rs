@@ -12,7 +12,7 @@ use crate::{
     sync::lock,
     values::{
         compiled_limit::CompiledLimit,
-        limit::{Algorithm, Ban, LimitSource, name_of_part},
+        limit::{Algorithm, Ban, LimitSource, name_of_part, name_of_whole},
         name::Naming,
     },
 };
@@ -51,6 +51,14 @@ pub(crate) enum Differs {
     Here,
     /// In another layer, or it is a limit without HTTP
     Elsewhere,
+    /// One of the two has a closure, which may choose several limits, one of this name
+    MayBePart,
+}
+
+/// Returns the name under which a rule whose limit is a closure's claims those of all parts that
+/// the limit of a request may have. No rule can be named so.
+fn any_part_of(name: &str) -> Arc<str> {
+    format!("{name}.*").into()
 }
 
 opaque!(Claim);
@@ -112,7 +120,8 @@ impl Holder {
 impl RuleNames {
     /// Records that `holder` has this limit of a rule, under these names, and what decides which
     /// limiter a request meets; `None` if code gives any key. Answers and metrics name each of
-    /// several limits, so that those names are claimed, too.
+    /// several limits, so that those names are claimed, too: all that there can be, if a closure
+    /// chooses the limit.
     ///
     /// # Errors
     ///
@@ -129,9 +138,13 @@ impl RuleNames {
         let longer = of.limit.given().into_iter();
         let longer = longer.flat_map(|limit| limit.parts().rev().skip(1));
         let longer = longer.map(|part| name_of_part(&of.name, false, part.interval).into());
+        let chosen = by.and_then(|by| by.limit).map(|_| any_part_of(&of.name));
         let mut names = lock(&self.0);
         names.drop_unheld();
-        for name in iter::once(Arc::clone(&of.name)).chain(longer) {
+        for name in iter::once(Arc::clone(&of.name)).chain(longer).chain(chosen) {
+            if let Some(part) = names.part_of_another(&name, holder) {
+                return Err((part, Differs::MayBePart));
+            }
             let claims = names.claims.entry(Arc::clone(&name)).or_default();
             claims.retain(|claim| claim.holder.strong_count() > 0);
             let differs = |claim: &Claim| claim.differs(&counts, by);
@@ -160,6 +173,25 @@ impl RuleNames {
 }
 
 impl Names {
+    /// Returns a name that this one claims, or that is claimed with it, if a limit that another
+    /// rule's closure chooses may have it.
+    fn part_of_another(&self, name: &Arc<str>, holder: &Holder) -> Option<Arc<str>> {
+        let is_taken = |claims: &Vec<Claim>| {
+            let mut held = claims.iter().filter(|it| it.holder.strong_count() > 0);
+            held.any(|claim| !holder.replaces(claim))
+        };
+        if let Some(whole) = name.strip_suffix(".*") {
+            let is_part = |other: &Arc<str>| name_of_whole(other) == Some(whole);
+            let mut taken = self
+                .claims
+                .iter()
+                .filter(|it| is_part(it.0) && is_taken(it.1));
+            return taken.next().map(|(part, _)| Arc::clone(part));
+        }
+        let chosen = self.claims.get(&any_part_of(name_of_whole(name)?));
+        chosen.is_some_and(is_taken).then(|| Arc::clone(name))
+    }
+
     /// Drops the names that nothing holds any more, once there are twice as many as were kept.
     fn drop_unheld(&mut self) {
         if self.claims.len() >= 2 * self.kept.max(FEW) {

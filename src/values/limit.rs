@@ -19,7 +19,7 @@ pub(crate) use self::{
     in_flight::ASKS_AGAIN,
     several::{LimitPart, MOST_LIMITS, Shorter},
     slots::Slots,
-    text::{name_of_part, time},
+    text::{name_of_part, name_of_whole, time},
 };
 use crate::values::{
     clock::Millis,

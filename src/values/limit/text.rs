@@ -188,6 +188,13 @@ pub(crate) fn name_of_part(name: &str, is_shortest: bool, interval: Millis) -> C
     }
 }
 
+/// Returns the name that one of several limits adds its interval to, if this can be its name.
+pub(crate) fn name_of_whole(part: &str) -> Option<&str> {
+    let (whole, interval) = part.rsplit_once('.')?;
+    let interval = u64::try_from(time(interval)?.as_millis()).ok()?;
+    (name_of_part(whole, false, interval) == part).then_some(whole)
+}
+
 /// Reads a whole number and a unit.
 pub(crate) fn time(text: &str) -> Option<Duration> {
     let digits = text.bytes().take_while(u8::is_ascii_digit).count();

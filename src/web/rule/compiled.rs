@@ -101,6 +101,9 @@ fn duplicate(name: &str, differs: Differs) -> ConfigError {
         Differs::Elsewhere => config_error!(Duplicate: "a rule of another layer on this store, or \
             a `Limit::named`, is named {name:?} and differs in {settings}: rename one of them, or \
             clone one layer"),
+        Differs::MayBePart => config_error!(Duplicate: "{name:?} may be one of several limits \
+            of a rule whose `limit_by` returns them, and is the name of another rule or \
+            `Limit::named`: rename one of them"),
     }
 }
 

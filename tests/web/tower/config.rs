@@ -425,6 +425,52 @@ fn each_of_several_limits_is_named_as_a_rule_is() {
         .unwrap();
 }
 
+/// What a closure returns is known only when a request comes: it may be several limits.
+#[test]
+fn a_name_that_several_limits_of_a_closure_may_have_is_no_other_rules() {
+    let chosen = |name: &str| {
+        Rule::new(
+            name,
+            limit_by(|_| Limit::per_second(10).and(Limit::per_hour(500))),
+            Constant("a"),
+        )
+    };
+    let api = chosen("api");
+    let other = |name: &str| Limit::per_minute(5).by(Constant("b")).named(name);
+    let said = "\"api.1h\" may be one of several limits of a rule whose `limit_by` returns them";
+    for rules in [
+        [api.clone(), other("api.1h")],
+        [other("api.1h"), api.clone()],
+        [api.clone(), chosen("api.1h")],
+    ] {
+        mistake(otherwise(rules), ConfigErrorKind::Duplicate, said);
+    }
+    for name in [
+        "api.60s",
+        "api.h",
+        "api.1h.x",
+        "ap",
+        "api.1h.1h",
+        "api.free",
+    ] {
+        assert!(otherwise([api.clone(), other(name)]).is_ok(), "{name}");
+    }
+    let twice = RateLimitLayer::builder(&MemoryStore::new()).on("/a", api.clone());
+    assert!(twice.otherwise(api.clone()).build().is_ok());
+    let store = MemoryStore::new();
+    let build = |rule| RateLimitLayer::builder(&store).otherwise(rule).build();
+    let (layer, same) = (layer_of(&store, api.clone()), layer_of(&store, api));
+    mistake(build(other("api.1h")), ConfigErrorKind::Duplicate, said);
+    let keyed = Limit::per_minute(5).named("api.1h").keyed(&store);
+    let named = "another limit or rule of this store is named \"api.1h\"";
+    mistake(keyed, ConfigErrorKind::Duplicate, named);
+    // A reload may take the name, and give it back.
+    drop(same);
+    let reload = |rule| layer.reload(Rules::new().otherwise(rule));
+    reload(other("api.1h")).unwrap();
+    reload(chosen("api")).unwrap();
+}
+
 /// Rules of one key that follow each other look for it once in a request.
 #[tokio::test]
 async fn a_key_of_several_rules_is_looked_for_once() {
