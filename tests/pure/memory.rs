@@ -402,6 +402,30 @@ async fn a_large_store_has_room_at_once_when_one_is_idle_again() {
     }
 }
 
+/// Nor those that come when a reload has made an interval shorter.
+#[tokio::test]
+async fn a_large_store_has_room_at_once_when_an_interval_is_shorter() {
+    for algorithm in [Algorithm::SlidingLog, Algorithm::FixedWindow] {
+        let world = FewPlaces::of(1_500);
+        let large = |interval| {
+            let limit = Limit::new(u64::from(COST) * 2, interval).named("large");
+            limit.algorithm(algorithm).keyed(&world.store).unwrap()
+        };
+        let keyed = large(HOUR);
+        for number in 0..1_500 {
+            take(&keyed.of(number), 1).await;
+        }
+        fails(keyed.of("newcomer").try_acquire().await, ErrorKind::Full);
+        drop(keyed);
+        let keyed = large(SECOND);
+        take(&keyed.of(1), 1).await;
+        world.clock.advance(SECOND + millis(1));
+        let newcomer = keyed.of("newcomer").try_acquire().await;
+        assert!(newcomer.is_ok(), "{algorithm:?}: {newcomer:?}");
+        fails(keyed.of("another").try_acquire().await, ErrorKind::Full);
+    }
+}
+
 #[test]
 fn idle_limiters_are_forgotten_before_the_store_is_full() {
     let (store, clock, service) = flooded(1_000);

@@ -172,11 +172,13 @@ impl Shared {
         charge.id = PermitId::next();
         let (now, exact) = (self.now(), demand.wants_remaining);
         let mut shard = self.shard(charge.name());
+        let mut has_new_limit = false;
         let kept = match shard.get_mut(charge.name(), now) {
             Some(kept) => {
                 if !kept.is_by(charge.compiled()) {
                     charge.check().ok()?;
                     kept.count_by(charge.compiled(), now);
+                    has_new_limit = true;
                 }
                 kept
             }
@@ -189,6 +191,11 @@ impl Shared {
         let answered = (kept.limiter).acquire_one(charge, exact, now);
         let answer = answered.as_ref().ok()?;
         kept.keep_alive(now);
+        if has_new_limit {
+            // In a shorter interval it is idle earlier than was known.
+            let idle_at = kept.idle_at();
+            shard.may_be_idle_at(idle_at);
+        }
         drop(shard);
         let judged = charge.judge_alone(answer, exact);
         Some(judged.decision(mem::take(&mut demand.charges)))
