@@ -87,7 +87,8 @@ impl RateLimiter {
     /// our own format: for tools that know names alone, as [keys](crate::docs::keys) has them.
     ///
     /// Its limit is in the code of the rule. So it can be deleted and banned, has a time to live,
-    /// and settles grants; all that needs the limit is an error of kind
+    /// and settles grants; all that needs the limit, such as
+    /// [`available_permits`](Self::available_permits), is an error of kind
     /// [`Limit`](ErrorKind::Limit). Where the rule is at hand,
     /// [`RateLimitLayer::limiter`](crate::RateLimitLayer::limiter) and
     /// [`Keyed::of`](crate::Keyed::of) return it with its limit.
@@ -307,8 +308,8 @@ impl RateLimiter {
     /// # Errors
     ///
     /// Returns an error of kind [`NotInitialized`](ErrorKind::NotInitialized) if no limit is set,
-    /// and the errors of a store that cannot decide; no [`FailurePolicy`](crate::FailurePolicy)
-    /// applies here.
+    /// of kind [`Limit`](ErrorKind::Limit) if [no store has it](Self::of_rule), and the errors of a
+    /// store that cannot decide; no [`FailurePolicy`](crate::FailurePolicy) applies here.
     ///
     /// # Cancel safety
     ///

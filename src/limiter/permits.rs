@@ -73,8 +73,9 @@ impl RateLimiter {
     /// # Errors
     ///
     /// Returns an error of kind [`NotInitialized`](ErrorKind::NotInitialized) if no limit is set,
-    /// of kind [`Permits`](ErrorKind::Permits) if `permits` is zero, and the errors of a store that
-    /// cannot be called. It is never sent twice: after a lost connection it is unknown whether it
+    /// of kind [`Limit`](ErrorKind::Limit) if [no store has it](Self::of_rule), of kind
+    /// [`Permits`](ErrorKind::Permits) if `permits` is zero, and the errors of a store that cannot
+    /// be called. It is never sent twice: after a lost connection it is unknown whether it
     /// was carried out.
     ///
     /// # Cancel safety
@@ -96,7 +97,8 @@ impl RateLimiter {
     /// # Errors
     ///
     /// Returns an error of kind [`NotInitialized`](ErrorKind::NotInitialized) if no limit is set,
-    /// and the errors of a store that cannot be called.
+    /// of kind [`Limit`](ErrorKind::Limit) if [no store has it](Self::of_rule), and the errors of a
+    /// store that cannot be called.
     ///
     /// # Cancel safety
     ///
@@ -120,8 +122,9 @@ impl RateLimiter {
     ///
     /// An [`Algorithm::FixedWindow`](crate::Algorithm::FixedWindow) has no log: there it makes sure
     /// that no more than the limit is left, and that the window ends. With
-    /// [`Algorithm::Gcra`](crate::Algorithm::Gcra) and by the calendar there is nothing to repair:
-    /// it returns zero.
+    /// [`Algorithm::Gcra`](crate::Algorithm::Gcra), by the calendar, and of any limiter in [our own
+    /// format](crate::docs::guide#what-each-kind-of-name-can-do) there is nothing to repair: it
+    /// returns zero.
     ///
     /// It reads the whole log in one step: some 40 milliseconds for 100 000 grants, in which a
     /// Redis server does nothing else. It is never sent twice: after a lost connection it is

@@ -121,8 +121,8 @@ impl RateLimiter {
     ///
     /// Returns the errors of a store that cannot be called, of kind
     /// [`ForeignState`](ErrorKind::ForeignState) if what is stored is not a limit (Java also stores
-    /// rates of zero), and of kind [`Limit`](ErrorKind::Limit) if by its
-    /// [algorithm](Self::algorithm) no store has one.
+    /// rates of zero), and of kind [`Limit`](ErrorKind::Limit) if [no store
+    /// has one](Self::of_rule).
     ///
     /// # Cancel safety
     ///

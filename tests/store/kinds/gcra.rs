@@ -4,15 +4,27 @@ use super::*;
 
 on_both_stores!(a_name_alone_has_no_limit);
 
-/// By GCRA and by the calendar: what needs the limit is an error that says what has one.
+type ByName<S> = fn(&S, &str) -> Result<RateLimiter, ConfigError>;
+
+/// In our own format: what needs the limit is an error that says what has one.
 async fn a_name_alone_has_no_limit(store: impl Settles) {
     let gcra = Way::Gcra.limited(&store, Limit::new(5, HOUR)).await;
     let quota = Limit::monthly(5).named(&unique("quota")).single(&store);
     let quota = quota.unwrap();
     let exact = limited(&store, Limit::per_hour(9)).await;
-    for (limiter, algorithm) in [(gcra, Algorithm::Gcra), (quota, Algorithm::Calendar)] {
+    let by = |algorithm| {
+        let limit = Limit::per_hour(5).named(&unique("own"));
+        limit.algorithm(algorithm).single(&store).unwrap()
+    };
+    let (log, window) = (by(Algorithm::SlidingLog), by(Algorithm::FixedWindow));
+    for (limiter, algorithm, by_name) in [
+        (gcra, Algorithm::Gcra, RateLimiter::new as ByName<_>),
+        (quota, Algorithm::Calendar, RateLimiter::new),
+        (log, Algorithm::SlidingLog, RateLimiter::of_rule),
+        (window, Algorithm::FixedWindow, RateLimiter::of_rule),
+    ] {
         let grant = take(&limiter, 2).await;
-        let by_name = RateLimiter::new(&store, limiter.name()).unwrap();
+        let by_name = by_name(&store, limiter.name()).unwrap();
         let by_name = by_name.algorithm(algorithm);
         let said = fails(by_name.try_acquire().await, ErrorKind::Limit).to_string();
         for right in [
