@@ -51,7 +51,8 @@ fn a_recorder_that_comes_after_the_layer_is_built_counts() {
     let store = MemoryStore::builder()
         .observe(Arc::new(Metrics::new()))
         .build();
-    let layer = layer_of(&store, rule("a"));
+    let both = Limit::per_second(10).and(Limit::per_hour(500));
+    let layer = layer_of(&store, [rule("a"), both.by(Constant("all")).named("b")]);
     recorded(async |recorder| {
         let _ = decide(&layer, request_of("ann")).await;
         let samples = samples(recorder);
@@ -61,7 +62,11 @@ fn a_recorder_that_comes_after_the_layer_is_built_counts() {
             (r#"permits_total{rule="a",kind="taken"}"#, 1.0),
             (r#"limit_permits{rule="a"}"#, 2.0),
             (r#"limit_interval_seconds{rule="a"}"#, 3600.0),
-            ("limiters", 1.0),
+            (r#"limit_permits{rule="b"}"#, 10.0),
+            (r#"limit_interval_seconds{rule="b"}"#, 1.0),
+            (r#"limit_permits{rule="b.1h"}"#, 500.0),
+            (r#"limit_interval_seconds{rule="b.1h"}"#, 3600.0),
+            ("limiters", 2.0),
         ] {
             let found = samples.get(&format!("ratelimit_{name}"));
             assert_eq!(found, Some(&value), "{name}: {samples:#?}");
