@@ -187,19 +187,20 @@ async fn a_user_that_lacks_a_command_or_may_only_read_learns_why() {
 async fn what_a_user_may_not_see_is_in_the_result() {
     let server = RedisServer::start();
     let store = patient(server.url()).build().unwrap();
-    for (own, unseen) in [(true, FORMATS[1].1), (false, FORMATS[0].1)] {
+    for (own, word, unseen) in [
+        (true, "redisson", FORMATS[1].1),
+        (false, "own", FORMATS[0].1),
+    ] {
         let reaches = &[own];
         let (server, name) = (&server, make(&store, Some((true, own))).await);
         let user = User { server, reaches };
         user.obeys(&name);
         let seen = object(user.run(&format!("get {name} --json")));
-        assert_eq!(
-            (&seen["left"], &seen["unseen"]),
-            (&6.into(), &unseen.into())
-        );
+        assert_eq!((&seen["left"], &seen["unseen"]), (&6.into(), &word.into()));
         let found = said(user.run(&format!("diagnose {name} --json")), 1);
         let found: Value = serde_json::from_str(&found).unwrap();
         assert_documented(&found);
+        assert_eq!(found["unseen"], word);
         assert_eq!(found["findings"][0]["kind"], "not_permitted");
         contains(found["findings"][0]["text"].as_str().unwrap(), unseen);
         // Rules count in our own format by such a store.

@@ -22,6 +22,7 @@ impl Serialize for Diagnosis {
         let stored: BTreeMap<_, _> = self.fields.iter().cloned().collect();
         let releases = self.redisson.as_ref();
         let releases = releases.map(|all| all.iter().map(|it| words_of(*it)).collect::<Vec<_>>());
+        let unseen = (self.unseen).map(|own| if own { "own" } else { "redisson" });
         members!(to,
             "name": self.name(),
             // Not every stored limit has a text that can be read again.
@@ -30,7 +31,7 @@ impl Serialize for Diagnosis {
             "granted_in_last_second": self.granted_lately,
             "next_free_ms": self.next_free.map(millis), "expires_ms": expires,
             "stored": stored, "value": self.value, "pttl": self.time_to_live.map(pttl),
-            "in_own_format": self.in_own_format, "unseen": self.unseen(), "settled": self.settled,
+            "in_own_format": self.in_own_format, "unseen": unseen, "settled": self.settled,
             "entries": self.entries, "entries_by_size": self.entries_by_size,
             "expired_entries": self.expired_entries,
             "foreign_entries": self.foreign_entries(), "live_permits": self.live_permits,

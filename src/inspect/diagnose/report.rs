@@ -31,8 +31,8 @@ use crate::{
 ///   are credited when they are needed. By the calendar it is the date on which the window began,
 ///   and the permits used, as in `20261101 37`;
 /// - `pttl`, of the keys of limit, value, this client's value, log and this client's log, as Redis
-///   replies it: -1 for one that stays, -2 for none; `in_own_format`, and the format that is
-///   `unseen`, as the methods return them;
+///   replies it: -1 for one that stays, -2 for none; `in_own_format`, as the method returns it, and
+///   the format that is `unseen`: `own` or `redisson`, null if all was read;
 /// - `entries` of the log, `entries_by_size` in bytes, and those that are `expired_entries` and
 ///   `foreign_entries`; `live_permits`, in use; `entries_ahead` of the server's clock by more than
 ///   a tenth of the interval, and `furthest_ahead_ms`; `settled`, whether nothing moved meanwhile;
