@@ -11,7 +11,10 @@ use std::{env, error::Error, fs, time::Duration};
 use tower_ratelimit::{
     Limit, RateLimiter, RedisStore, RedisStoreBuilder,
     deadpool_redis::{self, cluster, sentinel},
-    redis::AsyncConnectionConfig,
+    redis::{
+        AsyncConnectionConfig, Client,
+        aio::{ConnectionManager, ConnectionManagerConfig},
+    },
 };
 
 type Made = Result<RedisStoreBuilder, Box<dyn Error>>;
@@ -54,6 +57,14 @@ fn pool(url: &str) -> Made {
     Ok(RedisStore::pool(pool))
 }
 
+/// A connection of the service's own that reconnects by itself, with redis' feature
+/// `connection-manager`.
+fn manager(url: &str) -> Made {
+    let config = ConnectionManagerConfig::new();
+    let manager = ConnectionManager::new_lazy_with_config(Client::open(url)?, config)?;
+    Ok(RedisStore::connection(manager))
+}
+
 /// A pool for a Cluster: see `RedisStore::cluster_pool` for what it may repeat.
 fn cluster_pool(urls: &str) -> Made {
     let manager = cluster::Manager::new(urls.split(',').collect(), false)?;
@@ -81,6 +92,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
         "cluster" => cluster,
         "sentinel" => sentinel,
         "pool" => pool,
+        "manager" => manager,
         "cluster-pool" => cluster_pool,
         "sentinel-pool" => sentinel_pool,
         other => return Err(format!("no such kind: {other}").into()),

@@ -10,13 +10,14 @@ use kit::{
     unique,
 };
 
-const KINDS: [&str; 8] = [
+const KINDS: [&str; 9] = [
     "standalone",
     "tls",
     "mutual-tls",
     "cluster",
     "sentinel",
     "pool",
+    "manager",
     "cluster-pool",
     "sentinel-pool",
 ];

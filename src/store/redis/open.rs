@@ -156,14 +156,36 @@ impl RedisStore {
     /// Starts a store on a connection of the caller's, which maintains itself:
     /// `redis::aio::ConnectionManager` for example.
     ///
+    /// It is one of the [`redis`](crate::redis) that this crate is built on, 1.x, of which you turn
+    /// on the feature: `cargo add redis@1 --features connection-manager,tokio-comp`. Address,
+    /// credentials and TLS are the connection's, and so is how long connecting may take.
+    ///
     /// A bare `MultiplexedConnection` never reconnects: after one lost connection the failure
     /// policy would make every decision until the process restarts. Use [`builder`](Self::builder)
-    /// or [`pool`](Self::pool) instead.
+    /// or [`pool`](Self::pool) instead. A `ClusterConnection` repeats commands by itself, so that a
+    /// call may take twice: use `RedisStore::cluster`.
     ///
     /// A command waits no longer than the store's
     /// [`response_timeout`](RedisStoreBuilder::response_timeout), whatever the connection does.
     /// redis-rs may never answer a command that comes just as its connection ends: such a command
     /// waits for so long, or for the timeout of that connection.
+    ///
+    /// # Example
+    ///
+    /// ```
+    /// use redis::aio::{ConnectionManager, ConnectionManagerConfig};
+    /// use tower_ratelimit::RedisStore;
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let client = redis::Client::open("redis://127.0.0.1/")?;
+    /// // Connects when it is first used, so that a service starts while Redis is down.
+    /// let config = ConnectionManagerConfig::new();
+    /// let manager = ConnectionManager::new_lazy_with_config(client, config)?;
+    /// let store = RedisStore::connection(manager).prefix("shop").build()?;
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn connection<C>(connection: C) -> RedisStoreBuilder
     where
         C: ConnectionLike + Clone + Send + Sync + 'static,
