@@ -142,10 +142,8 @@ pub(super) fn listed(
         }
         (None, Some(values), true) => {
             let by = need(by, entry, "by", "\"header:x-tenant\"")?;
-            if one_or_more(by)?.len() > 1 {
-                return Err(by.fail("`values` are those of one key, and this is made of several"));
-            }
-            Ok(Requests::with_key(keys.key(by)?, one_or_more(values)?))
+            let key = keys.with_values(by, values)?;
+            Ok(Requests::with_key(key, one_or_more(values)?))
         }
         (None, None, _) => {
             if let Some(by) = by {

@@ -51,6 +51,8 @@ pub(super) struct Keys {
     all: BTreeMap<String, AnyKey>,
     /// The keys that are addresses, for lists of networks.
     addresses: BTreeMap<String, ClientIp>,
+    /// The keys that are digests, each with the id of its secret.
+    digests: BTreeMap<String, String>,
 }
 
 impl Keys {
@@ -61,6 +63,7 @@ impl Keys {
         let mut keys = Self {
             all: registered.keys.clone(),
             addresses: BTreeMap::new(),
+            digests: BTreeMap::new(),
         };
         for (name, table) in in_order(tables) {
             name.at_this(check_word("a key's name", name.get_ref()))?;
@@ -94,6 +97,28 @@ impl Keys {
                  `from = \"client-ip\"`, not {name:?}"
             ))
         })
+    }
+
+    /// Returns the key that has these values. Those that it cannot have would match nothing.
+    pub(super) fn with_values(
+        &self,
+        by: &Spanned<Texts>,
+        values: &Spanned<Texts>,
+    ) -> Result<AnyKey, Mistake> {
+        let [name] = one_or_more(by)? else {
+            return Err(by.fail("`values` are those of one key, and this is made of several"));
+        };
+        if let Some(id) = self.digests.get(name) {
+            let prefix = format!("{id}.");
+            let mut others = one_or_more(values)?.iter();
+            if let Some(value) = others.find(|value| !value.starts_with(&prefix)) {
+                return Err(values.fail(format!(
+                    "{value:?} is no digest by {id:?}, and the key is one: write digests as Redis \
+                     has them, or name what the key is made `from`"
+                )));
+            }
+        }
+        self.key(by)
     }
 
     /// Returns the key of one expression, or of several, which count together.
@@ -191,6 +216,7 @@ impl Keys {
             return Ok(key);
         };
         let secret = given(digest, "secret", digest.get_ref(), &registered.secrets)?;
+        self.digests.insert(name.to_owned(), secret.id.to_string());
         Ok(AnyKey::new(key.digest(secret)))
     }
 }
