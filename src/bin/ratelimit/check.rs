@@ -36,14 +36,12 @@ pub(crate) fn run(arguments: &CheckArguments) -> Result<bool, Stop> {
         Err(error) if error.kind() == ConfigErrorKind::Unreadable => return Err(error.into()),
         rules => rules.err(),
     };
-    let words = error
-        .as_ref()
-        .map_or("no errors".to_owned(), ToString::to_string);
-    let code = code
-        .iter()
-        .map(|(kind, name)| json!({ "kind": kind, "name": name }));
+    let found = error.as_ref();
+    let words = found.map_or("no errors".to_owned(), ToString::to_string);
+    let code = code.iter();
+    let code = code.map(|(kind, name)| json!({ "kind": kind, "name": name }));
     let object = json!({
-        "error": error.as_ref().map(|it| json!({ "place": it.place(), "reason": it.reason() })),
+        "error": found.map(|it| json!({ "place": it.place(), "reason": it.reason() })),
         "code": code.collect::<Value>(),
     });
     arguments.format.print(&in_file(path)(words), object)?;

@@ -112,21 +112,19 @@ fn send(
     let mut callers = RefusalCounts::new();
     // Newly refused, of no caller.
     let mut of_none = 0;
-    let by = Some(&*arguments.by);
-    let read = arguments
-        .columns
-        .read((log, u64::MAX), by, |time, request, caller| {
-            let results = stages.each_mut().map(|it| it.send(time, request.clone()));
-            let refused = results.map(|result| u64::from(is_refused(result)));
-            match present(caller) {
-                _ if refused == [0, 0] => {}
-                Some(caller) => {
-                    let sums = callers.entry(caller).or_default();
-                    *sums = [sums[0] + refused[0], sums[1] + refused[1]];
-                }
-                None => of_none += u64::from(refused == [0, 1]),
+    let (columns, by) = (&arguments.columns, Some(&*arguments.by));
+    let read = columns.read((log, u64::MAX), by, |time, request, caller| {
+        let results = stages.each_mut().map(|it| it.send(time, request.clone()));
+        let refused = results.map(|result| u64::from(is_refused(result)));
+        match present(caller) {
+            _ if refused == [0, 0] => {}
+            Some(caller) => {
+                let sums = callers.entry(caller).or_default();
+                *sums = [sums[0] + refused[0], sums[1] + refused[1]];
             }
-        })?;
+            None => of_none += u64::from(refused == [0, 1]),
+        }
+    })?;
     let effects = stages.map(Stage::end);
     let kinds = [[true, false], [false, true]];
     let [newly_refused, let_through] = kinds.map(|none| newly(&callers, none, arguments.show_keys));

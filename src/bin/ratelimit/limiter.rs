@@ -231,9 +231,8 @@ impl One {
         let store = self.connection.open()?;
         let seen = store.look_at(&self.which.name(&store)?).await?;
         if let Some(left) = seen.banned_for() {
-            let lasts = format!("banned for {left:.1?} more");
             say(format!(
-                "its caller is {lasts}: `ratelimit unban` ends that"
+                "its caller is banned for {left:.1?} more: `ratelimit unban` ends that"
             ));
         }
         if let Some(format) = seen.unseen() {

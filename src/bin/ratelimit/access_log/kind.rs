@@ -60,7 +60,10 @@ impl Kind {
             }),
             Self::Time => time::read(text).is_some(),
             Self::Duration => says_nothing(text) || time::duration(text, 1).is_some(),
-            Self::Request => is_request_line(text),
+            Self::Request => {
+                let mut words = text.split(' ');
+                words.next().zip(words.next()).is_some_and(is_request)
+            }
             Self::Method => METHODS.contains(&text),
             Self::Path => is_path(text),
             Self::Host => is_host(text),
@@ -93,11 +96,6 @@ fn is_method(text: &str) -> bool {
 
 fn is_path(text: &str) -> bool {
     text.starts_with('/') || text == "*" || text.contains("://")
-}
-
-fn is_request_line(text: &str) -> bool {
-    let mut words = text.split(' ');
-    words.next().zip(words.next()).is_some_and(is_request)
 }
 
 /// Returns whether a method and its target are a request of HTTP.

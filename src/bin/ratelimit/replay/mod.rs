@@ -128,9 +128,8 @@ pub(crate) fn run(arguments: &ReplayArguments) -> Result<bool, Stop> {
     if let Some(path) = &arguments.html {
         fs::write(path, report::html(&report)).map_err(in_file(path))?;
     }
-    arguments
-        .format
-        .print(&report::words(&report), json!(report))?;
+    let words = report::words(&report);
+    arguments.format.print(&words, json!(report))?;
     Ok(report_left_out(&report.read))
 }
 
