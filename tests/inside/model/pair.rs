@@ -385,11 +385,6 @@ impl<K: Kind> Pair<K> {
         }
     }
 
-    /// Callers of one call, who do not wait.
-    pub(crate) fn unsent_run<const N: usize>(&mut self, permits: [u32; N]) -> [(Sent, bool); N] {
-        permits.map(|permits| (self.unsent(permits), false))
-    }
-
     /// Takes one of the grants that can be settled, or `none` where there are none: a charge needs
     /// no grant.
     pub(crate) fn grant(&mut self, which: Index, none: Taken) -> (Sent, Taken) {
