@@ -156,7 +156,7 @@ impl RedisStore {
     /// Starts a store on a connection of the caller's, which maintains itself:
     /// `redis::aio::ConnectionManager` for example.
     ///
-    /// It is one of the [`redis`](crate::redis) that this crate is built on, 1.x, of which you turn
+    /// It is one of [the `redis`](crate::redis) that this crate is built on, 1.x, of which you turn
     /// on the feature: `cargo add redis@1 --features connection-manager,tokio-comp`. Address,
     /// credentials and TLS are the connection's, and so is how long connecting may take.
     ///
