@@ -156,9 +156,9 @@ impl RedisStore {
     /// Starts a store on a connection of the caller's, which maintains itself:
     /// `redis::aio::ConnectionManager` for example.
     ///
-    /// It is one of [the `redis`](crate::redis) that this crate is built on, 1.x, of which you turn
-    /// on the feature: `cargo add redis@1 --features connection-manager,tokio-comp`. Address,
-    /// credentials and TLS are the connection's, and so is how long connecting may take.
+    /// It is of [the same `redis`](crate::redis) as this crate's, 1.x, of which you turn on the
+    /// feature: `cargo add redis@1 --features connection-manager,tokio-comp`. Address, credentials
+    /// and TLS are the connection's, and so is how long connecting may take.
     ///
     /// A bare `MultiplexedConnection` never reconnects: after one lost connection the failure
     /// policy would make every decision until the process restarts. Use [`builder`](Self::builder)
