@@ -1,12 +1,12 @@
 -- Decides requests for permits of limiters. A request is a list of charges, and takes permits of
 -- all or none. Requests are decided in order: each sees what those before it took. Each state is
--- written once: after all decisions; but that of a usual request of one charge behind its decision,
--- where the call says that no key is named twice.
+-- written once: after all decisions, or, of a usual request of one charge, right behind its
+-- decision, if the call says that it names no key twice.
 --
 -- KEYS  the states of limiters, {N}~ or {N}~:calendar, and of bans, {N}~:ban or {N}:ban~, in any
 --       order; {N}:ban~~ for the state of a limiter of which only the ban is asked for
 -- ARGV  1, packed, little-endian:
---       a lone call, of one caller of key 1 by row 1, of a log or a window:
+--       a lone call, of one caller of key 1 by row 1, of a log:
 --         c8 id, I6 now, B 0, the row, I4 permits
 --       one that only settles what the caller took of key 1, by any row: see settle.lua
 --         c8 id, I6 now, B 255, the row, I4 permits, I4 permits that it took, I7 mark, I7 given
@@ -24,8 +24,8 @@
 --             A log knows each caller by its id, other kinds by that of the first of its request
 --             and by its place in the request, from 0 on
 --       charge   B key, B row, B flags, I4 permits, and what the flags say: see charge.lua
--- Reply one integer for a lone call that is granted and has one number, but of a calendar, and for
---       one that only settles. Or an array: the time in us, if it is asked for, and for each
+-- Reply one integer for a lone call that is granted and has one number, and for one that only
+--       settles. Or an array: the time in us, if it is asked for, and for each
 --       request, behind the number of its numbers, if these are asked for
 --         nil                if a state is foreign
 --         2 - MOST           if a row of a calendar has no window for now
@@ -64,11 +64,10 @@ local MOST, LATEST = 9007199254740991, 281474976710655
 -- The last four bytes of a log, as one number, without the counts.
 local LOG = 17 * 65536 + 183 * 16777216
 
--- Of a lone call, its row and its permits; of one that only settles, its row; of any other, `kind`
--- is the flags.
+-- Of a lone call, its row and its permits; of one that only settles, its row, which row.lua reads
+-- again; of any other, `kind` is the flags.
 local length = #arg
-local now, row_count, kind, limits, interval, rate, permits =
-  unpack(length == 33 and '<I6BBI6I7I4' or '<I6BBBI6I7I4', arg, 9)
+local now, row_count, kind, limits, interval, rate, permits = unpack('<I6BBBI6I7I4', arg, 9)
 local time = call('TIME')
 local server = time[1] * 1000000 + time[2]
 local server_ms = (server - server % 1000) / 1000
@@ -112,8 +111,6 @@ if row_count == 0 and kind == 1 then
     end
     --- @include answer.lua
   end
-elseif length == 33 then
-  interval, rate, permits = limits, interval, rate
 end
 
 local settles = row_count == 255
@@ -156,8 +153,6 @@ else
   charges, key, number, flags, asks = 1, 1, 1, 0, 0
   if settles then
     of, permits, was, mark, mark_given = sub(arg, 1, 8), unpack('<I4I4I7I7', arg, length - 21)
-  elseif kind == 5 then
-    permits = unpack('<I4', arg, length - 3)
   else
     row_number = 1
   end

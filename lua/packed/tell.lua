@@ -13,7 +13,7 @@ if next and granted > 0 and not each then
     two = nil
   end
 end
-if is_lone and granted > 0 and not two and not each and kind < 5 then
+if is_lone and granted > 0 and not two and not each then
   answer = one
 else
   reply = reply or { nil, nil, nil, nil, nil, nil, nil, nil }

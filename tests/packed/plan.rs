@@ -251,6 +251,12 @@ impl Maker {
         } else if call.is_lone {
             let number = random.place(NAMES);
             let permits = permits(random, &rows[number]);
+            // Those of other kinds that are alone are written as any call.
+            call.is_lone = match &rows[number] {
+                Sketch::Row(Row::Log(_)) => true,
+                Sketch::Row(Row::Gcra(limit)) => permits <= limit.rate,
+                _ => false,
+            };
             let request = Request::of(1, 0, vec![charge(number, permits)]);
             self.note(&call, 0, &request, &rows);
             (keys, rows) = (vec![number], vec![rows.swap_remove(number)]);

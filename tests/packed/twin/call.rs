@@ -289,7 +289,7 @@ impl Call {
     }
 
     /// Returns the same as a call that is not lone and tells the time, and its argument for the
-    /// script of one caller by GCRA, if that may decide it.
+    /// script of one caller by GCRA.
     pub fn lone_gcra(&self) -> Option<(Self, Vec<u8>)> {
         let (true, [Row::Gcra(limit)]) = (self.is_lone, &self.rows[..]) else {
             return None;
@@ -297,9 +297,6 @@ impl Call {
         let Limit { interval, rate } = *limit;
         let permits = self.requests[0].charges[0].permits;
         let emission = (interval * 1000 + rate - 1) / rate;
-        if permits > rate {
-            return None;
-        }
         let cost = permits * emission;
         let numbers = [
             self.now * 1000,
