@@ -334,8 +334,8 @@ pub(crate) fn random_id() -> Result<PermitId, Error> {
     Ok(PermitId(id))
 }
 
-/// Prepares a call of a server, unless it is refused: gives a demand the id by which it can be
-/// given back.
+/// Gives a demand that is to be sent to a server its id and time, and returns `None`; or returns
+/// the error that refuses it.
 #[cfg(any(feature = "redis", feature = "unstable-store"))]
 pub(crate) fn prepare_call(
     refused: Option<Error>,

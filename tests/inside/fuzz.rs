@@ -22,6 +22,7 @@ use crate::{
         window::WindowRow,
     },
     values::{
+        List,
         charge::{Charge, PermitId},
         compiled_limit::CompiledLimit,
         demand::Demand,
@@ -283,7 +284,7 @@ proptest! {
             Row::Window(WindowRow { rate, interval }),
         ] {
             let stamp = Stamp { id: PermitId::NONE, now: None };
-            let asked = Asked { stamp, rows: &[row], carried: &[], again };
+            let asked = Asked { stamp, rows: List::from([row]), bans: None, again };
             if let (Row::Gcra(_), Ok(Some(read))) = (row, asked.read_lone(&reply, &run[..1])) {
                 let answers = read.answers.unwrap();
                 let is_grant = matches!(&reply, Value::BulkString(bytes) if bytes.len() == 24);
@@ -331,7 +332,7 @@ proptest! {
         let demand = acquire(Algorithm::SlidingLog, None, 1);
         let row = Row::Log(LogRow::of(&Limit::per_minute(5)));
         let stamp = Stamp { id: PermitId::NONE, now: None };
-        let asked = Asked { stamp, rows: &[row], carried: &[], again: false };
+        let asked = Asked { stamp, rows: List::from([row]), bans: None, again: false };
         // A request of each caller, as no two ask for the same.
         let runs: Vec<Vec<_>> = told.iter().map(|requests| {
             let permits = 1_u32..=requests.len() as u32;

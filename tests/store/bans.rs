@@ -319,15 +319,40 @@ async fn calls_that_read_much_go_alone() {
 #[tokio::test]
 async fn a_shadow_that_cannot_be_counted_costs_its_own_list_a_call() {
     let (_, [process, _]) = two(&rule(1, 3));
-    let shadow = Limit::per_hour(9)
-        .by(FromHeader::new("x-key"))
-        .named("shadow");
-    let layer = layer_of(&process.store, [rule(1, 3), shadow.shadow()]);
-    let wrong = layer.limiter("shadow", ["key7"]).unwrap();
+    let foreign = Limit::per_hour(9).by(FromHeader::new("x-key"));
+    let layer = layer_of(
+        &process.store,
+        [rule(1, 3), foreign.named("foreign").shadow()],
+    );
+    let wrong = layer.limiter("foreign", ["key7"]).unwrap();
     RedisServer::shared().command(&["SET", &format!("{}~", wrong.name()), "not ours"]);
     for expected in [None, Some(RefusalKind::OverLimit)] {
         assert_eq!(ask_at_once(&layer).await, [expected; 40]);
         let calls = process.calls();
         assert!((2..14).contains(&calls), "{calls}");
     }
+    // What a closure returns is not known when the layer is built.
+    let several = limit_by(|_: &http::request::Parts| Limit::per_hour(9).and(Limit::per_minute(5)));
+    let several = Rule::new("several", several, FromHeader::new("x-key"));
+    let several = several.algorithm(Algorithm::Gcra).shadow();
+    let layer = layer_of(&process.store, [rule(1, 3).named("kept"), several]);
+    for expected in [None, Some(RefusalKind::OverLimit)] {
+        assert_eq!(ask_at_once(&layer).await, [expected; 40]);
+    }
+}
+
+/// The call that reports them is asked again without the shadow rule, and so are they.
+#[tokio::test]
+async fn refusals_from_memory_count_beside_a_shadow_that_cannot_be_counted() {
+    let (_, [here, _]) = two(&rule(1, 4));
+    let shadow = Limit::per_hour(9).by(FromHeader::new("x-key"));
+    let layer = layer_of(&here.store, [rule(1, 4), shadow.named("shadow").shadow()]);
+    let wrong = layer.limiter("shadow", ["ann"]).unwrap();
+    RedisServer::shared().command(&["SET", &format!("{}~", wrong.name()), "not ours"]);
+    let here = Instance { layer, ..here };
+    assert_eq!(here.ask(1).await, None);
+    assert_eq!(here.ask(1).await, OVER);
+    assert_eq!(here.ask(1).await, OVER_AGAIN);
+    assert_eq!(here.ask(1).await, OVER_AGAIN);
+    assert_eq!(here.ask(1).await, BANNED);
 }

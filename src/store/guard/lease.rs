@@ -320,11 +320,13 @@ impl<S: Calls> Calls for Leasing<S> {
     ///
     /// As that of the inner store; permits that are fetched ahead meanwhile are given back.
     async fn acquire_run(&self, run: &[Demand], again: bool) -> Result<List<Decision>, Error> {
-        if again || run.first().and_then(lead_of).is_none() {
-            return self.inner.acquire_run(run, again).await;
-        }
-        match self.begin(run) {
-            Begun::Unleased => self.inner.acquire_run(run, false).await,
+        let begun = if again {
+            Begun::Unleased
+        } else {
+            self.begin(run)
+        };
+        match begun {
+            Begun::Unleased => self.inner.acquire_run(run, again).await,
             Begun::Served(mut served) => Ok(served.decisions()),
             Begun::Leased(asking) => {
                 // So that it does not enlarge the future of calls without a lease.

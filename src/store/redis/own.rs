@@ -24,11 +24,7 @@ use super::{
 };
 use crate::{
     algorithm::gcra::Pace,
-    store::{
-        Answered, Op, OpResult,
-        guard::{deny_cache::bans::BanCall, policy},
-        random_id,
-    },
+    store::{Answered, Op, OpResult, guard::policy, random_id},
     values::{
         List,
         charge::PermitId,
@@ -41,24 +37,6 @@ use crate::{
     },
 };
 
-/// A run of a command that it shares.
-struct InCommand {
-    stamp: Stamp,
-    rows: List<Row>,
-    bans: Option<BanCall>,
-}
-
-impl InCommand {
-    fn asked(&self) -> Asked<'_> {
-        Asked {
-            stamp: self.stamp,
-            rows: &self.rows,
-            carried: self.bans.as_ref().map_or(&[][..], |bans| &*bans.carried),
-            again: false,
-        }
-    }
-}
-
 impl Server {
     /// Decides for the first of these callers: at most `MOST_CALLERS`, and of those that wait for
     /// permits only the ones that ask for as many as the first, as none of them may pass another.
@@ -69,23 +47,15 @@ impl Server {
         run: &[Demand],
         mut again: bool,
     ) -> Result<List<Decision>, Failure> {
-        let bans = first.has_ban().then(|| self.bans.ask(first));
-        let carried = bans.as_ref().map_or(&[][..], |bans| &*bans.carried);
         let callers = together(run);
-        let stamp = self.stamp(first.first().id, &first.first().limiter);
-        let (mut now, mut tries_lone, mut is_second) = (None, true, false);
+        let mut asked = self.asked(first)?;
+        // A connection that repeats commands may send each several times, unless another beside it
+        // does not.
+        let source = &self.connection.source;
+        let repeats = source.repeats && source.once.is_none();
+        asked.again = again || repeats && asked.rows.iter().all(Row::has_records);
+        let (mut tries_lone, mut is_second, mut has_time) = (true, false, false);
         loop {
-            let rows = self.rows(first, now)?;
-            // A connection that repeats commands may send each several times, unless another beside
-            // it does not.
-            let source = &self.connection.source;
-            let repeats = source.repeats && source.once.is_none();
-            let asked = Asked {
-                stamp,
-                rows: &rows,
-                carried,
-                again: again || repeats && rows.iter().all(Row::has_records),
-            };
             let lone = tries_lone.then(|| asked.lone(callers)).flatten();
             let is_lone = lone.is_some();
             let mut call = lone.unwrap_or_else(|| asked.command(callers));
@@ -97,40 +67,64 @@ impl Server {
                     is_second = true;
                     // It may have been carried out, which its limiters know by the ids.
                     again |= failure.unacknowledged;
-                    if again && !may_ask_again(&rows, callers) {
+                    if again && !may_ask_again(&asked.rows, callers) {
                         return Err(failure);
                     }
+                    asked.again |= again;
                     continue;
                 }
-                reply => reply.inspect_err(|it| self.put_back(first, bans.as_ref(), it))?,
+                reply => reply,
             };
+            let reply = reply.inspect_err(|failure| {
+                if !failure.unacknowledged {
+                    self.put_back(first, &asked);
+                }
+            })?;
             let read = if is_lone {
                 asked.read_lone(&reply, run)
             } else {
                 asked.read(&reply, run).map(Some)
             };
             let failed = |error| Failure::from(error).after(asked.again);
+            let read = read.inspect_err(|error| {
+                if error.kind() == ErrorKind::ForeignState {
+                    self.put_back(first, &asked);
+                }
+            });
             match read.map_err(failed)? {
                 None => tries_lone = false,
-                Some(reply) if reply.answers.is_none() && now.is_none() => {
+                Some(reply) if reply.answers.is_none() && !has_time => {
                     // At most once: the windows fit the server's time, unless its clock jumps.
-                    now = Some(reply.now / 1000);
+                    has_time = true;
+                    asked.rows = self.rows(first, Some(reply.now / 1000))?;
                 }
                 Some(reply) => {
                     if again {
                         self.give_up_ahead(callers);
                     }
                     let answers = reply.answers.ok_or_else(|| failed(reply::unreadable()))?;
-                    let bans = bans.as_ref().map(|bans| (bans, &*reply.found));
+                    let bans = asked.bans.as_ref().map(|bans| (bans, &*reply.found));
                     return Ok(self.decided(run, &answers, bans));
                 }
             }
         }
     }
 
-    /// Takes back the refusals that a call would have reported, if it certainly was not sent.
-    fn put_back(&self, first: &Demand, bans: Option<&BanCall>, failure: &Failure) {
-        if let Some(bans) = bans.filter(|_| !failure.unacknowledged) {
+    /// Returns what a call asks for the first time.
+    fn asked(&self, first: &Demand) -> Result<Asked, Error> {
+        let rows = self.rows(first, None)?;
+        Ok(Asked {
+            stamp: self.stamp(first.first().id, &first.first().limiter),
+            rows,
+            bans: first.has_ban().then(|| self.bans.ask(first)),
+            again: false,
+        })
+    }
+
+    /// Takes back the refusals that a call has not reported: it was not sent, or has found a state
+    /// that is foreign, and so has judged none of its callers.
+    fn put_back(&self, first: &Demand, asked: &Asked) {
+        if let Some(bans) = &asked.bans {
             self.bans.put_back(first, bans);
         }
     }
@@ -150,17 +144,17 @@ impl Server {
         let mut replies = outcome.as_ref().map(|reply| joined.replies(reply));
         let each = runs.iter().zip(joins).map(|(run, join)| {
             let answered = match (&join, &mut replies) {
-                (Ok(sent), Ok(replies)) => self.read_joint(run, sent, replies.next().flatten()),
-                (Err(error), Ok(_)) => Answered::Decided(Err(error.clone())),
-                (_, Err(failure)) => self.not_joined(run, failure),
+                (Err(error), _) => failed_alone(run, error.clone()),
+                (Ok(asked), Ok(replies)) => self.read_joint(run, asked, replies.next().flatten()),
+                (Ok(_), Err(failure)) => self.not_joined(run, failure),
             };
-            if (is_unsent || matches!(answered, Answered::Apart { was_sent: false }))
-                && let Ok(InCommand {
-                    bans: Some(bans), ..
-                }) = &join
-                && let Some(first) = run.first()
-            {
-                self.bans.put_back(first, bans);
+            let is_unjudged = match &answered {
+                Answered::Apart { was_sent } => !was_sent,
+                Answered::Decided(Err(error)) => error.kind() == ErrorKind::ForeignState,
+                Answered::Decided(Ok(_)) => false,
+            };
+            if let (Ok(asked), Some(first), true) = (&join, run.first(), is_unsent || is_unjudged) {
+                self.put_back(first, asked);
             }
             answered
         });
@@ -168,45 +162,35 @@ impl Server {
     }
 
     /// Adds the call of a run to a command.
-    fn join<'a>(&self, run: &'a [Demand], joined: &mut Call<'a>) -> Result<InCommand, Error> {
+    fn join<'a>(&self, run: &'a [Demand], joined: &mut Call<'a>) -> Result<Asked, Error> {
         let first = run.first().ok_or(Error::new(ErrorKind::Permits))?;
         first.check()?;
-        let rows = self.rows(first, None)?;
-        let bans = first.has_ban().then(|| self.bans.ask(first));
-        let stamp = self.stamp(first.first().id, &first.first().limiter);
-        let run_of = InCommand { stamp, rows, bans };
-        run_of.asked().add_to(joined, run);
-        Ok(run_of)
+        let asked = self.asked(first)?;
+        asked.add_to(joined, run);
+        Ok(asked)
     }
 
     /// Reads what the reply to a command says of one of its runs.
     fn read_joint(
         &self,
         run: &[Demand],
-        sent: &InCommand,
+        asked: &Asked,
         reply: Option<(Numbers<'_>, i64)>,
     ) -> Answered {
         let read = reply.ok_or_else(reply::unreadable);
-        let read = read.and_then(|reply| sent.asked().read_part(reply, run));
+        let read = read.and_then(|reply| asked.read_part(reply, run));
         match read {
             Ok(RunReply {
                 answers: Some(answers),
                 found,
                 ..
             }) => {
-                let bans = sent.bans.as_ref().map(|bans| (bans, &*found));
+                let bans = asked.bans.as_ref().map(|bans| (bans, &*found));
                 Answered::Decided(Ok(self.decided(run, &answers, bans)))
             }
             // No window holds the time of the server.
             Ok(_) => Answered::Apart { was_sent: false },
-            Err(error)
-                if run
-                    .first()
-                    .is_some_and(|it| policy::is_of_shadow(it, &error)) =>
-            {
-                Answered::Apart { was_sent: false }
-            }
-            Err(error) => Answered::Decided(Err(error)),
+            Err(error) => failed_alone(run, error),
         }
     }
 
@@ -337,5 +321,16 @@ impl Server {
             rate,
             windows: calendar.windows(now),
         }))
+    }
+}
+
+/// Returns the answer to one of several runs that took nothing, by an error that concerns it alone:
+/// where a shadow rule may be why, it is asked alone, which the enforced rules do not suffer from.
+fn failed_alone(run: &[Demand], error: Error) -> Answered {
+    let is_of_shadow = |first| policy::is_of_shadow(first, &error);
+    if run.first().is_some_and(is_of_shadow) {
+        Answered::Apart { was_sent: false }
+    } else {
+        Answered::Decided(Err(error))
     }
 }

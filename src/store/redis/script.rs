@@ -76,16 +76,7 @@ impl ScriptCall {
         let pass = enter(connection, runs)?;
         // If it must not be sent twice, permits of a lost reply stay in use until they expire.
         let outcome = self.send(connection).await;
-        let mut command = self.command;
-        // Its memory is kept for the next calls. A thread that ends keeps none.
-        let _ = SENT.try_with(|sent| {
-            let mut commands = sent.take();
-            if commands.len() < MOST_SENT && command.args_iter().len() <= MOST_ARGUMENTS {
-                command.clear();
-                commands.push(command);
-            }
-            sent.set(commands);
-        });
+        self.recycle();
         match outcome {
             Ok(reply) => {
                 pass.ends(Signal::Answered);
@@ -131,13 +122,26 @@ impl ScriptCall {
         report.ended(reply)
     }
 
+    /// Keeps the memory of its command for the next calls of this thread, unless that ends.
+    pub(super) fn recycle(self) {
+        let mut command = self.command;
+        let _ = SENT.try_with(|sent| {
+            let mut commands = sent.take();
+            if commands.len() < MOST_SENT && command.args_iter().len() <= MOST_ARGUMENTS {
+                command.clear();
+                commands.push(command);
+            }
+            sent.set(commands);
+        });
+    }
+
     async fn send_unknown(&self, connection: &Connection, by_hash: &Cmd) -> Result<Value, Failed> {
         let header = connection.dial.header.as_deref();
         let text = header.map_or(Cow::Borrowed(self.script.text()), |header| {
             Cow::Owned(header.before(self.script.text()))
         });
         let mut unacknowledged = false;
-        if self.load(connection, &text).await {
+        if self.load_into(connection, &text).await {
             match connection.send(by_hash, self.once).await {
                 // The script was flushed meanwhile.
                 Err(failed) if is_unknown_script(&failed.error) => {
@@ -152,13 +156,13 @@ impl ScriptCall {
     }
 
     /// Loads the script on the node of these keys, and returns whether that succeeded.
-    async fn load(&self, connection: &Connection, text: &str) -> bool {
+    async fn load_into(&self, connection: &Connection, text: &str) -> bool {
         // Without a key, redis-rs loads it into every node of a Cluster, and fails if one is down.
         let to = match self.command.args_iter().nth(3) {
             Some(Arg::Simple(key)) => To::Key(key),
             _ => To::Any,
         };
-        connection.send_to(to, &load(text)).await.is_ok()
+        connection.send_to(to, &load_command(text)).await.is_ok()
     }
 }
 
@@ -250,7 +254,7 @@ thread_local! {
     /// Commands that were sent, kept for their memory. Without them each call allocates twice.
     static SENT: Cell<Vec<Cmd>> = const { Cell::new(Vec::new()) };
 }
-/// The maximum number of commands kept, and of arguments in one: as in a batch.
+/// The most commands that a thread keeps, and the most arguments of one that is kept.
 const MOST_SENT: usize = 64;
 const MOST_ARGUMENTS: usize = 20;
 
@@ -279,7 +283,7 @@ impl Script {
 
     /// Returns the command that loads it into a server without running it.
     pub(crate) fn load(&self) -> Cmd {
-        load(&self.text)
+        load_command(&self.text)
     }
 
     pub(crate) fn text(&self) -> &str {
@@ -309,7 +313,7 @@ impl Script {
     }
 }
 
-fn load(text: &str) -> Cmd {
+fn load_command(text: &str) -> Cmd {
     let mut command = redis::cmd("SCRIPT");
     command.arg("LOAD").arg(text);
     command

@@ -50,8 +50,8 @@ const REWRITTEN_AGAIN_AFTER: Duration = Duration::from_secs(60);
 /// The maximum number of names remembered for that. A forgotten one may be rewritten early.
 pub(super) const MOST_REWRITTEN: usize = 1024;
 
-/// The most refusals before a ban, and the most callers that may be banned, for a run to share a
-/// command: its script reads each refusal, and writes each caller's.
+/// A run shares a command only if its bans count at most so many refusals, and then with at most so
+/// many callers: the script reads each refusal, and writes one for each caller.
 const MOST_STRIKES: u32 = 100;
 const MOST_BANNED: usize = 8;
 

@@ -301,6 +301,9 @@ impl Settler {
             return;
         };
         let failed = call.send(&self.connection).await.err();
+        if let Some(own) = own {
+            own.recycle();
+        }
         let in_company = batch.len() > 1;
         let kind = failed.as_ref().map(|it| classify::meaning(&it.error).kind);
         if in_company && kind == Some(ErrorKind::OtherSlot) {

@@ -117,9 +117,10 @@ pub(super) struct Line {
     pub(super) command: Option<(u64, Duration)>,
     /// In the order of arrival
     pub(super) behind: VecDeque<Member>,
-    /// So many of the first go apart from others: a command that may have been carried out did not
-    /// answer them.
+    /// How many of the first are asked for without other limiters: a shared command did not answer
+    /// them.
     pub(super) apart: usize,
+    /// Set if that command may have been carried out: then these ask again.
     pub(super) was_sent: bool,
 }
 

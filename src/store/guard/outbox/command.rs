@@ -56,7 +56,7 @@ impl<S: Calls> Drop for InLine<'_, S> {
             self.outbox.give_back(reply.unread());
         }
         let leave = |flights: &mut Flights, _| flights.leave(self.key, self.number);
-        if let Some((_member, true)) = self.outbox.with(self.node, leave) {
+        if let Some((_member, true)) = self.outbox.with_flights(self.node, leave) {
             let _ = self.demand.unsent.set(());
         }
     }
@@ -97,7 +97,7 @@ impl<S: Calls> Outbox<S> {
         };
         let (key, joins) = (LineKey(demand.charges.clone()), self.inner.joins(demand));
         let node = self.nodes.index(demand.first().name());
-        let entered = self.with(node, |flights, now| {
+        let entered = self.with_flights(node, |flights, now| {
             flights.enter(&key, joins, demand, runtime, now)
         });
         match entered {
@@ -171,7 +171,7 @@ impl<S: Calls> InFlight<S> {
 
 impl<S: Calls> Drop for InFlight<S> {
     fn drop(&mut self) {
-        self.outbox.with(self.node, |flights, now| {
+        self.outbox.with_flights(self.node, |flights, now| {
             flights.end(
                 self.number,
                 self.is_answered,
@@ -250,9 +250,11 @@ impl<S: Calls> Command<S> {
     fn take(&mut self) -> List<(usize, bool)> {
         let in_flight = &mut self.in_flight;
         let (number, line) = (in_flight.number, self.line.take());
-        let taken = in_flight.outbox.with(in_flight.node, |flights, now| {
-            flights.take(number, line, now)
-        });
+        let taken = in_flight
+            .outbox
+            .with_flights(in_flight.node, |flights, now| {
+                flights.take(number, line, now)
+            });
         let Some(taken) = taken else {
             return List::new();
         };
@@ -309,7 +311,7 @@ impl<S: Calls> Command<S> {
             if !others.is_empty() {
                 // If another command holds the limiter by now, these are dropped, and send calls of
                 // their own.
-                drop(outbox.with(*node, |flights, _| {
+                drop(outbox.with_flights(*node, |flights, _| {
                     flights.put_back(key, *number, others, apart)
                 }));
             }
@@ -321,7 +323,7 @@ impl<S: Calls> Command<S> {
     fn end_shared(&self) -> Vec<bool> {
         let ids = self.demands.iter().map(|demand| demand.first().id);
         let in_flight = &self.in_flight;
-        in_flight.outbox.with(in_flight.node, |flights, _| {
+        in_flight.outbox.with_flights(in_flight.node, |flights, _| {
             ids.map(|id| flights.end_shared(id)).collect()
         })
     }
@@ -343,7 +345,7 @@ impl<S: Calls> Drop for Command<S> {
             // The task never ran, as its runtime is gone. Callers of this runtime send their own
             // calls.
             let (runtime, line) = (self.runtime, self.line.as_ref());
-            drop(outbox.with(node, |flights, _| flights.abandon(runtime, line)));
+            drop(outbox.with_flights(node, |flights, _| flights.abandon(runtime, line)));
         }
     }
 }

@@ -24,8 +24,8 @@ use tokio::{
 
 use self::lanes::Lanes;
 use super::{
+    bound::{Bounds, Commands},
     caller::{Caller, Line, LineKey, Member, Reply, TakenCallers},
-    commands::{Bounds, Commands},
 };
 use crate::{
     store::Joins,
@@ -42,7 +42,7 @@ pub(super) struct Flights {
     pub(super) commands: Commands,
     lines: HashMap<LineKey, Line, BuildSpread>,
     /// What goes alone, each with when it began to wait.
-    alone: VecDeque<(Duration, LoneTurn)>,
+    unshared: VecDeque<(Duration, UnsharedTurn)>,
     /// The limiters that go with others.
     pub(super) lanes: Lanes,
     /// The ids of the callers of shared commands in flight. True if the caller has given back
@@ -57,7 +57,7 @@ pub(super) struct Flights {
 
 /// Queues a line in its lane, or among what goes alone.
 fn queue(
-    alone: &mut VecDeque<(Duration, LoneTurn)>,
+    alone: &mut VecDeque<(Duration, UnsharedTurn)>,
     lanes: &mut Lanes,
     key: LineKey,
     line: &Line,
@@ -66,12 +66,12 @@ fn queue(
     let last = line.behind.back().map(|(_, last)| &last.runtime);
     match last.filter(|_| line.joins.is_some() && line.apart == 0) {
         Some(runtime) => lanes.push(runtime, since, key),
-        None => alone.push_back((since, LoneTurn::Line(key))),
+        None => alone.push_back((since, UnsharedTurn::Line(key))),
     }
 }
 
 /// What waits to be sent alone.
-enum LoneTurn {
+enum UnsharedTurn {
     /// A call of one caller, or for those that wait for permits: it gets the command's number.
     Call(oneshot::Sender<u64>),
     Line(LineKey),
@@ -100,7 +100,7 @@ impl Flights {
         Self {
             commands: Commands::new(bounds),
             lines: HashMap::default(),
-            alone: VecDeque::new(),
+            unshared: VecDeque::new(),
             lanes: Lanes::default(),
             unanswered: HashMap::default(),
             late: Vec::new(),
@@ -140,7 +140,7 @@ impl Flights {
                 let number = self.commands.next();
                 let reply = line.push(number, demand, runtime, now);
                 if let Some((since, key)) = stalled {
-                    queue(&mut self.alone, &mut self.lanes, key, line, since);
+                    queue(&mut self.unshared, &mut self.lanes, key, line, since);
                 }
                 return Entered::Behind(number, reply);
             }
@@ -163,7 +163,7 @@ impl Flights {
             line.behind = self.spare.pop().unwrap_or_default();
         }
         let reply = line.push(number, demand, runtime, now);
-        queue(&mut self.alone, &mut self.lanes, key.clone(), line, now);
+        queue(&mut self.unshared, &mut self.lanes, key.clone(), line, now);
         Entered::Behind(number, reply)
     }
 
@@ -181,7 +181,7 @@ impl Flights {
             return None;
         }
         let (sender, receiver) = oneshot::channel();
-        self.alone.push_back((now, LoneTurn::Call(sender)));
+        self.unshared.push_back((now, UnsharedTurn::Call(sender)));
         Some(Err(receiver))
     }
 
@@ -200,8 +200,8 @@ impl Flights {
             self.lines.remove(key);
             self.lanes.remove(key);
             let is_its =
-                |turn: &LoneTurn| matches!(turn, LoneTurn::Line(waiting) if waiting == key);
-            self.alone.retain(|(_, turn)| !is_its(turn));
+                |turn: &UnsharedTurn| matches!(turn, UnsharedTurn::Line(waiting) if waiting == key);
+            self.unshared.retain(|(_, turn)| !is_its(turn));
         }
         Some((left, !(is_apart && is_sent)))
     }
@@ -345,7 +345,7 @@ impl Flights {
                 }
             } else {
                 let (key, line) = (line.key().clone(), line.get());
-                queue(&mut self.alone, &mut self.lanes, key, line, now);
+                queue(&mut self.unshared, &mut self.lanes, key, line, now);
             }
         }
     }
@@ -372,7 +372,7 @@ impl Flights {
         // Callers of other runtimes go on there.
         for (since, key) in waiting {
             if let Some(line) = self.lines.get(&key) {
-                queue(&mut self.alone, &mut self.lanes, key, line, since);
+                queue(&mut self.unshared, &mut self.lanes, key, line, since);
             }
         }
         gone
@@ -393,10 +393,10 @@ impl Flights {
     /// Forgets old commands, and those that wait no longer.
     pub(super) fn forget(&mut self, now: Duration) {
         self.commands.forget(now);
-        while let Some((_, LoneTurn::Call(first))) = self.alone.front()
+        while let Some((_, UnsharedTurn::Call(first))) = self.unshared.front()
             && first.is_closed()
         {
-            self.alone.pop_front();
+            self.unshared.pop_front();
         }
     }
 
@@ -407,18 +407,18 @@ impl Flights {
             started.push(Start::Late(late));
         }
         while self.commands.has_room() {
-            let alone = self.alone.front().map(|(since, _)| *since);
+            let alone = self.unshared.front().map(|(since, _)| *since);
             let since = alone.unwrap_or(Duration::MAX);
             if let Some((runtime, number)) = self.lanes.send(since, &mut self.commands, now) {
                 started.push(Start::Task(runtime, number, None));
                 continue;
             }
-            match self.alone.pop_front() {
-                Some((_, LoneTurn::Call(first))) if first.is_closed() => {}
-                Some((_, LoneTurn::Call(first))) => {
+            match self.unshared.pop_front() {
+                Some((_, UnsharedTurn::Call(first))) if first.is_closed() => {}
+                Some((_, UnsharedTurn::Call(first))) => {
                     started.push(Start::Call(first, self.commands.send(now, None, false)));
                 }
-                Some((_, LoneTurn::Line(key))) => {
+                Some((_, UnsharedTurn::Line(key))) => {
                     let Some(runtime) = self.last_of(&key) else {
                         continue;
                     };
@@ -451,7 +451,7 @@ impl Flights {
                     lane.is_none_or(|lane| lane.waiting.is_empty())
                         && self.commands.in_flight_of(runtime) == 0
                 }
-                None => self.alone.is_empty(),
+                None => self.unshared.is_empty(),
             }
     }
 
@@ -459,8 +459,8 @@ impl Flights {
         let most = self.commands.bounds.most;
         let is_late = |first: Option<Duration>| self.commands.is_late(first.unwrap_or(now), now);
         let Some(runtime) = joint else {
-            let first = self.alone.front().map(|(since, _)| *since);
-            return self.alone.len() >= most || is_late(first);
+            let first = self.unshared.front().map(|(since, _)| *since);
+            return self.unshared.len() >= most || is_late(first);
         };
         self.lanes.lane(runtime).is_some_and(|lane| {
             let first = lane.waiting.front().map(|(since, _)| *since);

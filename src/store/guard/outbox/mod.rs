@@ -14,11 +14,11 @@
 //! A command counts as in flight before its callers are picked. So a caller that leaves before that
 //! takes nothing.
 
+mod bound;
 #[cfg(feature = "_guards")]
 pub(crate) mod breaker;
 mod caller;
 mod command;
-mod commands;
 mod flights;
 mod nodes;
 #[cfg(feature = "_guards")]
@@ -145,7 +145,11 @@ impl<S: Calls> Outbox<S> {
 
     /// Acts on what is in flight to a node, and starts what may be sent then. Its lock is released
     /// first: what is started may end at once, and then takes it again.
-    fn with<T>(self: &Arc<Self>, index: usize, act: impl FnOnce(&mut Flights, Duration) -> T) -> T {
+    fn with_flights<T>(
+        self: &Arc<Self>,
+        index: usize,
+        act: impl FnOnce(&mut Flights, Duration) -> T,
+    ) -> T {
         let now = self.nodes.clock.now();
         let (acted, started, _gone) = {
             let flights = &mut self.nodes.node(index).flights;
@@ -207,7 +211,7 @@ impl<S: Calls> Outbox<S> {
     ) -> Result<InFlight<S>, Error> {
         let node = self.nodes.index(name);
         loop {
-            match self.with(node, |flights, now| flights.enter_alone(is_patient, now)) {
+            match self.with_flights(node, |flights, now| flights.enter_alone(is_patient, now)) {
                 None => return Err(Late::Unsent.error()),
                 Some(Ok(number)) => return Ok(self.in_flight(node, number, List::new())),
                 Some(Err(number)) => {
@@ -221,7 +225,7 @@ impl<S: Calls> Outbox<S> {
                     // The call counts from now on.
                     let mut in_flight = self.in_flight(node, number, List::new());
                     if let Some(number) =
-                        self.with(node, |flights, now| flights.commands.renew(number, now))
+                        self.with_flights(node, |flights, now| flights.commands.renew(number, now))
                     {
                         in_flight.number = number;
                         return Ok(in_flight);

@@ -9,7 +9,7 @@ use std::{
 
 #[cfg(feature = "_guards")]
 use super::breaker::{Breaker, Breakers};
-use super::{commands::Bounds, flights::Flights};
+use super::{bound::Bounds, flights::Flights};
 use crate::{
     sync::{Mutex, MutexGuard},
     values::{clock::Clock, name::Name},
@@ -29,7 +29,8 @@ pub(crate) struct Nodes {
     pub(super) watched: Watched,
 }
 
-/// A node. Its lock is taken once on a call's way in, and once on its way out.
+/// A node. Its lock is held for a few instructions: when a caller enters, when a shared command
+/// takes its callers and when it ends, and when bytes go out or come in.
 pub(super) struct Node {
     pub(super) flights: Flights,
     #[cfg(feature = "_guards")]
@@ -58,6 +59,8 @@ pub(crate) type HasUnread = dyn Fn() -> bool + Send + Sync;
 #[cfg(feature = "_guards")]
 pub(super) struct Watched {
     pub(super) has_unread: StdMutex<Weak<HasUnread>>,
+    /// A connection whose bytes are seen holds another of this.
+    pub(super) watchers: Arc<()>,
     /// Set if a task is about to read from it, and has not recorded yet that bytes came in.
     pub(super) is_reading: AtomicBool,
 }
@@ -68,6 +71,7 @@ impl Default for Watched {
         let has_unread: Weak<HasUnread> = Weak::<fn() -> bool>::new();
         Self {
             has_unread: StdMutex::new(has_unread),
+            watchers: Arc::new(()),
             is_reading: AtomicBool::new(false),
         }
     }

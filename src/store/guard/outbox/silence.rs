@@ -103,7 +103,11 @@ impl Nodes {
         &self,
         has_unread: impl Fn() -> bool + Send + Sync + 'static,
     ) -> Arc<HasUnread> {
-        let has_unread: Arc<HasUnread> = Arc::new(has_unread);
+        let watcher = Arc::clone(&self.watched.watchers);
+        let has_unread: Arc<HasUnread> = Arc::new(move || {
+            let _ = &watcher;
+            has_unread()
+        });
         *lock(&self.watched.has_unread) = Arc::downgrade(&has_unread);
         has_unread
     }
@@ -175,6 +179,6 @@ impl Nodes {
 
     /// Returns whether the bytes of the only node are seen.
     pub(super) fn is_watched(&self) -> bool {
-        lock(&self.watched.has_unread).strong_count() > 0
+        Arc::strong_count(&self.watched.watchers) > 1
     }
 }

@@ -69,8 +69,7 @@ impl GcraRow {
         let group = |is_granted, standing| Group {
             granted: usize::from(is_granted),
             wait: 0,
-            standing: Some(standing),
-            each: None,
+            standing: Some((standing, None)),
         };
         Ok(match reply {
             Value::Nil => None,

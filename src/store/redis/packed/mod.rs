@@ -3,11 +3,11 @@
 //! `lua/README.md` describes the string, and the head of `lua/packed/decide.lua` a call and its
 //! reply. Pure.
 
+mod answers;
 pub(crate) mod ban;
 pub(crate) mod calendar;
 pub(crate) mod call;
 pub(crate) mod gcra;
-mod line;
 pub(crate) mod log;
 pub(crate) mod requests;
 pub(crate) mod row;
@@ -145,9 +145,7 @@ struct Group {
     /// The ms until the first of the others has room, if nothing else is taken.
     wait: i64,
     /// `None` if a ban refuses them.
-    standing: Option<PackedStanding>,
-    /// How each of several limits stands
-    each: Option<Box<Each>>,
+    standing: Option<Stands>,
 }
 
 /// Where a charge by the calendar has no window at the time that counts.

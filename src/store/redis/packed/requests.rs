@@ -8,17 +8,18 @@ use std::mem;
 use redis::Value;
 
 use super::{
-    DECIDE, FETCHES, Group, HAS_BAN, Numbers, SHADOW, Stamp, Stands, WAITS, ban,
+    DECIDE, FETCHES, Group, HAS_BAN, Numbers, SHADOW, Stamp, Stands, WAITS,
+    answers::{CallerReply, RunAnswers},
+    ban,
     call::Call,
     gcra::{self, GcraRow},
-    line::{CallerReply, RunAnswers},
     row::Row,
 };
 use crate::{
     algorithm::answer::{Answer, Verdict},
     store::{
         MOST_CALLERS,
-        guard::deny_cache::bans::{BanState, Carried},
+        guard::deny_cache::bans::{BanCall, BanState, Carried},
         redis::{
             reply,
             script::{Script, ScriptCall},
@@ -61,15 +62,14 @@ impl RunReply {
     }
 }
 
-/// What a call carries for callers that ask once, or `again` after a lost connection: then a log
-/// knows what they took before, and so do other limiters if no others have taken four times since.
-#[derive(Clone, Copy)]
-pub(crate) struct Asked<'a> {
+/// What a call asks for callers of the same limiters. Asked `again`, after a lost connection, a log
+/// finds what each caller took by its record; other limiters find it among their last four grants.
+pub(crate) struct Asked {
     pub(crate) stamp: Stamp,
     /// One for each limiter
-    pub(crate) rows: &'a [Row],
-    /// What this process has not reported yet; of limiters without a ban nothing.
-    pub(crate) carried: &'a [Carried],
+    pub(crate) rows: List<Row>,
+    /// `None` for limiters without a ban.
+    pub(crate) bans: Option<BanCall>,
     pub(crate) again: bool,
 }
 
@@ -130,7 +130,7 @@ fn flags(demand: &Demand) -> u8 {
     u8::from(demand.max_wait.is_some()) * WAITS
 }
 
-impl Asked<'_> {
+impl Asked {
     /// Makes the call of those [`together`].
     pub(crate) fn command(&self, run: &[Demand]) -> ScriptCall {
         let mut call = Call::default();
@@ -142,7 +142,7 @@ impl Asked<'_> {
     pub(crate) fn add_to<'a>(&self, call: &mut Call<'a>, run: &'a [Demand]) {
         call.begin(self.stamp.now);
         let of_first = || run.first().into_iter().flat_map(Demand::charges);
-        for (charge, row) in of_first().zip(self.rows) {
+        for (charge, row) in of_first().zip(&self.rows) {
             call.limiter(charge.name(), *row);
         }
         for charge in of_first() {
@@ -151,8 +151,9 @@ impl Asked<'_> {
             }
         }
         let (callers, ahead) = with_ahead(run);
-        // They are reported once.
-        let mut carried = self.carried;
+        // Refusals that this process has not reported yet are reported once.
+        let bans = self.bans.as_ref();
+        let mut carried = bans.map_or(&[][..], |bans| &*bans.carried);
         let has_records = self.rows.iter().any(Row::has_records);
         for group in groups(callers) {
             let is_last = group.as_ptr_range().end == callers.as_ptr_range().end;
@@ -209,7 +210,7 @@ impl Asked<'_> {
 
     /// Makes the call for the usual case of a lone caller; `None` if there is no such call.
     pub(crate) fn lone(&self, run: &[Demand]) -> Option<ScriptCall> {
-        let ([row], [lone], false) = (self.rows, run, self.again) else {
+        let ([row], [lone], false) = (&*self.rows, run, self.again) else {
             return None;
         };
         let (stamp, charge) = (self.stamp, lone.first());
@@ -228,7 +229,7 @@ impl Asked<'_> {
         reply: &Value,
         run: &[Demand],
     ) -> Result<Option<RunReply>, Error> {
-        let ([row], [first, ..]) = (self.rows, run) else {
+        let ([row], [first, ..]) = (&*self.rows, run) else {
             return Err(reply::unreadable());
         };
         let (now, group) = match row {
@@ -245,12 +246,11 @@ impl Asked<'_> {
                 (now.unwrap_or(0).saturating_mul(1000), group)
             }
         };
-        let alone = answered_alone(row, first, now, &group)?;
         if run.len() == 1 {
-            return Ok(Some(alone));
+            return answered_alone(row, first, now, group).map(Some);
         }
-        let mut counted = Said::new(self.rows);
-        counted.add(together(run), &[group]);
+        let mut counted = Said::new(&self.rows);
+        counted.add(together(run), &mut [group]);
         Ok(Some(self.answered(run, now, counted)))
     }
 
@@ -266,7 +266,7 @@ impl Asked<'_> {
         (mut numbers, now): (Numbers<'_>, i64),
         run: &[Demand],
     ) -> Result<RunReply, Error> {
-        if let ([row], [lone], false) = (self.rows, run, self.again)
+        if let ([row], [lone], false) = (&*self.rows, run, self.again)
             && lone.first().compiled().ban.is_none()
             && lone.first().lead == 0
         {
@@ -275,16 +275,16 @@ impl Asked<'_> {
                 return Ok(RunReply::of_no_window(now));
             };
             numbers.end()?;
-            return answered_alone(row, lone, now, &group);
+            return answered_alone(row, lone, now, group);
         }
-        let mut counted = Said::new(self.rows);
+        let mut counted = Said::new(&self.rows);
         let (callers, ahead) = with_ahead(together(run));
         for group in groups(callers) {
             let size = if self.again { 1 } else { group.len() };
             for group in group.chunks(size) {
                 let is_last = group.as_ptr_range().end == callers.as_ptr_range().end;
                 let ahead = ahead.filter(|_| is_last && !self.again);
-                if !counted.read(self.rows, &mut numbers, group, ahead)? {
+                if !counted.read(&self.rows, &mut numbers, group, ahead)? {
                     return Ok(RunReply::of_no_window(now));
                 }
             }
@@ -294,7 +294,7 @@ impl Asked<'_> {
     }
 
     fn answered(&self, run: &[Demand], now: i64, counted: Said) -> RunReply {
-        let line = RunAnswers::new(self.rows, now, &counted.standings, &counted.callers);
+        let line = RunAnswers::new(&self.rows, now, &counted.standings, &counted.callers);
         let mut answers = line.answer_all(run, &counted.callers);
         if self.again {
             // Others may have taken since it was asked first, and what they took lies behind: of
@@ -314,12 +314,12 @@ impl Asked<'_> {
 }
 
 /// Returns what is answered to a caller alone, of one limiter without a ban.
-fn answered_alone(row: &Row, lone: &Demand, now: i64, said: &Group) -> Result<RunReply, Error> {
+fn answered_alone(row: &Row, lone: &Demand, now: i64, said: Group) -> Result<RunReply, Error> {
     let permits = i64::from(lone.first().permits);
     // Only a ban leaves it out, and here is none.
-    let standing = said.standing.ok_or_else(reply::unreadable)?;
+    let (standing, each) = said.standing.ok_or_else(reply::unreadable)?;
     let answer = Answer {
-        each: said.each.clone(),
+        each,
         ..row.answer(now, standing)
     };
     let answer = if said.granted > 0 {
@@ -379,7 +379,7 @@ impl Said {
                 *found = ban::read(numbers)?;
             }
         }
-        self.add(run, &groups);
+        self.add(run, &mut groups);
         if let Some(fetched @ 0..=1) = has_fetched {
             self.callers.push(CallerReply {
                 is_granted: fetched == 1,
@@ -391,10 +391,10 @@ impl Said {
     }
 
     /// Adds callers, for each limiter a group.
-    fn add(&mut self, run: &[Demand], groups: &[Group]) {
-        for (group, standing) in groups.iter().zip(&mut self.standings) {
-            if let Some(said) = group.standing {
-                let mut each = group.each.clone();
+    fn add(&mut self, run: &[Demand], groups: &mut [Group]) {
+        let is_banned = groups.iter().any(|group| group.standing.is_none());
+        for (group, standing) in groups.iter_mut().zip(&mut self.standings) {
+            if let Some((said, mut each)) = group.standing.take() {
                 if let (Some(each), Some((_, Some(before)))) = (&mut each, &*standing) {
                     // A refusal does not say it.
                     for (of, before) in each.iter_mut().zip(before.iter()) {
@@ -404,7 +404,6 @@ impl Said {
                 *standing = Some((said, each));
             }
         }
-        let is_banned = groups.iter().any(|group| group.standing.is_none());
         self.callers.reserve(run.len());
         for (number, demand) in run.iter().enumerate() {
             let has_room = groups.iter().map(|group| number < group.granted);
@@ -461,8 +460,8 @@ mod tests {
     fn read(reply: &Value, run: &[Demand]) -> Result<RunReply, Error> {
         let asked = Asked {
             stamp: STAMP,
-            rows: &[ROW],
-            carried: &[],
+            rows: List::from([ROW]),
+            bans: None,
             again: false,
         };
         asked.read(reply, run)

@@ -92,16 +92,14 @@ impl Row {
             granted = said.ok_or_else(reply::unreadable)?;
             number = numbers.next()?;
         }
-        let (mut standing, mut each) = (None, None);
+        let mut standing = None;
         if granted > 0 {
-            let (said, of_each) = self.with_room(number, numbers)?;
-            (standing, each) = (Some(said), of_each);
+            standing = Some(self.with_room(number, numbers)?);
             if granted == callers {
                 return Ok(Some(Group {
                     granted,
                     wait: 0,
                     standing,
-                    each,
                 }));
             }
             number = numbers.next()?;
@@ -110,22 +108,22 @@ impl Row {
             return Err(reply::unreadable());
         }
         if number != BANNED {
+            let (with_room, has_next) = standing.unzip();
             // Only of a window and a calendar: a log's next from earlier callers is not taken over.
-            let before = standing.or(before.filter(|_| !self.has_records()));
-            standing = Some(self.without_room(number, numbers, before)?);
-            let has_next = each.take();
-            each = self.each(numbers)?;
-            if let (Some(each), Some(before)) = (&mut each, has_next) {
+            let before = with_room.or(before.filter(|_| !self.has_records()));
+            let said = self.without_room(number, numbers, before)?;
+            let mut each = self.each(numbers)?;
+            if let (Some(each), Some(before)) = (&mut each, has_next.flatten()) {
                 let pairs = each.iter_mut().zip(before.iter());
                 pairs.for_each(|(of, before)| of.next = before.next);
             }
+            standing = Some((said, each));
         }
         let wait = if number > BANNED { -number } else { 0 };
         Ok(Some(Group {
             granted,
             wait,
             standing,
-            each,
         }))
     }
 }

@@ -91,7 +91,7 @@ pub(crate) fn read_left(row: &Row, reply: &Value) -> Result<(i64, Option<i64>), 
     let (mut numbers, now) = Numbers::with_time(reply)?;
     let group = row.group(&mut numbers, 1, None)?;
     let standing = group.and_then(|group| group.standing);
-    let left = standing.map(|standing| row.answer(now, standing).remaining);
+    let left = standing.map(|(standing, _)| row.answer(now, standing).remaining);
     Ok((now, left))
 }
 

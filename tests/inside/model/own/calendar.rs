@@ -40,11 +40,11 @@ fn quota(name: &str, permits: u32) -> Charge {
     Charge::named(Name::exact(name).unwrap(), limit, &of, permits)
 }
 
-fn asked(rows: &[Row]) -> Asked<'_> {
+fn asked(rows: &[Row]) -> Asked {
     Asked {
         stamp: stamp(PermitId::NONE, None),
-        rows,
-        carried: &[],
+        rows: rows.iter().copied().collect(),
+        bans: None,
         again: false,
     }
 }

@@ -4,7 +4,7 @@ use super::{stage::Stage, *};
 use crate::{
     algorithm::gcra::{Pace, State},
     store::redis::packed::{gcra, requests::Asked},
-    values::charge::Tat,
+    values::{List, charge::Tat},
 };
 
 const TERMS: Terms = (40, 8);
@@ -41,8 +41,8 @@ fn it_counts_in_microseconds() {
         let run = run(&mut stage, TERMS, [permits]);
         let asked = Asked {
             stamp: stamp(run[0].first().id, None),
-            rows: &[row],
-            carried: &[],
+            rows: List::from([row]),
+            bans: None,
             again: false,
         };
         let stored = state(&mut stage);
@@ -98,8 +98,8 @@ fn a_wait_is_by_the_limit_that_the_call_has_left() {
             .collect();
         let asked = Asked {
             stamp: stamp(run[0].first().id, Some(START)),
-            rows: &[row(Algorithm::Gcra, terms)],
-            carried: &[],
+            rows: List::from([row(Algorithm::Gcra, terms)]),
+            bans: None,
             again: false,
         };
         let reply = stage.call(&asked.command(&run));

@@ -206,11 +206,11 @@ impl Stage {
         sides.map(Side::row).collect()
     }
 
-    fn asked<'a>(&self, run: &[Demand], rows: &'a [Row], again: bool) -> Asked<'a> {
+    fn asked(&self, run: &[Demand], rows: &[Row], again: bool) -> Asked {
         Asked {
             stamp: stamp(run[0].first().id, self.given),
-            rows,
-            carried: &[],
+            rows: rows.iter().copied().collect(),
+            bans: None,
             again,
         }
     }

@@ -4,7 +4,7 @@ use std::{collections::VecDeque, mem, time::Duration};
 
 use tokio::runtime::{Handle, Id};
 
-use super::super::{caller::LineKey, commands::Commands};
+use super::super::{bound::Commands, caller::LineKey};
 
 /// The lanes that are kept besides those that are in use, as most processes have a runtime or two.
 const MOST_LANES: usize = 16;

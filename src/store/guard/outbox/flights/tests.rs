@@ -7,9 +7,9 @@ use super::*;
 impl Flights {
     /// Asserts that what waits to be sent stands in one place, once.
     pub(in crate::store::guard::outbox) fn check(&self) {
-        let alone = self.alone.iter().filter_map(|(_, turn)| match turn {
-            LoneTurn::Line(key) => Some(key),
-            LoneTurn::Call(_) => None,
+        let alone = self.unshared.iter().filter_map(|(_, turn)| match turn {
+            UnsharedTurn::Line(key) => Some(key),
+            UnsharedTurn::Call(_) => None,
         });
         let joint = self.lanes.all.iter().flat_map(|lane| &lane.waiting);
         let waiting: Vec<_> = alone.chain(joint.map(|(_, key)| key)).collect();
@@ -33,7 +33,7 @@ impl Flights {
     pub(in crate::store::guard::outbox) fn is_empty(&self) {
         assert!(self.commands.sent.is_empty());
         assert!(self.lines.is_empty() && self.unanswered.is_empty());
-        assert!(self.alone.is_empty());
+        assert!(self.unshared.is_empty());
         let mut lanes = self.lanes.all.iter();
         assert!(lanes.all(|lane| lane.waiting.is_empty() && lane.gathers.is_none()));
     }

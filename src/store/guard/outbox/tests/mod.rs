@@ -17,5 +17,5 @@ use self::{
     server::DEADLINE,
     world::{BOUNDS, Caller, World},
 };
-use super::commands::Bounds;
+use super::bound::Bounds;
 use crate::store::guard::scripted::*;

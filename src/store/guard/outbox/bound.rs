@@ -1,4 +1,4 @@
-//! The commands in flight to a node, and their bound. Pure.
+//! The bound of what is in flight to a node: [`Commands`]. Pure.
 //!
 //! A server that is asked for more than it answers in time would work for callers who have left,
 //! and then for what these give back. So the callers of the commands in flight are bounded, and the
