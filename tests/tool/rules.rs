@@ -116,6 +116,27 @@ fn lists_shadows_and_conditions_are_explained() {
     assert_eq!((fixed.status, fixed.said.as_str()), (0, ""));
 }
 
+/// Rules of which one counts in our own format alone, and another in Redisson's: the error is that
+/// of the format that a service has if it names none.
+#[test]
+fn rules_of_both_formats_are_refused_as_in_our_own() {
+    let text = r#"
+        [rules.several]
+        rate = "6/1m and 10/1h"
+        by = "peer"
+        [rules.slots]
+        rate = "9/1m"
+        by = "peer"
+        slots = 100
+        [otherwise]
+        rules = ["several", "slots"]
+    "#;
+    let rules = path_of("formats.toml", text);
+    let ran = run(&format!("explain '{rules}' --path /"));
+    assert_eq!(ran.status, 2, "{}", ran.output);
+    contains(&ran.said, "rules.slots: ");
+}
+
 /// A generated request: its time in ms, its caller, and whether it is a login.
 pub(crate) type Sent = (u64, u64, bool);
 

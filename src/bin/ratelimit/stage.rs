@@ -143,11 +143,14 @@ pub(crate) struct Stage {
 }
 
 impl Stage {
-    /// Makes the layer. The store that the rules are for is not known: it has its own format, or
-    /// else Redisson's, which has slots.
+    /// Makes the layer. It is not known for which store the rules are: they count in our own
+    /// format, or in Redisson's if one of them needs that, as for slots.
     pub(crate) fn new(rules: Rules) -> Result<Self, ConfigError> {
         let in_own = Self::on(rules.clone(), MemoryStore::builder());
-        in_own.or_else(|_| Self::on(rules, MemoryStore::builder().redisson()))
+        in_own.or_else(|error| {
+            // No file asks for Redisson's format: its errors would be about what is not written.
+            Self::on(rules, MemoryStore::builder().redisson()).map_err(|_| error)
+        })
     }
 
     fn on(rules: Rules, store: MemoryStoreBuilder) -> Result<Self, ConfigError> {
