@@ -110,6 +110,10 @@ fn lists_shadows_and_conditions_are_explained() {
     assert_eq!(denied["result"], "denied_by_list");
     let allowed = explain("--ip 192.0.2.77", 0);
     assert_eq!(allowed["result"], "allowed_by_list");
+    // Where a list decides, no limiter counts.
+    for decided in [denied, allowed] {
+        assert_eq!(decided["limiters"], json!([]), "{decided}");
+    }
     let strict = run(&line("--strict"));
     assert_eq!(strict.status, 2, "{}", strict.output);
     let fixed = run(&line("--strict --when beta=false"));

@@ -75,7 +75,6 @@ pub(crate) fn run(arguments: &ExplainArguments) -> Result<bool, Stop> {
         .ok_or_else(|| Stop::usage(format!("{method:?} {path:?} is no HTTP request")))?;
     let (parts, ()) = request.clone().into_parts();
     let limiters = stage.layer.limiters_of(&parts);
-    let limiters: Vec<_> = limiters.iter().map(|it| it.name()).collect();
     let result = stage.send(Duration::ZERO, request);
     let rules = stage.end().rules.into_iter().map(|it| {
         json!({
@@ -84,6 +83,9 @@ pub(crate) fn run(arguments: &ExplainArguments) -> Result<bool, Stop> {
         })
     });
     let rules: Vec<_> = rules.collect();
+    // Where no rule counts the request, as a list decides, none of its limiters does.
+    let limiters = limiters.iter().filter(|_| !rules.is_empty());
+    let limiters: Vec<_> = limiters.map(|it| it.name()).collect();
     let mut words = table("rule limit cost shadow missing_key", &rules);
     for limiter in &limiters {
         words += &format!("limiter {}\n", harmless(limiter));
