@@ -6,6 +6,7 @@
 mod bans;
 mod check;
 mod columns;
+mod diff;
 mod formats;
 mod limiters;
 mod order;

@@ -26,6 +26,8 @@ const NEW: &str = "the new file refuses callers that the old one does not";
 const NEW_OF_NONE: &str =
     "the new file refuses requests without a caller that the old one does not";
 const NO_REQUESTS: &str = "the log has no requests, so it does not show what the new file refuses";
+const WAITING: &str = "requests would wait in the new file: here they take no permits and fill no \
+                       queue, so the log does not show what it refuses";
 const APPROXIMATE: &str = "the figures are approximate, so they do not show that no caller is \
                            newly refused: log milliseconds";
 /// The callers of each kind that are listed.
@@ -65,8 +67,8 @@ pub(crate) struct DiffArguments {
     assumptions: Assumptions,
     /// Exit with 1 if a caller is newly refused
     ///
-    /// Also if the log does not show it: it has no requests, or lacks what the rules ask for, or
-    /// its times are too coarse for a rule.
+    /// Also if the log does not show it: it has no requests, or lacks what the rules ask for, its
+    /// times are too coarse for a rule, or requests would wait for permits in the new file.
     #[arg(long, requires = "log")]
     fail_on_newly_refused: bool,
     /// Show callers by their keys, not by digests
@@ -152,6 +154,7 @@ fn send(
         (!newly_refused.is_empty(), NEW),
         (of_none > 0, NEW_OF_NONE),
         (read.rows.requests == 0, NO_REQUESTS),
+        (waiting[1] > 0 && !same, WAITING),
         (coarse && !same, APPROXIMATE),
     ];
     let objection = objections.iter().find(|(applies, _)| *applies);
