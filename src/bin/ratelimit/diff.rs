@@ -178,8 +178,9 @@ struct Compared {
 
 /// Returns what is compared of a file that is known to be good.
 fn compared(path: &Path) -> Result<Compared, Stop> {
-    let mut compared = Compared::default();
-    compared.add("", &read_toml(path)?);
+    let (mut compared, mut file) = (Compared::default(), read_toml(path)?);
+    unify_limits(&mut file);
+    compared.add("", &file);
     compared.add_first_tiers(&read_text(path)?);
     Ok(compared)
 }
@@ -203,7 +204,9 @@ impl Compared {
     /// Adds an entry, which is known by what it matches.
     fn add_entry(&mut self, list: &str, mut entry: Value) {
         let rules = entry.as_object_mut().and_then(|it| it.remove("rules"));
-        let item = format!("{list} {}", text_of(&entry));
+        let fields = entry.as_object().into_iter().flatten();
+        let fields = fields.map(|(name, value)| format!("{} {}", harmless(name), text_of(value)));
+        let item = format!("{list} {}", fields.collect::<Vec<_>>().join(", "));
         let (field, text) = match rules {
             Some(rules) => {
                 self.entries.push(item.clone());
@@ -236,24 +239,38 @@ impl Compared {
     }
 }
 
-/// Returns a value as words, harmless for a terminal. Rates that mean the same, as 60/1m and 60/60s
-/// do, have the same words.
+/// Writes limits that mean the same, as 60/1m and 60/60s do, in the same way.
+fn unify_limits(file: &mut Value) {
+    let unify = |value: &mut Value| {
+        if let Some(Ok(limit)) = value.as_str().map(str::parse::<Limit>) {
+            *value = limit.to_string().into();
+        }
+    };
+    let rules = file.get_mut("rules").and_then(Value::as_object_mut);
+    let rules = rules.into_iter().flat_map(|rules| rules.values_mut());
+    for (field, value) in rules.filter_map(Value::as_object_mut).flatten() {
+        match (field.as_str(), value) {
+            ("rate" | "init", rate) => unify(rate),
+            ("tiers", Value::Object(tiers)) => tiers.values_mut().for_each(unify),
+            _ => {}
+        }
+    }
+}
+
+/// Returns a value as words, harmless for a terminal. Different values have different words: a text
+/// that could be taken for something else, or for several things, is in quotes.
 fn text_of(value: &Value) -> String {
+    let is_plain = |text: &str| {
+        let is_other = text.is_empty() || serde_json::from_str::<Value>(text).is_ok();
+        !is_other && !text.contains([',', '"', '\\', '[', '{'])
+    };
     match value {
-        Value::String(text) => match text.parse::<Limit>() {
-            Ok(limit) => limit.to_string(),
-            Err(_) => harmless(text),
-        },
+        Value::String(text) if is_plain(text) => harmless(text),
         Value::Array(values) => {
             let values: Vec<_> = values.iter().map(text_of).collect();
             format!("[{}]", values.join(", "))
         }
-        Value::Object(fields) => {
-            let field =
-                |(name, value): (&String, &Value)| format!("{} {}", harmless(name), text_of(value));
-            fields.iter().map(field).collect::<Vec<_>>().join(", ")
-        }
-        other => other.to_string(),
+        value => harmless(&value.to_string()),
     }
 }
 
