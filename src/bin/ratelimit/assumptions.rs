@@ -5,11 +5,12 @@ use std::{collections::BTreeSet, fs, path::Path};
 use http::request::Parts;
 use serde_json::Value;
 use tower_ratelimit::{
-    ConfigError, Rules, RulesFile,
+    ConfigError, ConfigErrorKind, Rules, RulesFile,
     key::{FromParts, Secret},
 };
 
 use crate::{
+    Stop,
     out::{in_file, say},
     parsers::fixed,
 };
@@ -53,6 +54,30 @@ const KINDS: [(&str, &str); 6] = [
 /// The rules of files, and the parts that these name and code defines.
 pub(crate) type Loaded<const N: usize> = ([Result<Rules, ConfigError>; N], BTreeSet<CodePart>);
 
+/// A rules file, read once: another program may be writing it.
+pub(crate) struct FileText {
+    /// Without a byte order mark.
+    pub(crate) text: String,
+    /// Null if it is no TOML: no rules are made of it then.
+    pub(crate) toml: Value,
+}
+
+impl FileText {
+    pub(crate) fn read(path: &Path) -> Result<Self, Stop> {
+        // What a service cannot read has an error in its words.
+        let loaded = RulesFile::new().load(path).err();
+        if let Some(error) = loaded.filter(|it| it.kind() == ConfigErrorKind::Unreadable) {
+            return Err(error.into());
+        }
+        let text = fs::read_to_string(path).map_err(in_file(path))?;
+        let text = text.strip_prefix('\u{feff}').unwrap_or(&text);
+        Ok(Self {
+            text: text.to_owned(),
+            toml: toml::from_str(text).unwrap_or_default(),
+        })
+    }
+}
+
 /// Returns what a file names and nothing defines. The reason of an error begins with it.
 fn missing(error: &ConfigError) -> Option<CodePart> {
     let reason = error.reason().strip_prefix("there is no ")?;
@@ -65,12 +90,12 @@ fn missing(error: &ConfigError) -> Option<CodePart> {
 }
 
 impl Assumptions {
-    /// Reads files, with all that their code defines, and lists what is assumed of it.
-    pub(crate) fn load<const N: usize>(&self, paths: [&Path; N]) -> Result<Loaded<N>, String> {
+    /// Makes rules of files, with all that their code defines, and lists what is assumed of it.
+    pub(crate) fn load<const N: usize>(&self, files: [&FileText; N]) -> Result<Loaded<N>, String> {
         let mut code = BTreeSet::new();
         let rules = loop {
-            let file = self.file(&code);
-            let rules = paths.map(|path| file.load(path));
+            let reader = self.reader(&code);
+            let rules = files.map(|file| reader.parse(&file.text));
             let errors = rules.iter().filter_map(|rules| rules.as_ref().err());
             let may = |name: &CodePart| !code.contains(name) && (!self.strict || self.fixes(name));
             match errors.filter_map(missing).find(may) {
@@ -79,7 +104,7 @@ impl Assumptions {
             };
         };
         if rules.iter().all(Result::is_ok) {
-            self.check(&code, &paths)?;
+            self.check(&code, &files)?;
             for (kind, name) in code.iter().filter(|name| !self.fixes(name)) {
                 let (_, how) = KINDS.iter().find(|(it, _)| it == kind).unwrap_or(&KINDS[0]);
                 let part = format!("{kind} {name:?}{how}");
@@ -108,13 +133,12 @@ impl Assumptions {
     }
 
     /// Checks that each option fixes something.
-    fn check(&self, code: &BTreeSet<CodePart>, paths: &[&Path]) -> Result<(), String> {
+    fn check(&self, code: &BTreeSet<CodePart>, files: &[&FileText]) -> Result<(), String> {
         if let Some((kind, name)) = self.fixed().find(|it| !code.contains(it)) {
             return Err(format!("no file names a {kind} {name:?} to fix"));
         }
-        let files: Vec<_> = paths.iter().filter_map(|it| read_toml(it).ok()).collect();
         for (name, tier) in &self.tier {
-            let rules = files.iter().flat_map(|file| file["rules"].as_object());
+            let rules = files.iter().flat_map(|file| file.toml["rules"].as_object());
             let rules = rules.flatten().map(|(_, rule)| rule);
             let rules = rules.filter(|rule| rule["tier-by"] == **name);
             let tiers = rules.flat_map(|rule| rule["tiers"].as_object());
@@ -129,7 +153,7 @@ impl Assumptions {
     }
 
     /// Returns a reader of files whose code has these names.
-    pub(crate) fn file(&self, code: &BTreeSet<CodePart>) -> RulesFile {
+    pub(crate) fn reader(&self, code: &BTreeSet<CodePart>) -> RulesFile {
         let mut file = RulesFile::new();
         for (kind, name) in code {
             file = match *kind {
@@ -165,17 +189,6 @@ impl Assumptions {
         }
         file
     }
-}
-
-/// Reads the text of a file, without a byte order mark.
-pub(crate) fn read_text(path: &Path) -> Result<String, String> {
-    let text = fs::read_to_string(path).map_err(in_file(path))?;
-    Ok(text.trim_start_matches('\u{feff}').to_owned())
-}
-
-/// Reads a file as a table.
-pub(crate) fn read_toml(path: &Path) -> Result<Value, String> {
-    toml::from_str(&read_text(path)?).map_err(in_file(path))
 }
 
 fn value_of<'f, T>(fixed: &'f [(String, T)], name: &str) -> Option<&'f T> {

@@ -3,11 +3,10 @@
 use std::path::PathBuf;
 
 use serde_json::{Value, json};
-use tower_ratelimit::ConfigErrorKind;
 
 use crate::{
     Stop,
-    assumptions::Assumptions,
+    assumptions::{Assumptions, FileText},
     out::{Format, in_file},
 };
 
@@ -31,12 +30,9 @@ pub(crate) struct CheckArguments {
 
 pub(crate) fn run(arguments: &CheckArguments) -> Result<bool, Stop> {
     let path = &arguments.file;
-    let ([rules], code) = arguments.assumptions.load([path])?;
-    let error = match rules {
-        Err(error) if error.kind() == ConfigErrorKind::Unreadable => return Err(error.into()),
-        rules => rules.err(),
-    };
-    let found = error.as_ref();
+    let file = FileText::read(path)?;
+    let ([rules], code) = arguments.assumptions.load([&file])?;
+    let found = rules.as_ref().err();
     let words = found.map_or("no errors".to_owned(), ToString::to_string);
     let code = code.iter();
     let code = code.map(|(kind, name)| json!({ "kind": kind, "name": name }));
@@ -45,5 +41,5 @@ pub(crate) fn run(arguments: &CheckArguments) -> Result<bool, Stop> {
         "code": code.collect::<Value>(),
     });
     arguments.format.print(&in_file(path)(words), object)?;
-    Ok(error.is_none())
+    Ok(rules.is_ok())
 }

@@ -13,9 +13,9 @@ use tower_ratelimit::Limit;
 use crate::{
     Stop,
     access_log::shown_caller,
-    assumptions::{Assumptions, read_text, read_toml},
+    assumptions::{Assumptions, FileText},
     log::{LogOptions, columns_line, present},
-    needs::needs,
+    needs::{Need, needs},
     out::{Format, counted, harmless, in_file, say, table},
     replay::ASSUMED,
     stage::{Stage, is_refused},
@@ -79,20 +79,22 @@ pub(crate) struct DiffArguments {
 }
 
 pub(crate) fn run(arguments: &DiffArguments) -> Result<bool, Stop> {
-    let files = [&*arguments.old, &*arguments.new];
-    let ([old, new], _) = arguments.assumptions.load(files)?;
+    let (old_path, new_path) = (&arguments.old, &arguments.new);
+    let files = [FileText::read(old_path)?, FileText::read(new_path)?];
+    let ([old, new], _) = arguments.assumptions.load(files.each_ref())?;
     let stages = [
-        Stage::new(old.map_err(in_file(files[0]))?)?,
-        Stage::new(new.map_err(in_file(files[1]))?)?,
+        Stage::new(old.map_err(in_file(old_path))?)?,
+        Stage::new(new.map_err(in_file(new_path))?)?,
     ];
-    let changes = changes([compared(files[0])?, compared(files[1])?]);
+    let needs = files.iter().flat_map(|file| needs(&file.toml)).collect();
+    let changes = changes(files.map(Compared::of));
     let mut words = table("item field old new", &changes);
     if changes.is_empty() {
         words += "The files mean the same.\n";
     }
     let (mut object, mut answer) = (json!({ "changes": changes }), true);
     if let Some(log) = &arguments.log {
-        let (text, effect, is_good) = send(arguments, log, stages, changes.is_empty())?;
+        let (text, effect, is_good) = send(arguments, log, stages, &needs, changes.is_empty())?;
         (object["log"], answer) = (effect, is_good);
         words += &text;
     }
@@ -109,6 +111,7 @@ fn send(
     arguments: &DiffArguments,
     log: &Path,
     mut stages: [Stage; 2],
+    needs: &BTreeSet<Need>,
     same: bool,
 ) -> Result<(String, Value, bool), Stop> {
     let mut callers = RefusalCounts::new();
@@ -146,9 +149,7 @@ fn send(
     (object["refused"], object["waiting"]) = (json!([old, new]), json!(waiting));
     object["newly_refused"] = json!(newly_refused);
     object["newly_let_through"] = json!(let_through);
-    let mut needs = needs(&read_toml(&arguments.old)?);
-    needs.extend(self::needs(&read_toml(&arguments.new)?));
-    let is_enough = read.report(effects.iter().flat_map(|effect| &effect.rules), &needs);
+    let is_enough = read.report(effects.iter().flat_map(|effect| &effect.rules), needs);
     let coarse = effects[1].rules.iter().any(|rule| read.is_too_coarse(rule));
     let objections = [
         (!newly_refused.is_empty(), NEW),
@@ -176,16 +177,16 @@ struct Compared {
     entries: Vec<String>,
 }
 
-/// Returns what is compared of a file that is known to be good.
-fn compared(path: &Path) -> Result<Compared, Stop> {
-    let (mut compared, mut file) = (Compared::default(), read_toml(path)?);
-    unify_limits(&mut file);
-    compared.add("", &file);
-    compared.add_first_tiers(&read_text(path)?);
-    Ok(compared)
-}
-
 impl Compared {
+    /// Returns what is compared of a file that is known to be good.
+    fn of(mut file: FileText) -> Self {
+        let mut compared = Self::default();
+        unify_limits(&mut file.toml);
+        compared.add("", &file.toml);
+        compared.add_first_tiers(&file.text);
+        compared
+    }
+
     fn add(&mut self, item: &str, table: &Value) {
         for (name, value) in table.as_object().into_iter().flatten() {
             let name = harmless(name);

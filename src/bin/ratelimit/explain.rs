@@ -6,7 +6,7 @@ use serde_json::json;
 
 use crate::{
     Stop,
-    assumptions::{Assumptions, read_toml},
+    assumptions::{Assumptions, FileText},
     log::request,
     needs::{NO_ROUTER, Need, needs},
     out::{Format, harmless, say, table},
@@ -57,14 +57,15 @@ pub(crate) struct ExplainArguments {
 }
 
 pub(crate) fn run(arguments: &ExplainArguments) -> Result<bool, Stop> {
-    let ([rules], code) = arguments.assumptions.load([&arguments.file])?;
+    let file = FileText::read(&arguments.file)?;
+    let ([rules], code) = arguments.assumptions.load([&file])?;
     let mut names = arguments.key.iter().map(|(name, _)| ("key", name.clone()));
     if let Some((_, name)) = names.find(|it| !code.contains(it)) {
         let reason = format!("no rule counts by a key {name:?} of the code");
         return Err(Stop::usage(reason));
     }
     let mut stage = Stage::new(rules?)?;
-    if needs(&read_toml(&arguments.file)?).contains(&Need::Unseen(NO_ROUTER.to_owned())) {
+    if needs(&file.toml).contains(&Need::Unseen(NO_ROUTER.to_owned())) {
         say(NO_ROUTER);
     }
     let (method, path) = (arguments.method.as_str(), arguments.path.as_str());

@@ -10,7 +10,7 @@ use tower_ratelimit::{Limit, RulesFile};
 use super::{limits::Search, report::ASSUMED};
 use crate::{
     Stop,
-    assumptions::{Assumptions, read_text, read_toml},
+    assumptions::{Assumptions, FileText},
     log::{LogOptions, columns_line},
     needs::needs,
     out::{Format, counted, say, table},
@@ -35,7 +35,8 @@ pub(super) fn replay(
         let reason = "`--share` reads the log several times: name a file";
         return Err(Stop::usage(reason));
     }
-    let ([loaded], code) = assumptions.load([rules])?;
+    let file = FileText::read(rules)?;
+    let ([loaded], code) = assumptions.load([&file])?;
     let mut stage = Stage::new(loaded?)?;
     let read = columns.read((log, u64::MAX), None, |time, request, _| {
         stage.send(time, request);
@@ -61,10 +62,10 @@ pub(super) fn replay(
     object["rules"] = rows.into();
     (object["refused"], object["waiting"]) = (refused.into(), waiting.into());
     if let Some(share) = share {
-        let file = assumptions.file(&code);
+        let reader = assumptions.reader(&code);
         // The log may have grown.
         let log = (log, read.rows.physical);
-        let found = smallest(columns, log, rules, &file, &effect.rules, share)?;
+        let found = smallest(columns, log, &file.text, &reader, &effect.rules, share)?;
         if !found.is_empty() {
             words += "\n\nThe smallest limit of each rule, by runs of it and of one permit less:\n";
             words += &table(SMALLEST, &found);
@@ -72,21 +73,20 @@ pub(super) fn replay(
         object["smallest"] = found.into();
     }
     format.print(&words, object)?;
-    Ok(read.report(&effect.rules, &needs(&read_toml(rules)?)))
+    Ok(read.report(&effect.rules, &needs(&file.toml)))
 }
 
 /// Finds the smallest limit of each rule or tier that is one rate, and returns what is shown of it.
 ///
-/// `file` reads the rules, and `rows` are their effect on the log.
+/// `reader` reads the rules of `text`, and `rows` are their effect on the log.
 fn smallest(
     columns: &LogOptions,
     log: (&Path, u64),
-    rules: &Path,
-    file: &RulesFile,
+    text: &str,
+    reader: &RulesFile,
     rows: &[RuleEffect],
     share: f64,
 ) -> Result<Vec<Value>, Stop> {
-    let text = &read_text(rules)?;
     let mut limits = Vec::new();
     for row in rows {
         match OneLimit::of(row, text, share) {
@@ -102,7 +102,7 @@ fn smallest(
         for (index, limit) in limits.iter_mut().enumerate() {
             let top = limit.search.permits;
             for permits in limit.search.tried() {
-                let rules = file.parse(&limit.change(text, permits));
+                let rules = reader.parse(&limit.change(text, permits));
                 match rules.and_then(Stage::new) {
                     Ok(stage) => stages.push((index, permits, stage)),
                     Err(error) => {
