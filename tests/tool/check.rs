@@ -116,6 +116,52 @@ fn names_of_the_code_are_assumed_and_listed_unless_it_is_strict() {
     contains(&strict.output, "line ");
 }
 
+/// A name that is one letter away from one that is defined is a typing error, unless an option says
+/// that the code defines it, too.
+#[test]
+fn a_misspelt_word_is_not_assumed() {
+    let check = |by: &str, charged: &str, options: &[&str]| {
+        let text = format!(
+            "[keys.client]\nfrom = 'header:x-client'\n[rules.api]\nrate = '1/1m'\nby = '{by}'\n\
+             charge-if = '{charged}'\n[otherwise]\nrules = ['api']\n"
+        );
+        let path = file("misspelt.toml", text.as_bytes());
+        let words = [&["check", path.to_str().unwrap()], options].concat();
+        ratelimit(&words, b"")
+    };
+    for (by, charged, near, name) in [
+        ("pear", "failure", "peer", "pear"),
+        ("pere", "failure", "peer", "pere"),
+        ("cleint", "failure", "client", "cleint"),
+        ("peer", "failur", "failure", "failur"),
+        ("peer", "sucess", "success", "sucess"),
+    ] {
+        let ran = check(by, charged, &[]);
+        assert_eq!(ran.status, 1, "{}{}", ran.output, ran.said);
+        contains(&ran.output, &format!("did you mean `{near}`?"));
+        contains(&ran.said, &format!("add `--defined {name}`"));
+        let defined = check(by, charged, &["--strict", "--defined", name]);
+        assert_eq!((defined.status, defined.said.as_str()), (0, ""));
+    }
+    // `user` is the usual name of a key, though it is near `peer`.
+    let assumed = check("user or users", "missed", &[]);
+    assert_eq!(assumed.status, 0, "{}{}", assumed.output, assumed.said);
+    let unknown = check("peer", "failure", &["--defined", "tenant"]);
+    assert_eq!(unknown.status, 2, "{}", unknown.output);
+    contains(&unknown.said, "no file names \"tenant\"");
+}
+
+/// A key of the file that stands behind its first use is none of the code.
+#[test]
+fn a_key_that_is_defined_too_late_is_named() {
+    let text = "[keys.a]\nfrom = 'b'\n[keys.b]\nfrom = 'peer'\n[rules.api]\nrate = '1/1m'\n\
+                by = 'a'\n[otherwise]\nrules = ['api']\n";
+    let path = file("late.toml", text.as_bytes());
+    let ran = ratelimit(&["check", path.to_str().unwrap()], b"");
+    assert_eq!(ran.status, 1, "{}", ran.said);
+    contains(&ran.output, "line 2, keys.a.from: there is no key \"b\"");
+}
+
 /// A change of the good file, as in `tests/pure/config/bad.toml`.
 #[derive(Deserialize)]
 struct Mistake {

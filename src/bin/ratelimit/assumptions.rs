@@ -4,6 +4,7 @@ use std::{collections::BTreeSet, fs, path::Path};
 
 use http::request::Parts;
 use serde_json::Value;
+use strsim::osa_distance;
 use tower_ratelimit::{
     ConfigError, ConfigErrorKind, Rules, RulesFile,
     key::{FromParts, Secret},
@@ -21,6 +22,12 @@ pub(crate) struct Assumptions {
     /// Refuse names of the code that no option fixes
     #[arg(long)]
     strict: bool,
+    /// A name that the code has, as in `user`
+    ///
+    /// Of a key, an outcome or a secret. Without this option, a name that is one letter away from a
+    /// word that is defined, as `pear` from `peer`, is an error. Repeat it for others.
+    #[arg(long, value_name = "NAME", hide_short_help = true)]
+    defined: Vec<String>,
     /// The tier that code chooses, as in `plan=paid`
     ///
     /// Default: the first one of each rule. Repeat it for other choosers.
@@ -78,15 +85,31 @@ impl FileText {
     }
 }
 
-/// Returns what a file names and nothing defines. The reason of an error begins with it.
-fn missing(error: &ConfigError) -> Option<CodePart> {
+/// Returns what a file names and nothing defines, and whether that looks like a misspelt word which
+/// is defined. The reason of an error begins with it.
+fn missing(
+    file: &FileText,
+    error: &ConfigError,
+    code: &BTreeSet<CodePart>,
+) -> Option<(CodePart, bool)> {
     let reason = error.reason().strip_prefix("there is no ")?;
     let (kind, rest) = reason.split_once(" \"")?;
     let (kind, _) = KINDS.into_iter().find(|(known, _)| *known == kind)?;
-    let name = rest.split('"').next()?;
+    let (name, hint) = rest.split_once('"')?;
+    let near = hint.strip_prefix(": did you mean `");
+    let near = near.and_then(|near| near.strip_suffix("`?"));
+    // Code may have names that are similar. The usual one, `user`, is two letters from `peer`.
+    let is_word = |near: &&str| !code.contains(&(kind, (*near).to_owned()));
+    let is_misspelt = near
+        .filter(is_word)
+        .is_some_and(|near| osa_distance(name, near) == 1);
+    // The file itself defines it further down, which is too late.
+    let is_late = kind == "key" && !file.toml["keys"][name].is_null();
     let is_part = |byte: u8| byte.is_ascii_alphanumeric() || b"._-".contains(&byte);
     // Code can define no other names.
-    (!name.is_empty() && name.bytes().all(is_part)).then(|| (kind, name.to_owned()))
+    let is_of_code = !is_late && !name.is_empty() && name.bytes().all(is_part);
+    let part = (kind, name.to_owned());
+    (is_of_code && !code.contains(&part)).then_some((part, is_misspelt))
 }
 
 impl Assumptions {
@@ -96,12 +119,20 @@ impl Assumptions {
         let rules = loop {
             let reader = self.reader(&code);
             let rules = files.map(|file| reader.parse(&file.text));
-            let errors = rules.iter().filter_map(|rules| rules.as_ref().err());
-            let may = |name: &CodePart| !code.contains(name) && (!self.strict || self.fixes(name));
-            match errors.filter_map(missing).find(may) {
-                Some(name) => code.insert(name),
-                None => break rules,
+            let errors = files.iter().zip(&rules);
+            let missing = errors.filter_map(|(file, it)| missing(file, it.as_ref().err()?, &code));
+            let missing: Vec<_> = missing.collect();
+            let may = |(part, is_misspelt): &&(CodePart, bool)| {
+                self.fixes(part) || !(self.strict || *is_misspelt)
             };
+            let Some((part, _)) = missing.iter().find(may) else {
+                for ((kind, name), _) in missing {
+                    let option = format!("add `--defined {name}`");
+                    say(format!("if the code has the {kind} {name:?}, {option}"));
+                }
+                break rules;
+            };
+            code.insert(part.clone());
         };
         if rules.iter().all(Result::is_ok) {
             self.check(&code, &files)?;
@@ -116,7 +147,7 @@ impl Assumptions {
 
     /// Returns whether an option is given.
     pub(crate) fn is_any(&self) -> bool {
-        self.strict || self.fixed().next().is_some()
+        self.strict || !self.defined.is_empty() || self.fixed().next().is_some()
     }
 
     /// Returns what options fix.
@@ -128,14 +159,18 @@ impl Assumptions {
         all.map(|(kind, name)| (kind, name.clone()))
     }
 
-    fn fixes(&self, name: &CodePart) -> bool {
-        self.fixed().any(|fixed| fixed == *name)
+    fn fixes(&self, part: &CodePart) -> bool {
+        self.defined.contains(&part.1) || self.fixed().any(|fixed| fixed == *part)
     }
 
     /// Checks that each option fixes something.
     fn check(&self, code: &BTreeSet<CodePart>, files: &[&FileText]) -> Result<(), String> {
         if let Some((kind, name)) = self.fixed().find(|it| !code.contains(it)) {
             return Err(format!("no file names a {kind} {name:?} to fix"));
+        }
+        let is_unknown = |name: &&String| code.iter().all(|(_, it)| it != *name);
+        if let Some(name) = self.defined.iter().find(is_unknown) {
+            return Err(format!("no file names {name:?}, which code would define"));
         }
         for (name, tier) in &self.tier {
             let rules = files.iter().flat_map(|file| file.toml["rules"].as_object());
