@@ -9,7 +9,7 @@ use tower_ratelimit::{Algorithm, Limit};
 use self::oracle::{Format, Log};
 use crate::{
     access_log::Rows,
-    limits::{self, Replay, Report, Way},
+    limits::{self, CountedLimit, Replay, Report},
 };
 use kit::random::Random;
 
@@ -18,7 +18,7 @@ fn run(replay: &Replay, text: &str) -> Result<Report, String> {
 }
 
 /// Counts by a column, with the usual settings.
-fn by(column: &str, limits: &[Way]) -> Replay {
+fn by(column: &str, limits: &[CountedLimit]) -> Replay {
     Replay {
         rows: Rows::of([column]),
         limits: limits.to_vec(),
@@ -39,7 +39,7 @@ const ALGORITHMS: [Algorithm; 3] = [
 ];
 
 /// Draws so many limits, of one of these intervals each, for a replay to count by.
-fn limits(random: &mut Random, number: usize, most: u64, intervals: &[u64]) -> Vec<Way> {
+fn limits(random: &mut Random, number: usize, most: u64, intervals: &[u64]) -> Vec<CountedLimit> {
     let draw = |_| {
         let interval = random.of(intervals);
         let limit = limit(1 + random.below(most), interval);
@@ -49,7 +49,7 @@ fn limits(random: &mut Random, number: usize, most: u64, intervals: &[u64]) -> V
 }
 
 /// The settings that read what a log writes.
-fn settings(format: Format, limits: &[Way]) -> Replay {
+fn settings(format: Format, limits: &[CountedLimit]) -> Replay {
     let mut replay = by("ip", limits);
     if matches!(format, Format::Timed) {
         let (column, place) = ("duration".to_owned(), "10".to_owned());

@@ -10,10 +10,11 @@ use crate::{
     out::{Format, in_file},
 };
 
-/// Check a rules file as the service that reads it does.
+/// Check a rules file, and print its first error.
 ///
-/// It prints the first error with its line, the field, and what to write instead. Names that only
-/// code defines, such as keys, tiers and secrets, are assumed and listed.
+/// It prints the line, the field, and what to write instead. It accepts what only Redisson's format
+/// has, which a service with another store refuses. Names that only code defines, such as keys,
+/// tiers and secrets, are assumed and listed.
 ///
 /// Example: `ratelimit check limits.toml`.
 ///

@@ -132,7 +132,8 @@ fn send(
     })?;
     let effects = stages.map(Stage::end);
     let kinds = [[true, false], [false, true]];
-    let [newly_refused, let_through] = kinds.map(|none| newly(&callers, none, arguments.show_keys));
+    let [newly_refused, let_through] =
+        kinds.map(|never| newly(&callers, never, arguments.show_keys));
     let [old, new] = effects.each_ref().map(|effect| effect.refused);
     let waiting = effects.each_ref().map(|effect| effect.waiting);
     let requests = counted(read.rows.requests, "request");
@@ -301,12 +302,12 @@ fn changes(mut files: [Compared; 2]) -> Vec<Value> {
     rows.collect()
 }
 
-/// Returns the callers that each file never refuses where its `none` is set, and refuses where it
-/// is not; the most refused first.
-fn newly(callers: &RefusalCounts, none: [bool; 2], keys: bool) -> Vec<Value> {
+/// Returns the callers that each file never refuses where `never` is set, and refuses at least once
+/// where it is not; the most refused first.
+fn newly(callers: &RefusalCounts, never: [bool; 2], keys: bool) -> Vec<Value> {
     let secret = RandomState::new();
     let newly = callers.iter();
-    let newly = newly.filter(|(_, of)| of.map(|it| it == 0) == none);
+    let newly = newly.filter(|(_, of)| of.map(|it| it == 0) == never);
     let mut newly: Vec<_> = newly.map(|(it, of)| (Reverse(of[0] + of[1]), it)).collect();
     newly.sort();
     let rows = newly.into_iter().map(|(Reverse(requests), caller)| {

@@ -23,7 +23,7 @@ use self::{
     smallest::{LimitBounds, Smallest},
 };
 pub(crate) use self::{
-    pass::Way,
+    pass::CountedLimit,
     report::{Busiest, Candidate, Figure, Moment, Report, SmallestLimit},
     smallest::Search,
 };
@@ -40,7 +40,7 @@ pub(crate) struct Replay {
     /// Requests are counted by the first column behind those of every log, or by what
     /// [`run`](Self::run) is told.
     pub(crate) rows: Rows,
-    pub(crate) limits: Vec<Way>,
+    pub(crate) limits: Vec<CountedLimit>,
     /// The smallest limit is the one that touches fewer than this share of callers.
     pub(crate) share: f64,
     /// Set if callers are shown by their keys. Otherwise by digests, with a secret that each run
@@ -129,7 +129,7 @@ impl Replay {
     }
 
     /// Returns the limits that bound the figures of each limit.
-    fn ends(&self, resolution: Duration) -> impl Iterator<Item = [Option<Way>; 2]> {
+    fn ends(&self, resolution: Duration) -> impl Iterator<Item = [Option<CountedLimit>; 2]> {
         let given = self.bounds(resolution).zip(&self.limits);
         given.map(|(bounds, (_, limit))| bounds.of_permits(limit.permits()))
     }

@@ -18,11 +18,11 @@ use crate::access_log::{SECOND, micros};
 const MOMENTS: usize = 120;
 
 /// A limit, and the algorithm that counts by it.
-pub(crate) type Way = (Algorithm, Limit);
+pub(crate) type CountedLimit = (Algorithm, Limit);
 
 /// A limit, and what it did.
 pub(super) struct Run {
-    way: Way,
+    counted: CountedLimit,
     meter: Meter,
     /// That of the limit, in microseconds.
     interval: i64,
@@ -65,16 +65,16 @@ impl LogPass {
     /// # Errors
     ///
     /// Returns an error if an algorithm cannot count by its limit.
-    pub(super) fn new(ways: &[Way], verifies: bool) -> Result<Self, ConfigError> {
+    pub(super) fn new(limits: &[CountedLimit], verifies: bool) -> Result<Self, ConfigError> {
         let mut pass = Self {
             next_sweep: i64::MIN,
             ..Self::default()
         };
-        for way in ways {
-            if pass.index(way).is_some() || pass.runs.len() == Self::MOST_RUNS {
+        for counted in limits {
+            if pass.index(counted).is_some() || pass.runs.len() == Self::MOST_RUNS {
                 continue;
             }
-            let (algorithm, limit) = *way;
+            let (algorithm, limit) = *counted;
             let interval = micros(limit.interval());
             // A window lasts a millisecond longer, and GCRA rounds the time from permit to permit
             // up to a microsecond.
@@ -85,7 +85,7 @@ impl LogPass {
                 pass.longest = pass.longest.max(interval);
             }
             pass.runs.push(Run {
-                way: *way,
+                counted: *counted,
                 meter: Meter::new(algorithm, limit)?,
                 interval,
                 peaks: Vec::new(),
@@ -97,8 +97,8 @@ impl LogPass {
     }
 
     /// Returns the index of a limit among those that are run.
-    pub(super) fn index(&self, way: &Way) -> Option<usize> {
-        self.runs.iter().position(|run| run.way == *way)
+    pub(super) fn index(&self, limit: &CountedLimit) -> Option<usize> {
+        self.runs.iter().position(|run| run.counted == *limit)
     }
 
     pub(super) fn callers(&self) -> usize {
@@ -113,7 +113,7 @@ impl LogPass {
     /// Returns the largest numbers of requests in the interval of a limit, by caller.
     pub(super) fn peaks_of(&self, limit: &Limit) -> &[u32] {
         let mut runs = self.runs.iter();
-        let run = runs.find(|run| run.way.1.interval() == limit.interval());
+        let run = runs.find(|run| run.counted.1.interval() == limit.interval());
         run.map_or(&[], |run| &run.peaks)
     }
 
@@ -235,7 +235,7 @@ impl Run {
         times: &VecDeque<i64>,
         time: i64,
     ) -> bool {
-        let (algorithm, limit) = self.way;
+        let (algorithm, limit) = self.counted;
         let is_log = algorithm == Algorithm::SlidingLog;
         let is_few = requests.is_some_and(|it| u64::from(it) <= limit.permits());
         if state.is_none() && is_log && is_few {

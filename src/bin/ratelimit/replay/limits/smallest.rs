@@ -8,7 +8,7 @@ use std::{
 
 use tower_ratelimit::{Algorithm, Limit};
 
-use super::pass::{LogPass, Way};
+use super::pass::{CountedLimit, LogPass};
 
 /// The limits whose figures bound those of a limit where times are coarse.
 ///
@@ -30,7 +30,7 @@ pub(super) struct LimitBounds {
 impl LimitBounds {
     /// Returns the limits to run for this many permits: one that refuses the least, unless none is
     /// sure to refuse, and one that refuses the most.
-    pub(super) fn of_permits(&self, permits: u64) -> [Option<Way>; 2] {
+    pub(super) fn of_permits(&self, permits: u64) -> [Option<CountedLimit>; 2] {
         let limit = |permits, interval| Limit::try_new(permits, interval).ok();
         if self.resolution * 20 <= self.interval {
             let given = limit(permits, self.interval).map(|limit| (self.algorithm, limit));
@@ -183,12 +183,12 @@ impl Smallest {
         smallest
     }
 
-    fn limit(&self, permits: u64) -> Option<Way> {
+    fn limit(&self, permits: u64) -> Option<CountedLimit> {
         self.bounds.of_permits(permits)[self.end]
     }
 
     /// Returns the limits that the next reading is to run, each with its permits.
-    pub(super) fn tried(&self) -> impl Iterator<Item = (u64, Way)> {
+    pub(super) fn tried(&self) -> impl Iterator<Item = (u64, CountedLimit)> {
         let tried = self.search.tried().into_iter();
         tried.filter_map(|permits| Some((permits, self.limit(permits)?)))
     }
