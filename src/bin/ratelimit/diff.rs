@@ -15,7 +15,7 @@ use crate::{
     access_log::shown_caller,
     assumptions::{Assumptions, FileText},
     log::{LogOptions, columns_line, present},
-    needs::{Need, needs},
+    needs::needs,
     out::{Format, counted, harmless, in_file, say, table},
     replay::ASSUMED,
     stage::{Stage, is_refused},
@@ -86,15 +86,14 @@ pub(crate) fn run(arguments: &DiffArguments) -> Result<bool, Stop> {
         Stage::new(old.map_err(in_file(old_path))?)?,
         Stage::new(new.map_err(in_file(new_path))?)?,
     ];
-    let needs = files.iter().flat_map(|file| needs(&file.toml)).collect();
-    let changes = changes(files.map(Compared::of));
+    let changes = changes(files.each_ref().map(Compared::of));
     let mut words = table("item field old new", &changes);
     if changes.is_empty() {
         words += "The files mean the same.\n";
     }
     let (mut object, mut answer) = (json!({ "changes": changes }), true);
     if let Some(log) = &arguments.log {
-        let (text, effect, is_good) = send(arguments, log, stages, &needs, changes.is_empty())?;
+        let (text, effect, is_good) = send(arguments, log, stages, &files, changes.is_empty())?;
         (object["log"], answer) = (effect, is_good);
         words += &text;
     }
@@ -111,7 +110,7 @@ fn send(
     arguments: &DiffArguments,
     log: &Path,
     mut stages: [Stage; 2],
-    needs: &BTreeSet<Need>,
+    files: &[FileText; 2],
     same: bool,
 ) -> Result<(String, Value, bool), Stop> {
     let mut callers = RefusalCounts::new();
@@ -150,7 +149,8 @@ fn send(
     (object["refused"], object["waiting"]) = (json!([old, new]), json!(waiting));
     object["newly_refused"] = json!(newly_refused);
     object["newly_let_through"] = json!(let_through);
-    let is_enough = read.report(effects.iter().flat_map(|effect| &effect.rules), needs);
+    let needs = files.iter().flat_map(|file| needs(&file.toml)).collect();
+    let is_enough = read.report(effects.iter().flat_map(|effect| &effect.rules), &needs);
     let coarse = effects[1].rules.iter().any(|rule| read.is_too_coarse(rule));
     let objections = [
         (!newly_refused.is_empty(), NEW),
@@ -180,25 +180,35 @@ struct Compared {
 
 impl Compared {
     /// Returns what is compared of a file that is known to be good.
-    fn of(mut file: FileText) -> Self {
+    fn of(file: &FileText) -> Self {
         let mut compared = Self::default();
-        unify_limits(&mut file.toml);
-        compared.add("", &file.toml);
+        compared.add(&[], &file.toml);
         compared.add_first_tiers(&file.text);
         compared
     }
 
-    fn add(&mut self, item: &str, table: &Value) {
+    fn add(&mut self, path: &[&str], table: &Value) {
         for (name, value) in table.as_object().into_iter().flatten() {
-            let name = harmless(name);
-            let dot = if item.is_empty() { "" } else { "." };
             match value {
-                Value::Object(_) => self.add(&format!("{item}{dot}{name}"), value),
+                Value::Object(_) => self.add(&[path, &[name]].concat(), value),
                 Value::Array(entries) if entries.iter().any(Value::is_object) => {
                     let entries = entries.iter().cloned();
-                    entries.for_each(|entry| self.add_entry(&name, entry));
+                    entries.for_each(|entry| self.add_entry(name, entry));
                 }
-                _ => _ = self.items.insert([item.to_owned(), name], text_of(value)),
+                _ => {
+                    let is_limit = match path {
+                        ["rules", _] => ["rate", "init"].contains(&&**name),
+                        _ => matches!(path, ["rules", _, "tiers"]),
+                    };
+                    let limit = value.as_str().filter(|_| is_limit);
+                    // Limits that mean the same, as 60/1m and 60/60s do, have the same words.
+                    let text = match limit.map(str::parse::<Limit>) {
+                        Some(Ok(limit)) => limit.to_string(),
+                        _ => text_of(value),
+                    };
+                    let field = [harmless(&path.join(".")), harmless(name)];
+                    self.items.insert(field, text);
+                }
             }
         }
     }
@@ -237,24 +247,6 @@ impl Compared {
                 let field = [item, "first tier".to_owned()];
                 self.items.insert(field, harmless(first.get_ref()));
             }
-        }
-    }
-}
-
-/// Writes limits that mean the same, as 60/1m and 60/60s do, in the same way.
-fn unify_limits(file: &mut Value) {
-    let unify = |value: &mut Value| {
-        if let Some(Ok(limit)) = value.as_str().map(str::parse::<Limit>) {
-            *value = limit.to_string().into();
-        }
-    };
-    let rules = file.get_mut("rules").and_then(Value::as_object_mut);
-    let rules = rules.into_iter().flat_map(|rules| rules.values_mut());
-    for (field, value) in rules.filter_map(Value::as_object_mut).flatten() {
-        match (field.as_str(), value) {
-            ("rate" | "init", rate) => unify(rate),
-            ("tiers", Value::Object(tiers)) => tiers.values_mut().for_each(unify),
-            _ => {}
         }
     }
 }
