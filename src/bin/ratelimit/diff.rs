@@ -14,11 +14,11 @@ use crate::{
     Stop,
     access_log::shown_caller,
     assumptions::{Assumptions, FileText},
-    log::{LogOptions, columns_line, present},
+    dry_run::{DryRun, is_refused},
     needs::needs,
     out::{Format, counted, harmless, in_file, say, table},
     replay::ASSUMED,
-    stage::{Stage, is_refused},
+    requests::{LogOptions, columns_line, present},
 };
 
 /// Why a log does not show that no caller is newly refused.
@@ -82,9 +82,9 @@ pub(crate) fn run(arguments: &DiffArguments) -> Result<bool, Stop> {
     let (old_path, new_path) = (&arguments.old, &arguments.new);
     let files = [FileText::read(old_path)?, FileText::read(new_path)?];
     let ([old, new], _) = arguments.assumptions.load(files.each_ref())?;
-    let stages = [
-        Stage::new(old.map_err(in_file(old_path))?)?,
-        Stage::new(new.map_err(in_file(new_path))?)?,
+    let dry_runs = [
+        DryRun::new(old.map_err(in_file(old_path))?)?,
+        DryRun::new(new.map_err(in_file(new_path))?)?,
     ];
     let changes = changes(files.each_ref().map(Compared::of));
     let mut words = table("item field old new", &changes);
@@ -93,7 +93,7 @@ pub(crate) fn run(arguments: &DiffArguments) -> Result<bool, Stop> {
     }
     let (mut object, mut answer) = (json!({ "changes": changes }), true);
     if let Some(log) = &arguments.log {
-        let (text, effect, is_good) = send(arguments, log, stages, &files, changes.is_empty())?;
+        let (text, effect, is_good) = send(arguments, log, dry_runs, &files, changes.is_empty())?;
         (object["log"], answer) = (effect, is_good);
         words += &text;
     }
@@ -109,7 +109,7 @@ type RefusalCounts = HashMap<Box<str>, [u64; 2]>;
 fn send(
     arguments: &DiffArguments,
     log: &Path,
-    mut stages: [Stage; 2],
+    mut dry_runs: [DryRun; 2],
     files: &[FileText; 2],
     same: bool,
 ) -> Result<(String, Value, bool), Stop> {
@@ -118,7 +118,7 @@ fn send(
     let mut of_none = 0;
     let (columns, by) = (&arguments.columns, Some(&*arguments.by));
     let read = columns.read((log, u64::MAX), by, |time, request, caller| {
-        let results = stages.each_mut().map(|it| it.send(time, request.clone()));
+        let results = dry_runs.each_mut().map(|it| it.send(time, request.clone()));
         let refused = results.map(|result| u64::from(is_refused(result)));
         match present(caller) {
             _ if refused == [0, 0] => {}
@@ -129,7 +129,7 @@ fn send(
             None => of_none += u64::from(refused == [0, 1]),
         }
     })?;
-    let effects = stages.map(Stage::end);
+    let effects = dry_runs.map(DryRun::end);
     let kinds = [[true, false], [false, true]];
     let [newly_refused, let_through] =
         kinds.map(|never| newly(&callers, never, arguments.show_keys));

@@ -7,11 +7,11 @@ use serde_json::json;
 use crate::{
     Stop,
     assumptions::{Assumptions, FileText},
-    log::request,
+    dry_run::{DryRun, is_refused},
     needs::{NO_ROUTER, Need, needs},
     out::{Format, harmless, say, table},
     parsers,
-    stage::{Stage, is_refused},
+    requests::request,
 };
 
 /// Show which rules a request meets, and what each of them counts.
@@ -64,7 +64,7 @@ pub(crate) fn run(arguments: &ExplainArguments) -> Result<bool, Stop> {
         let reason = format!("no rule counts by a key {name:?} of the code");
         return Err(Stop::usage(reason));
     }
-    let mut stage = Stage::new(rules?)?;
+    let mut dry_run = DryRun::new(rules?)?;
     if needs(&file.toml).contains(&Need::Unseen(NO_ROUTER.to_owned())) {
         say(NO_ROUTER);
     }
@@ -75,9 +75,9 @@ pub(crate) fn run(arguments: &ExplainArguments) -> Result<bool, Stop> {
     let request = request([Some(&ip), Some(method), Some(path), host, None], others)
         .ok_or_else(|| Stop::usage(format!("{method:?} {path:?} is no HTTP request")))?;
     let (parts, ()) = request.clone().into_parts();
-    let limiters = stage.layer.limiters_of(&parts);
-    let result = stage.send(Duration::ZERO, request);
-    let rules = stage.end().rules.into_iter().map(|it| {
+    let limiters = dry_run.layer.limiters_of(&parts);
+    let result = dry_run.send(Duration::ZERO, request);
+    let rules = dry_run.end().rules.into_iter().map(|it| {
         json!({
             "rule": it.name, "limit": it.limit(), "cost": it.cost, "shadow": it.shadow,
             "missing_key": it.without_key > 0,

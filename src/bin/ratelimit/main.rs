@@ -9,15 +9,15 @@ mod access_log;
 mod assumptions;
 mod check;
 mod diff;
+mod dry_run;
 mod explain;
 mod limiter;
-mod log;
 mod needs;
 mod out;
 mod parsers;
 mod redis;
 mod replay;
-mod stage;
+mod requests;
 
 use std::process::ExitCode;
 

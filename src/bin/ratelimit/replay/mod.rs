@@ -1,9 +1,9 @@
 //! `ratelimit replay`: reports what limits would have refused in an access log.
 
+mod by_rules;
 mod demo;
 mod limits;
 mod report;
-mod rules;
 
 use std::{
     borrow::Cow,
@@ -25,9 +25,9 @@ use crate::{
     Stop,
     access_log::{OWN, Rows},
     assumptions::Assumptions,
-    log::{self, LogOptions, report_left_out, request},
     out::{Format, in_file},
     parsers,
+    requests::{self, LogOptions, report_left_out, request},
 };
 
 /// Replay an access log against limits, to choose one of them.
@@ -117,7 +117,7 @@ pub(crate) fn run(arguments: &ReplayArguments) -> Result<bool, Stop> {
     let (columns, assumptions) = (&arguments.columns, &arguments.assumptions);
     if let (Some(rules), Some(log)) = (&arguments.rules, &arguments.log) {
         let (share, format) = (arguments.share, &arguments.format);
-        return rules::replay(columns, [rules, log], assumptions, share, format);
+        return by_rules::replay(columns, [rules, log], assumptions, share, format);
     }
     if !columns.field.is_empty() || assumptions.is_any() {
         return Err(Stop::usage(
@@ -155,7 +155,7 @@ fn by_limits(arguments: &ReplayArguments) -> Result<Report, Stop> {
         readings += 1;
         match &arguments.log {
             Some(path) if readings > 1 && path.as_os_str() == "-" => Ok(None),
-            Some(path) => log::open(path).map(Some),
+            Some(path) => requests::open(path).map(Some),
             None => Ok(Some(Box::new(Cursor::new(demo::day())) as Box<dyn BufRead>)),
         }
     };

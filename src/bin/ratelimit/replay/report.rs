@@ -7,8 +7,8 @@ use serde_json::json;
 
 use super::limits::{Candidate, Figure, Report, SmallestLimit};
 use crate::{
-    log::{columns_line, is_coarse, left_out},
     out::{cells, columns, counted},
+    requests::{columns_line, is_coarse, left_out},
 };
 
 /// The heading of the busiest callers.

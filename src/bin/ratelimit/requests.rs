@@ -1,4 +1,4 @@
-//! An access log: how it is read, and the request that each of its lines was.
+//! The requests of an access log: how it is read, and which request each of its lines was.
 
 use std::{
     borrow::Cow,
@@ -18,10 +18,10 @@ use tower_ratelimit::{Limit, key::PeerAddr};
 use crate::{
     access_log::{Rows, RowsRead, counted_as, ip_of, says_nothing},
     assumptions::CodeKeys,
+    dry_run::RuleEffect,
     needs::Need,
     out::{counted, harmless, in_file, say},
     parsers,
-    stage::RuleEffect,
 };
 
 /// The share of lines that may be unreadable or late.

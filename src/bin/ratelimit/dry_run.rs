@@ -1,4 +1,4 @@
-//! A real layer whose clock its requests move, and what its rules do: [`Stage`].
+//! A real layer whose clock its requests move, and what its rules do: [`DryRun`].
 
 use std::{
     collections::HashMap,
@@ -133,7 +133,7 @@ impl Service<Request<()>> for Logged {
 }
 
 /// A real layer, whose clock the requests move.
-pub(crate) struct Stage {
+pub(crate) struct DryRun {
     pub(crate) layer: RateLimitLayer,
     service: RateLimit<Logged>,
     store: MemoryStore,
@@ -142,7 +142,7 @@ pub(crate) struct Stage {
     recorder: Arc<Recorder>,
 }
 
-impl Stage {
+impl DryRun {
     /// Makes the layer. It is not known for which store the rules are: they count in our own
     /// format, or in Redisson's if one of them needs that, as for slots.
     pub(crate) fn new(rules: Rules) -> Result<Self, ConfigError> {

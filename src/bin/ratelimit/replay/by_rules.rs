@@ -11,10 +11,10 @@ use super::{limits::Search, report::ASSUMED};
 use crate::{
     Stop,
     assumptions::{Assumptions, FileText},
-    log::{LogOptions, columns_line},
+    dry_run::{DryRun, RuleEffect},
     needs::needs,
     out::{Format, counted, say, table},
-    stage::{RuleEffect, Stage},
+    requests::{LogOptions, columns_line},
 };
 
 /// The columns of what a rule did, and of its smallest limit.
@@ -37,11 +37,11 @@ pub(super) fn replay(
     }
     let file = FileText::read(rules)?;
     let ([loaded], code) = assumptions.load([&file])?;
-    let mut stage = Stage::new(loaded?)?;
+    let mut dry_run = DryRun::new(loaded?)?;
     let read = columns.read((log, u64::MAX), None, |time, request, _| {
-        stage.send(time, request);
+        dry_run.send(time, request);
     })?;
-    let effect = stage.end();
+    let effect = dry_run.end();
     let rows = effect.rules.iter().map(|row| {
         json!({
             "rule": row.name, "limit": row.limit(), "requests": row.met, "refused": row.refused,
@@ -98,13 +98,13 @@ fn smallest(
         }
     }
     loop {
-        let mut stages = Vec::new();
+        let mut dry_runs = Vec::new();
         for (index, limit) in limits.iter_mut().enumerate() {
             let top = limit.search.permits;
             for permits in limit.search.tried() {
                 let rules = reader.parse(&limit.change(text, permits));
-                match rules.and_then(Stage::new) {
-                    Ok(stage) => stages.push((index, permits, stage)),
+                match rules.and_then(DryRun::new) {
+                    Ok(dry_run) => dry_runs.push((index, permits, dry_run)),
                     Err(error) => {
                         // As fewer than a request costs are.
                         limit.search.found(permits, None);
@@ -115,16 +115,16 @@ fn smallest(
                 }
             }
         }
-        if stages.is_empty() {
+        if dry_runs.is_empty() {
             return Ok(limits.iter().map(OneLimit::found).collect());
         }
         columns.read(log, None, |time, request, _| {
-            for (.., stage) in &mut stages {
-                stage.send(time, request.clone());
+            for (.., dry_run) in &mut dry_runs {
+                dry_run.send(time, request.clone());
             }
         })?;
-        for (index, permits, stage) in stages {
-            let (limit, effect) = (&mut limits[index], stage.end());
+        for (index, permits, dry_run) in dry_runs {
+            let (limit, effect) = (&mut limits[index], dry_run.end());
             let row = effect.rules.iter().find(|row| row.name == limit.name);
             let touched = row.map_or(0, RuleEffect::touched);
             limit.search.found(permits, Some(touched));
