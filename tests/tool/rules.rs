@@ -395,6 +395,10 @@ fn requests_that_would_wait_are_counted_and_take_nothing() {
     assert_eq!(replayed["refused"], 0, "{replayed}");
     assert_eq!(replayed["waiting"], 2, "{replayed}");
     contains(&run(&replay).output, "\n2 would wait for permits");
+    // A lower limit would refuse none either: all others would wait, as no run fills a queue.
+    let searched = run(&format!("{replay} --share 1%"));
+    contains(&searched.said, "no smallest limit of \"all\"");
+    assert!(!searched.output.contains("smallest"), "{}", searched.output);
 }
 
 #[test]

@@ -76,7 +76,8 @@ pub(super) fn replay(
     Ok(read.report(&effect.rules, &needs(&file.toml)))
 }
 
-/// Finds the smallest limit of each rule or tier that is one rate, and returns what is shown of it.
+/// Finds the smallest limit of each rule or tier that is one rate and for whose permits no request
+/// waits, and returns what is shown of it.
 ///
 /// `reader` reads the rules of `text`, and `rows` are their effect on the log.
 fn smallest(
@@ -92,7 +93,8 @@ fn smallest(
         match OneLimit::of(row, text, share) {
             Some(limit) => limits.push(limit),
             None => say(format!(
-                "no smallest limit of {:?} is searched for, as its limit is not one rate",
+                "no smallest limit of {:?} is searched for, as its limit is not one rate, or its \
+                 requests wait",
                 row.name
             )),
         }
@@ -145,16 +147,18 @@ impl OneLimit {
     fn of(row: &RuleEffect, text: &str, share: f64) -> Option<Self> {
         let file = DeTable::parse(text).ok()?.into_inner();
         let rules = file.get("rules")?.get_ref();
-        let rate = || rules.get(&*row.name)?.get_ref().get("rate");
-        let of_tier = || {
+        let (rule, rate) = if let Some(rule) = rules.get(&*row.name) {
+            (rule, rule.get_ref().get("rate")?)
+        } else {
             let (rule, tier) = row.name.rsplit_once('.')?;
-            let tiers = rules.get(rule)?.get_ref().get("tiers")?;
-            tiers.get_ref().get(tier)
+            let rule = rules.get(rule)?;
+            (rule, rule.get_ref().get("tiers")?.get_ref().get(tier)?)
         };
-        let rate = rate().or_else(of_tier)?;
         let limit: Limit = rate.get_ref().as_str()?.parse().ok()?;
-        // What is in flight, no run finds; several limits have no one number.
-        if limit.is_in_flight() || limit.each().count() > 1 {
+        // What is in flight, no run finds, and whom a full queue refuses; several limits have no
+        // one number.
+        let waits = rule.get_ref().get("wait").is_some();
+        if waits || limit.is_in_flight() || limit.each().count() > 1 {
             return None;
         }
         let words = limit.to_string();
