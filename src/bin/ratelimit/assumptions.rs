@@ -61,7 +61,7 @@ const KINDS: [(&str, &str); 6] = [
 /// The rules of files, and the parts that these name and code defines.
 pub(crate) type Loaded<const N: usize> = ([Result<Rules, ConfigError>; N], BTreeSet<CodePart>);
 
-/// A rules file, read once: another program may be writing it.
+/// A rules file in one state, of which all is made: another program may be writing it.
 pub(crate) struct FileText {
     /// Without a byte order mark.
     pub(crate) text: String,
