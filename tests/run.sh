@@ -45,8 +45,8 @@ Options:
     --stacks           nothing else but the limits in other stacks: see src/docs/stacks.md. Before a
                        release, after `cargo update --manifest-path examples/stacks/Cargo.toml`
     --screenshots      nothing else but the pictures of the page at /_limits, written into examples
-    --long             100,000 random steps and a minute of fleet instead of 10,000 and 20 seconds; 40 rounds of recorded
-                       histories instead of one; and with --faults
+    --long             with --redisson 100,000 random steps and a minute of fleet instead of 10,000 and 20 seconds; 40
+                       rounds of recorded histories instead of one; and with --faults
     -h, --help         print this text
 
 Environment:

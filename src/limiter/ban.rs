@@ -38,7 +38,7 @@ impl RateLimiter {
     ///
     /// # #[tokio::main(flavor = "current_thread")]
     /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
-    /// let scraper = RateLimiter::new(&MemoryStore::new(), "memory:{192.0.2.7}:api")?;
+    /// let scraper = RateLimiter::of_rule(&MemoryStore::new(), "memory:{192.0.2.7}:api")?;
     /// scraper.ban_for(Duration::from_secs(3600)).await?;
     /// assert!(scraper.banned_until().await? > Some(SystemTime::now()));
     /// assert!(scraper.unban().await?);

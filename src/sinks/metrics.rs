@@ -25,8 +25,9 @@ use crate::{
     },
 };
 
-/// The number of servers that have labels of their own. All others share one.
-const MOST_NODES: usize = 32;
+/// The number of servers that have labels of their own. All others share one. A Cluster has 33: its
+/// connection, and a breaker for each of 32 parts.
+const MOST_NODES: usize = 66;
 
 /// Counts decisions, calls and changes by the [`metrics`] facade, for whatever recorder the process
 /// has installed.

@@ -221,7 +221,7 @@ impl RedisStoreBuilder {
 
     /// Sets how often a line of level INFO in the log says which rules refused how many requests,
     /// and how the calls to Redis went. Default: once a minute; `None`: never. There is none while
-    /// nothing is refused and no call fails.
+    /// nothing is refused, not even by a shadow rule, and no call fails.
     ///
     /// `rate limits, last 60 s: login 37 refused of 412 (3 callers), api 0 refused of 9120; store
     /// p99 0.6 ms`. The number of callers is an estimate, and exact for a few.
@@ -297,7 +297,8 @@ impl RedisStoreBuilder {
     }
 
     /// Sets the certificate that this process presents if Redis requires one (mutual TLS), with
-    /// those of its issuers behind it, and its private key; both in PEM. Default: none.
+    /// those of its issuers behind it, and its private key; both in PEM. Default: none. A renewed
+    /// one takes a store that is built anew.
     #[cfg(feature = "tls")]
     pub fn client(mut self, certificate: impl Into<Vec<u8>>, key: impl Into<Vec<u8>>) -> Self {
         self.certificates().client_tls = Some(ClientTlsConfig {

@@ -24,7 +24,7 @@ use super::{
 };
 use crate::{
     algorithm::gcra::Pace,
-    store::{Answered, Op, OpResult, guard::policy, random_id},
+    store::{Answered, Op, OpResult, TimeToLive, guard::policy, random_id},
     values::{
         List,
         charge::PermitId,
@@ -250,12 +250,18 @@ impl Server {
                 OpResult::Changed(deleted > 0)
             }
             Op::TimeToLive => {
-                let key = match limiter.compiled.counting.algorithm {
-                    Algorithm::Calendar => calendar::key(name),
-                    _ => packed::key(name),
-                };
-                let left = self.command("PTTL", &[key]).await?;
-                OpResult::TimeToLive(reply::time_to_live(&left)?)
+                let mut keys = [packed::key(name), calendar::key(name)];
+                if limiter.compiled.counting.algorithm == Algorithm::Calendar {
+                    keys.reverse();
+                }
+                // By a bare name, or while another version counts, the other may be the state.
+                for key in keys {
+                    let left = reply::time_to_live(&self.command("PTTL", &[key]).await?)?;
+                    if left != TimeToLive::Missing {
+                        return Ok(OpResult::TimeToLive(left));
+                    }
+                }
+                OpResult::TimeToLive(TimeToLive::Missing)
             }
             // The others need a stored limit, and here it is in the code.
             _ => return Err(ErrorKind::Limit.into()),

@@ -69,8 +69,9 @@ pub enum Algorithm {
     /// A token bucket, stored as one small number, the theoretical arrival time: permits return one
     /// by one, and the whole limit may be taken at once after a pause. For very large rates and
     /// very many keys: memory and time are constant, no limit is read, and an idle limiter is gone
-    /// from Redis within two intervals of its last grant. This is not a format of Redisson's: no
-    /// Java peer can share it.
+    /// from Redis within two intervals of its last grant or settlement; after a debt within three,
+    /// and a little later where the time below is rounded up. This is not a format of Redisson's:
+    /// no Java peer can share it.
     ///
     /// The time from permit to permit is interval / limit, rounded up to microseconds, so that it
     /// never grants too much. At large rates that shows: 600,000 a second become one every 2 us, so

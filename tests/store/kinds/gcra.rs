@@ -52,8 +52,13 @@ async fn a_name_alone_has_no_limit(store: impl Settles) {
         by_name.give_back(&grant);
         store.settled().await;
         assert_eq!(free(&limiter).await, 4);
-        let left = by_name.time_to_live().await.unwrap();
-        assert!(matches!(left, TimeToLive::Left(_)), "{left:?}");
+        for by_name in [
+            &by_name,
+            &RateLimiter::of_rule(&store, limiter.name()).unwrap(),
+        ] {
+            let left = by_name.time_to_live().await.unwrap();
+            assert!(matches!(left, TimeToLive::Left(_)), "{left:?}");
+        }
         by_name.ban_for(HOUR).await.unwrap();
         assert!(limiter.banned_until().await.unwrap().is_some());
         assert!(by_name.unban().await.unwrap());
