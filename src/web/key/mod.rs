@@ -215,6 +215,9 @@ pub trait KeyExtractor: fmt::Debug + Send + Sync + 'static {
 
     /// Does not limit requests in which this finds nothing.
     ///
+    /// Call it last: an alternative after it, by [`or`](Self::or), would never be tried. What skips
+    /// a request in a tuple skips it for the whole tuple.
+    ///
     /// A repeated [`FromHeader`] is refused, and so is every request whose peer address the server
     /// should have recorded and has not: otherwise a limit by address would silently be none.
     fn or_skip(self) -> OrSkip<Self>

@@ -23,6 +23,9 @@ use crate::{
 /// The words of key expressions, which name no key of the code or of `keys`.
 pub(super) const RESERVED: [&str; 6] = ["peer", "client-ip", "route", "or", "shared", "skip"];
 
+/// The words that end a key expression.
+const LAST: [&str; 2] = ["shared", "skip"];
+
 /// The keys that a file may name without a definition.
 const KNOWN: [&str; 5] = [
     "peer",
@@ -49,10 +52,19 @@ pub(super) struct KeyFields {
 /// The keys that a file may name: those of the code and its own.
 pub(super) struct Keys {
     all: BTreeMap<String, AnyKey>,
-    /// The keys that are addresses, for lists of networks.
-    addresses: BTreeMap<String, ClientIp>,
-    /// The keys that are digests, each with the id of its secret.
-    digests: BTreeMap<String, String>,
+    /// What is known of its own ones.
+    facts: BTreeMap<String, KeyFacts>,
+}
+
+/// What a file says of a key, and the key itself does not tell.
+#[derive(Clone, Default)]
+struct KeyFacts {
+    /// Set for an address: lists of networks need one.
+    address: Option<ClientIp>,
+    /// The id of the secret, if it is a digest.
+    digest: Option<String>,
+    /// The word at its end, `skip` or `shared`: no alternative after it would be tried.
+    end: Option<&'static str>,
 }
 
 impl Keys {
@@ -62,8 +74,7 @@ impl Keys {
     ) -> Result<Self, Mistake> {
         let mut keys = Self {
             all: registered.keys.clone(),
-            addresses: BTreeMap::new(),
-            digests: BTreeMap::new(),
+            facts: BTreeMap::new(),
         };
         for (name, table) in in_order(tables) {
             name.at_this(check_word("a key's name", name.get_ref()))?;
@@ -74,9 +85,10 @@ impl Keys {
             if keys.all.contains_key(name.get_ref()) {
                 return Err(name.fail(format!("the code has a key `{name}`: choose another name")));
             }
-            let key = keys.definition(registered, name.get_ref(), &table)?;
+            let (key, facts) = keys.definition(registered, &table)?;
             name.at_this(key.check())?;
             // Later definitions may be made of it.
+            keys.facts.insert(name.get_ref().clone(), facts);
             keys.all.insert(name.into_inner(), key);
         }
         Ok(keys)
@@ -88,10 +100,7 @@ impl Keys {
             Texts::One(name) => name.as_str(),
             Texts::Many(_) => "a list",
         };
-        if name == "peer" {
-            return Ok(PeerIp.into());
-        }
-        self.addresses.get(name).cloned().ok_or_else(|| {
+        self.facts_of(name).address.ok_or_else(|| {
             by.fail(format!(
                 "networks need an address: `peer`, or a key of this file with \
                  `from = \"client-ip\"`, not {name:?}"
@@ -108,7 +117,7 @@ impl Keys {
         let [name] = one_or_more(by)? else {
             return Err(by.fail("`values` are those of one key, and this is made of several"));
         };
-        if let Some(id) = self.digests.get(name) {
+        if let Some(id) = self.facts_of(name).digest {
             let prefix = format!("{id}.");
             let mut others = one_or_more(values)?.iter();
             if let Some(value) = others.find(|value| !value.starts_with(&prefix)) {
@@ -131,10 +140,40 @@ impl Keys {
         Ok(AnyKey::new(parts.collect::<Result<Vec<_>, _>>()?))
     }
 
+    /// Returns what is known of the key of one expression: that of a name, and the word at the end.
+    fn facts_of(&self, text: &str) -> KeyFacts {
+        let (before, last) = match text.rsplit_once(" or ") {
+            Some((before, last)) => (Some(before), last.trim()),
+            None => (None, text.trim()),
+        };
+        let of_last = match last {
+            "peer" => KeyFacts {
+                address: Some(PeerIp.into()),
+                ..KeyFacts::default()
+            },
+            _ => self.facts.get(last).cloned().unwrap_or_default(),
+        };
+        match before {
+            None => of_last,
+            Some(_) => KeyFacts {
+                end: LAST.into_iter().find(|end| *end == last).or(of_last.end),
+                ..KeyFacts::default()
+            },
+        }
+    }
+
     /// Reads `user or header:x-tenant or shared`.
     fn expression(&self, at: &impl Fail, text: &str) -> Result<AnyKey, Mistake> {
         let mut terms: Vec<_> = text.split(" or ").map(str::trim).collect();
-        let last = terms.pop_if(|last| ["shared", "skip"].contains(last));
+        for term in &terms[..terms.len() - 1] {
+            if let Some(end) = self.facts_of(term).end {
+                return Err(at.fail(format!(
+                    "`{term}` ends in `or {end}`, and what follows it would never be tried: name \
+                     it last, or leave `or {end}` out of it"
+                )));
+            }
+        }
+        let last = terms.pop_if(|last| LAST.contains(last));
         let terms = terms.into_iter().map(|term| self.term(at, term));
         let Some(key) = AnyKey::first_of(terms.collect::<Result<_, _>>()?) else {
             let reason = "a key must come before `or shared` and `or skip`, as in `user or skip`";
@@ -180,22 +219,32 @@ impl Keys {
     }
 
     fn definition(
-        &mut self,
+        &self,
         registered: &RulesFile,
-        name: &str,
         table: &Spanned<Table<KeyFields>>,
-    ) -> Result<AnyKey, Mistake> {
+    ) -> Result<(AnyKey, KeyFacts), Mistake> {
         let fields = &table.get_ref().0;
         let from = need(fields.from.as_ref(), table, "from", "\"peer\"")?;
         let source = match from.get_ref() {
             Texts::One(text) => text,
             Texts::Many(_) => "",
         };
+        let mut facts = match from.get_ref() {
+            Texts::One(text) => self.facts_of(text),
+            // One key that skips a request skips it for the whole list.
+            Texts::Many(all) => KeyFacts {
+                end: (all
+                    .iter()
+                    .any(|text| self.facts_of(text).end == Some("skip")))
+                .then_some("skip"),
+                ..KeyFacts::default()
+            },
+        };
         fields.check_owners(source)?;
         let key = match (source, source.split_once(':'), &fields.plain) {
             ("client-ip", ..) => {
                 let client = client_ip(table)?;
-                self.addresses.insert(name.to_owned(), client.clone());
+                facts.address = Some(client.clone());
                 AnyKey::new(client)
             }
             ("route", ..) => AnyKey::new(match &fields.services {
@@ -213,11 +262,11 @@ impl Keys {
             _ => self.key(from)?,
         };
         let Some(digest) = &fields.digest else {
-            return Ok(key);
+            return Ok((key, facts));
         };
         let secret = given(digest, "secret", digest.get_ref(), &registered.secrets)?;
-        self.digests.insert(name.to_owned(), secret.id.to_string());
-        Ok(AnyKey::new(key.digest(secret)))
+        facts.digest = Some(secret.id.to_string());
+        Ok((AnyKey::new(key.digest(secret)), facts))
     }
 }
 
