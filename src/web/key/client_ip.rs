@@ -189,6 +189,12 @@ impl ClientIp {
         self
     }
 
+    /// Returns whether the key of some address reads so.
+    pub(crate) fn may_be(&self, key: &str) -> bool {
+        let address = key.split('/').next().unwrap_or(key).parse();
+        address.is_ok_and(|address| spell(address, self.ipv6_prefix).to_string() == key)
+    }
+
     /// Returns the address that counts, with all of its bits; `None` if no limit could count it.
     ///
     /// For what else needs the client's address, such as an access log.

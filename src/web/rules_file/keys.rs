@@ -26,6 +26,11 @@ pub(super) const RESERVED: [&str; 6] = ["peer", "client-ip", "route", "or", "sha
 /// The words that end a key expression.
 const LAST: [&str; 2] = ["shared", "skip"];
 
+/// The reason why values cannot be those of several keys: of alternatives, only the first would
+/// have them, and together they have no single one.
+const SEVERAL: &str =
+    "`values` are those of one key, and this is made of several: name one of them";
+
 /// The keys that a file may name without a definition.
 const KNOWN: [&str; 5] = [
     "peer",
@@ -63,6 +68,8 @@ struct KeyFacts {
     address: Option<ClientIp>,
     /// The id of the secret, if it is a digest.
     digest: Option<String>,
+    /// The reason why no list of values can be of it.
+    no_values: Option<&'static str>,
     /// The word at its end, `skip` or `shared`: no alternative after it would be tried.
     end: Option<&'static str>,
 }
@@ -114,20 +121,26 @@ impl Keys {
         by: &Spanned<Texts>,
         values: &Spanned<Texts>,
     ) -> Result<AnyKey, Mistake> {
-        let [name] = one_or_more(by)? else {
-            return Err(by.fail("`values` are those of one key, and this is made of several"));
-        };
-        if let Some(id) = self.facts_of(name).digest {
-            let prefix = format!("{id}.");
-            let mut others = one_or_more(values)?.iter();
-            if let Some(value) = others.find(|value| !value.starts_with(&prefix)) {
+        let key = self.key(by)?;
+        let facts = self.facts_of_all(one_or_more(by)?);
+        if let Some(reason) = facts.no_values {
+            return Err(by.fail(reason));
+        }
+        for value in one_or_more(values)? {
+            if let Some(id) = &facts.digest {
+                if !value.starts_with(&format!("{id}.")) {
+                    return Err(values.fail(format!(
+                        "{value:?} is no digest by {id:?}, and the key is one: write digests as \
+                         Redis has them, or name what the key is made `from`"
+                    )));
+                }
+            } else if facts.address.as_ref().is_some_and(|it| !it.may_be(value)) {
                 return Err(values.fail(format!(
-                    "{value:?} is no digest by {id:?}, and the key is one: write digests as Redis \
-                     has them, or name what the key is made `from`"
+                    "{value:?} is the key of no address: name addresses and networks in `networks`"
                 )));
             }
         }
-        self.key(by)
+        Ok(key)
     }
 
     /// Returns the key of one expression, or of several, which count together.
@@ -140,26 +153,43 @@ impl Keys {
         Ok(AnyKey::new(parts.collect::<Result<Vec<_>, _>>()?))
     }
 
-    /// Returns what is known of the key of one expression: that of a name, and the word at the end.
-    fn facts_of(&self, text: &str) -> KeyFacts {
-        let (before, last) = match text.rsplit_once(" or ") {
-            Some((before, last)) => (Some(before), last.trim()),
-            None => (None, text.trim()),
-        };
-        let of_last = match last {
-            "peer" => KeyFacts {
-                address: Some(PeerIp.into()),
-                ..KeyFacts::default()
-            },
-            _ => self.facts.get(last).cloned().unwrap_or_default(),
-        };
-        match before {
-            None => of_last,
-            Some(_) => KeyFacts {
-                end: LAST.into_iter().find(|end| *end == last).or(of_last.end),
-                ..KeyFacts::default()
-            },
+    /// Returns what is known of the key of one expression, or of several, which count together.
+    fn facts_of_all(&self, texts: &[String]) -> KeyFacts {
+        if let [text] = texts {
+            return self.facts_of(text);
         }
+        // One key that skips a request skips it for the whole list.
+        let skips = (texts.iter()).any(|text| self.facts_of(text).end == Some("skip"));
+        KeyFacts {
+            no_values: Some(SEVERAL),
+            end: skips.then_some("skip"),
+            ..KeyFacts::default()
+        }
+    }
+
+    /// Returns what is known of the key of one expression.
+    fn facts_of(&self, text: &str) -> KeyFacts {
+        if let Some((_, last)) = text.rsplit_once(" or ") {
+            let end = LAST.into_iter().find(|end| *end == last.trim());
+            return KeyFacts {
+                no_values: Some(SEVERAL),
+                end: end.or_else(|| self.facts_of(last).end),
+                ..KeyFacts::default()
+            };
+        }
+        let term = text.trim();
+        let mut facts = self.facts.get(term).cloned().unwrap_or_default();
+        if term == "peer" {
+            facts.address = Some(PeerIp.into());
+        } else if term == "route" {
+            facts.no_values = Some(
+                "a route is a method and a path, and no single value: write `route`, and `method`, \
+                 in place of `by` and `values`",
+            );
+        } else if term.starts_with("constant:") {
+            facts.no_values = Some("all requests have this key: name one in which they differ");
+        }
+        facts
     }
 
     /// Reads `user or header:x-tenant or shared`.
@@ -229,17 +259,7 @@ impl Keys {
             Texts::One(text) => text,
             Texts::Many(_) => "",
         };
-        let mut facts = match from.get_ref() {
-            Texts::One(text) => self.facts_of(text),
-            // One key that skips a request skips it for the whole list.
-            Texts::Many(all) => KeyFacts {
-                end: (all
-                    .iter()
-                    .any(|text| self.facts_of(text).end == Some("skip")))
-                .then_some("skip"),
-                ..KeyFacts::default()
-            },
-        };
+        let mut facts = self.facts_of_all(one_or_more(from)?);
         fields.check_owners(source)?;
         let key = match (source, source.split_once(':'), &fields.plain) {
             ("client-ip", ..) => {
@@ -265,7 +285,7 @@ impl Keys {
             return Ok((key, facts));
         };
         let secret = given(digest, "secret", digest.get_ref(), &registered.secrets)?;
-        facts.digest = Some(secret.id.to_string());
+        (facts.digest, facts.no_values) = (Some(secret.id.to_string()), None);
         Ok((AnyKey::new(key.digest(secret)), facts))
     }
 }
