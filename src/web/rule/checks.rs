@@ -48,14 +48,7 @@ impl Rule {
             bail!(Key: "rule {label:?} has no key that observers may see: with a credential, a \
                 digest or no key leave `observe_keys` out");
         }
-        for limit in self.known_limits() {
-            limit.check_counting(label, self.algorithm, self.prefers_redisson(store_prefers))?;
-        }
-        if self.slots.is_some() && !self.prefers_redisson(store_prefers) {
-            bail!(Limit: "rule {label:?} needs no slots, which only logs in Redisson's format \
-                have: leave `slots` out, or count in that format, by `Rule::shared` or with \
-                `RedisStore::builder(..).redisson()`");
-        }
+        self.check_format(store_prefers)?;
         if let LimitOf::Tiers(tiers) = &self.limit {
             if tiers.tiers.is_empty() {
                 bail!(Rule: "rule {label:?} has no tiers");
@@ -69,6 +62,20 @@ impl Rule {
             self.check_cost(permits)?;
         }
         Ok(traits)
+    }
+
+    /// Checks that its limiters can be in the format of such a store.
+    pub(super) fn check_format(&self, store_prefers: Option<bool>) -> Result<(), ConfigError> {
+        let (label, in_redissons) = (self.label(), self.prefers_redisson(store_prefers));
+        for limit in self.known_limits() {
+            limit.check_counting(label, self.algorithm, in_redissons)?;
+        }
+        if self.slots.is_some() && !in_redissons {
+            bail!(Limit: "rule {label:?} needs no slots, which only logs in Redisson's format \
+                have: leave `slots` out, or count in that format, by `Rule::shared` or with \
+                `RedisStore::builder(..).redisson()`");
+        }
+        Ok(())
     }
 
     /// Returns whether its limiters are in Redisson's format, where that has the algorithm.

@@ -161,6 +161,27 @@ impl Rules {
         Ok(())
     }
 
+    /// Checks that there can be a store for all of the rules, each of which some store can have.
+    pub(crate) fn check_formats(&self) -> Result<(), ConfigError> {
+        let not_in = |redissons| {
+            let rules = self.entries.iter().flat_map(|entry| &entry.rules);
+            let mut rules = rules.chain(&self.otherwise);
+            rules.find(|rule| rule.check_format(Some(redissons)).is_err())
+        };
+        let (Some(own), Some(redissons)) = (not_in(true), not_in(false)) else {
+            return Ok(());
+        };
+        let error = config_error!(Rule: "rule {:?} can be counted in our own format alone, and \
+            rule {:?} in Redisson's alone: no store has both, so change one of the two, or write \
+            two files", own.label(), redissons.label());
+        let later = if own.line > redissons.line {
+            own
+        } else {
+            redissons
+        };
+        Err(error.at(later.line_and_name()))
+    }
+
     /// Returns the patterns of the entries.
     pub(crate) fn patterns(&self) -> Result<Vec<Pattern>, ConfigError> {
         let patterns = self.entries.iter().map(|entry| entry.pattern.clone());

@@ -187,6 +187,7 @@ impl RulesFile {
         let store = MemoryStore::builder().in_any_format().build().handle().0;
         let defaults = Defaults::default();
         CompiledRules::new(rules.clone(), &*store, defaults, Holder::default())?;
+        rules.check_formats()?;
         Ok(rules)
     }
 
