@@ -88,6 +88,21 @@ impl Pattern {
         self
     }
 
+    /// Narrows it to some methods. That of a route is the path's, as in `POST /login`, by which the
+    /// index finds out whether requests reach the entry.
+    pub(crate) fn with_methods(mut self, methods: Vec<Method>) -> Self {
+        match (&mut self.path, &methods[..]) {
+            (Some(PathPattern::Route(method, _)), [only]) => {
+                *method = Some(only.clone());
+                self
+            }
+            _ => self.and(Arc::new(move |parts| {
+                let mut methods = methods.iter();
+                methods.any(|method| counts_as(parts, method))
+            })),
+        }
+    }
+
     /// Returns whether every request matches.
     pub(crate) fn is_everything(&self) -> bool {
         self.path.is_none() && self.conditions.is_empty()

@@ -103,14 +103,16 @@ fn check_reached(
 }
 
 impl EntryFields {
-    /// Returns all conditions, for comparison: the order in which they stand is ignored.
-    fn conditions(&self) -> [Option<Vec<&str>>; 5] {
-        fn one(field: &Option<Spanned<String>>) -> Option<Vec<&str>> {
-            Some(vec![field.as_ref()?.get_ref()])
+    /// Returns all conditions, for comparison: the order in which they stand is ignored, and the
+    /// case of hosts.
+    fn conditions(&self) -> [Option<Vec<String>>; 5] {
+        fn one(field: &Option<Spanned<String>>) -> Option<Vec<String>> {
+            Some(vec![field.as_ref()?.get_ref().clone()])
         }
-        fn many(field: &Option<Spanned<Texts>>) -> Option<Vec<&str>> {
+        fn many(field: &Option<Spanned<Texts>>) -> Option<Vec<String>> {
             let texts = one_or_more(field.as_ref()?).ok()?.iter();
-            let mut texts: Vec<_> = texts.map(String::as_str).collect();
+            // Methods are in capitals, all of them.
+            let mut texts: Vec<_> = texts.map(|text| text.to_ascii_lowercase()).collect();
             texts.sort_unstable();
             Some(texts)
         }
@@ -199,7 +201,7 @@ fn pattern(
         if route.is_some_and(|route| !route.get_ref().starts_with('/')) {
             return Err(method.fail("the route has a method too: give it once"));
         }
-        pattern = pattern.and(methods(method)?);
+        pattern = pattern.with_methods(methods(method)?);
     }
     if let Some(host) = &fields.host {
         pattern = pattern.and(hosts(host)?);
@@ -217,17 +219,12 @@ fn pattern(
     Ok(pattern)
 }
 
-fn methods(texts: &Spanned<Texts>) -> Result<Condition, Mistake> {
-    let mut methods: Vec<Method> = Vec::new();
-    for text in one_or_more(texts)? {
-        let method = pattern::method_of(text);
+fn methods(texts: &Spanned<Texts>) -> Result<Vec<Method>, Mistake> {
+    let methods = one_or_more(texts)?.iter().map(|text| {
         let refuse = |reason| texts.fail(format!("{text:?}: {reason}"));
-        methods.push(method.map_err(refuse)?);
-    }
-    Ok(Arc::new(move |parts| {
-        let mut methods = methods.iter();
-        methods.any(|method| pattern::counts_as(parts, method))
-    }))
+        pattern::method_of(text).map_err(refuse)
+    });
+    methods.collect()
 }
 
 fn hosts(texts: &Spanned<Texts>) -> Result<Condition, Mistake> {
