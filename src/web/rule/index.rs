@@ -262,6 +262,11 @@ impl Index {
         &mut self.nodes[at].ends
     }
 
+    /// Returns whether an entry matches every path.
+    pub(super) fn has_every_path(&self) -> bool {
+        self.covering(None, "/{*rest}").is_some()
+    }
+
     /// Returns an entry that matches all requests of a pattern.
     fn taken(&self, pattern: &Pattern) -> Option<usize> {
         match pattern.path.as_ref()? {

@@ -12,7 +12,7 @@ use crate::{
     sync::Once,
     values::{
         decision::{Fault, Missing, Refusal},
-        error::{ConfigError, config_error},
+        error::{ConfigError, bail, config_error},
         name::Identity,
         observe::RequestResult,
     },
@@ -119,7 +119,12 @@ impl Requests {
                 }
             }
             Matcher::Key(key, _) => _ = key.check()?,
-            Matcher::Pattern(_) => {}
+            Matcher::Pattern(index) => {
+                if allows && index.has_every_path() {
+                    bail!(LimitsNothing: "every path would be allowed, so nothing would be \
+                        limited: name the routes that should pass, or leave the rules out");
+                }
+            }
         }
         Ok(())
     }

@@ -246,7 +246,8 @@ impl Rules {
     ///
     /// A request on both lists is denied. A caller that can imitate these requests has no limit:
     /// name networks, or keys that the caller cannot choose. A path that can be read in several
-    /// ways is on this list if all of them are.
+    /// ways is on this list if all of them are. A list that allows every address or every path is a
+    /// [`ConfigError`] when the layer is built.
     ///
     /// # Example
     ///

@@ -151,7 +151,9 @@ pub(super) fn listed(
             if let Some(by) = by {
                 return Err(by.fail("it belongs to `networks` or `values`, which are missing"));
             }
-            Ok(Requests::matching(Ok(pattern(registered, entry)?)))
+            let requests = Requests::matching(Ok(pattern(registered, entry)?));
+            entry.at_this(requests.check(allows))?;
+            Ok(requests)
         }
         _ => Err(entry.fail(
             "`networks`, `values` and conditions on the request exclude each other: write an \

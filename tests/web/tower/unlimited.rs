@@ -148,6 +148,18 @@ fn not_everybody_is_allowed() {
         // A list that denies all requests leaves no limit out.
         assert!(builder().rules(rules().deny(all())).build().is_ok());
     }
+    let every_path = || Requests::on("/{*path}");
+    let rules = || Rules::new().otherwise(rule());
+    let built = builder().rules(rules().allow(every_path())).build();
+    let said = "every path would be allowed, so nothing would be limited";
+    mistake(built, ConfigErrorKind::LimitsNothing, said);
+    for rules in [
+        rules().deny(every_path()),
+        rules().allow(Requests::on("GET /{*path}")),
+        rules().allow(Requests::on("/a/{*path}")),
+    ] {
+        assert!(builder().rules(rules).build().is_ok());
+    }
     let near = Requests::from_networks(PeerIp, ["10.0.0.0/8", "::/1"]);
     let rules = Rules::new().otherwise(Limit::per_hour(1).by(Constant("all")));
     assert!(builder().rules(rules.allow(near)).build().is_ok());
