@@ -173,7 +173,8 @@ impl RateLimitLayer {
     /// Returns the limiters that would count a request with this head, in the order of its rules,
     /// each by the limit that the request would have.
     ///
-    /// None for a request that no rule applies to, or that lacks the keys.
+    /// None for a request that no rule applies to, that lacks the keys, or that a list or a skipped
+    /// preflight decides.
     pub fn limiters_of(&self, request: &Parts) -> Vec<RateLimiter> {
         let limiters = self.shared.rules.load().limiters_of(request);
         let limiters = limiters.into_iter().map(|limiter| self.reach(limiter));

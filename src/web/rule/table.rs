@@ -180,7 +180,13 @@ impl CompiledRules {
 
     /// Returns the limiters that a request would be counted in: their rules and names.
     pub(crate) fn limiters_of(&self, parts: &Parts) -> Vec<Limiter> {
-        let found = self.index.find(parts);
+        let rewritten = rewritten(parts);
+        if self.listed(parts, rewritten.as_ref()).is_some() {
+            return Vec::new();
+        }
+        // It is asked for, and says nothing of which entries requests match.
+        let find = |parts: &Parts| self.index.find(parts);
+        let found = self.entries_of(parts, rewritten.as_ref(), false, find);
         let rules = found.iter().flat_map(|entry| self.rules_of(entry));
         let mut limiters: Vec<Limiter> = Vec::new();
         for rule in rules {
@@ -251,14 +257,21 @@ impl CompiledRules {
         }
     }
 
-    /// Returns the entries of a request by the path that was sent and, on one that was rewritten,
-    /// by the present one. `again` says that this layer has planned the request before.
-    fn entries_of(&self, parts: &Parts, rewritten: Option<&Parts>, again: bool) -> MatchedEntries {
-        let mut found = self.met_by(parts);
+    /// Returns the entries of a request, by what it `find`s for the path that was sent and, on one
+    /// that was rewritten, for the present one. `again` says that this layer has planned the
+    /// request before.
+    fn entries_of(
+        &self,
+        parts: &Parts,
+        rewritten: Option<&Parts>,
+        again: bool,
+        find: impl Fn(&Parts) -> MatchedEntries,
+    ) -> MatchedEntries {
+        let mut found = find(parts);
         if let Some(rewritten) = rewritten {
             // `otherwise` is left out if the path that was sent has rules.
             let takes_otherwise = again || found.iter().all(|it| self.rules_of(it).is_empty());
-            for entry in self.met_by(rewritten).iter() {
+            for entry in find(rewritten).iter() {
                 if entry.is_some() || takes_otherwise {
                     found.add(entry);
                 }
@@ -380,7 +393,10 @@ impl CompiledRules {
             match self.listed(parts, rewritten.as_ref()) {
                 Some(Ok(result)) => return self.report_pass(result),
                 Some(Err(refusal)) => return self.report_refusal(refusal, None),
-                None => found = self.entries_of(parts, rewritten.as_ref(), again),
+                None => {
+                    let find = |parts: &Parts| self.met_by(parts);
+                    found = self.entries_of(parts, rewritten.as_ref(), again, find);
+                }
             }
         }
         let mut all = Planned::default();

@@ -198,6 +198,50 @@ fn what_is_not_there_is_named() {
     assert_eq!(of_peer.limiters_of(&parts).len(), 1);
 }
 
+/// Lists and skipped preflights decide before any rule, so no limiter counts the request.
+#[test]
+fn a_request_that_meets_no_rule_has_no_limiters() {
+    let rules = || Rules::new().otherwise(by_key(1));
+    let of = |rules: Rules, line: &str| {
+        let layer = RateLimitLayer::builder(&MemoryStore::new()).rules(rules);
+        let layer = layer.skip_preflight().build().unwrap();
+        let fields = [
+            ("x-key", "a"),
+            ("origin", "https://a.example"),
+            ("access-control-request-method", "POST"),
+        ];
+        let limiters = layer.limiters_of(&asking(line, &fields).into_parts().0);
+        limiters.len()
+    };
+    let listed = || Requests::on("/listed");
+    for (rules, line, count) in [
+        (rules().deny(listed()), "GET /listed", 0),
+        (rules().deny(listed()), "GET /other", 1),
+        (rules().allow(listed()), "GET /listed", 0),
+        (rules().allow(listed()), "GET /other", 1),
+        (rules(), "OPTIONS /listed", 0),
+    ] {
+        assert_eq!(of(rules, line), count, "{line}");
+    }
+}
+
+#[cfg(feature = "axum")]
+#[test]
+fn a_rewritten_path_has_the_limiters_of_both() {
+    let at = |name| Limit::per_hour(3).by(key()).named(name);
+    let rules = Rules::new().on("/sent", at("sent")).on("/now", at("now"));
+    let layer = layer_by(&MemoryStore::new(), rules);
+    let mut parts = asking("GET /now", &[("x-key", "a")]).into_parts().0;
+    let sent = axum::extract::OriginalUri("/sent".parse().unwrap());
+    parts.extensions.insert(sent);
+    let limiters = layer.limiters_of(&parts);
+    let rules: Vec<_> = limiters
+        .iter()
+        .map(|limiter| limiter.name().rsplit(':').next())
+        .collect();
+    assert_eq!(rules, [Some("sent"), Some("now")]);
+}
+
 proptest! {
     /// Whatever a key is, it is spelt as for a request.
     #[test]
