@@ -140,7 +140,9 @@ impl Rules {
 
     /// Returns these rules in place of those of a builder, which must have none yet.
     pub(crate) fn in_place_of(mut self, before: &Self) -> Self {
-        if !before.entries.is_empty() || !before.otherwise.is_empty() {
+        // A second `otherwise` may have left no rule of those that the first had.
+        let had_rules = !before.otherwise.is_empty() || before.replaced.is_some();
+        if had_rules || !before.entries.is_empty() {
             let replaced = config_error!(LimitsNothing: "`rules` would replace the rules that the \
                 builder has by now: call it first, or add those to the `Rules`");
             self.replaced = Some(replaced);

@@ -71,6 +71,10 @@ fn the_rules_of_otherwise_are_not_lost() {
     mistake(twice.build(), ConfigErrorKind::LimitsNothing, said);
     let list = builder().otherwise([rule(), rule().named("other")]);
     assert!(list.build().is_ok());
+    let replaced = builder().otherwise(rule()).otherwise(none());
+    let replaced = replaced.rules(Rules::new().otherwise(rule()));
+    let said = "`rules` would replace the rules that the builder has by now";
+    mistake(replaced.build(), ConfigErrorKind::LimitsNothing, said);
 }
 
 #[test]
