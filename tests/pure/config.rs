@@ -243,6 +243,23 @@ fn names_that_code_gives_are_checked() {
         assert_eq!(error.kind(), ConfigErrorKind::Name);
         assert_eq!(error.to_string(), said);
     }
+    // The second would silently take the place of the first.
+    let secret = Secret::new("k1", [8; 32]).unwrap();
+    for (twice, name) in [
+        (file().key("user", PeerIp), "user"),
+        (file().tiers("plan", |_| "free"), "plan"),
+        (file().cost("rows", |_| 1), "rows"),
+        (file().charge_if("forbidden", |_| true), "forbidden"),
+        (file().condition("bulk", |_| true), "bulk"),
+        (file().secret(&secret), "k1"),
+    ] {
+        let error = twice.parse(GOOD).unwrap_err();
+        assert_eq!(error.kind(), ConfigErrorKind::Name);
+        let said = format!("{name:?} is registered twice for a rules file");
+        assert!(error.to_string().starts_with(&said), "{error}");
+    }
+    // One name of two sorts is two names.
+    let _ = file().cost("user", |_| 1).parse(GOOD).unwrap();
 }
 
 #[test]

@@ -109,11 +109,10 @@ impl RulesFile {
     /// Lets files say `by = "<name>"`, which counts requests by this key.
     ///
     /// Names here and in the other methods have the characters `A-Z a-z 0-9 . _ -` and must not
-    /// have another meaning in a file, as `peer` and `route` have. Otherwise reading returns a
-    /// [`ConfigError`].
+    /// have another meaning in a file, as `peer` and `route` have, nor be registered twice in one
+    /// of them. Otherwise reading returns a [`ConfigError`].
     pub fn key(mut self, name: &str, key: impl KeyExtractor) -> Self {
-        self.check_name(name, &keys::RESERVED);
-        self.keys.insert(name.to_owned(), AnyKey::new(key));
+        self.register(name, &keys::RESERVED, |it| &mut it.keys, AnyKey::new(key));
         self
     }
 
@@ -124,8 +123,8 @@ impl RulesFile {
         name: &str,
         choose: impl Fn(&Parts) -> &'static str + Send + Sync + 'static,
     ) -> Self {
-        self.check_name(name, &[]);
-        self.tiers.insert(name.to_owned(), Arc::new(choose));
+        let choose: ChooseTier = Arc::new(choose);
+        self.register(name, &[], |it| &mut it.tiers, choose);
         self
     }
 
@@ -135,8 +134,8 @@ impl RulesFile {
         name: &str,
         cost: impl Fn(&Parts) -> u32 + Send + Sync + 'static,
     ) -> Self {
-        self.check_name(name, &[]);
-        self.costs.insert(name.to_owned(), Arc::new(cost));
+        let cost: CostBy = Arc::new(cost);
+        self.register(name, &[], |it| &mut it.costs, cost);
         self
     }
 
@@ -146,8 +145,12 @@ impl RulesFile {
         name: &str,
         counts: impl Fn(&Outcome) -> bool + Send + Sync + 'static,
     ) -> Self {
-        self.check_name(name, &rules::OUTCOMES);
-        self.charges.insert(name.to_owned(), charge_if(counts));
+        self.register(
+            name,
+            &rules::OUTCOMES,
+            |it| &mut it.charges,
+            charge_if(counts),
+        );
         self
     }
 
@@ -157,15 +160,15 @@ impl RulesFile {
         name: &str,
         matches: impl Fn(&Parts) -> bool + Send + Sync + 'static,
     ) -> Self {
-        self.check_name(name, &[]);
-        self.conditions.insert(name.to_owned(), Arc::new(matches));
+        let matches: Condition = Arc::new(matches);
+        self.register(name, &[], |it| &mut it.conditions, matches);
         self
     }
 
     /// Lets keys say `digest = "<id>"`, with the id of this secret: see [`KeyExtractor::digest`].
     /// The secret itself must not be in a file.
     pub fn secret(mut self, secret: &Secret) -> Self {
-        self.secrets.insert(secret.id.to_string(), secret.clone());
+        self.register(&secret.id, &[], |it| &mut it.secrets, secret.clone());
         self
     }
 
@@ -224,9 +227,22 @@ impl RulesFile {
         Ok(rules)
     }
 
-    fn check_name(&mut self, name: &str, reserved: &[&str]) {
+    /// Adds a name to the others `of` its sort.
+    fn register<T>(
+        &mut self,
+        name: &str,
+        reserved: &[&str],
+        of: impl Fn(&mut Self) -> &mut BTreeMap<String, T>,
+        value: T,
+    ) {
+        let earlier = of(self).insert(name.to_owned(), value);
         let checked = if reserved.contains(&name) {
             Err(config_error!(Name: "{name:?} means something else in a rules file"))
+        } else if earlier.is_some() {
+            Err(
+                config_error!(Name: "{name:?} is registered twice for a rules file: choose another \
+                name for one of the two"),
+            )
         } else {
             check_rule_name(name)
         };
