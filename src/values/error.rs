@@ -193,6 +193,7 @@ pub struct ConfigError(Box<Details>);
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Details {
+    /// That of the check that failed, wherever the setting is from.
     kind: ConfigErrorKind,
     place: Option<Box<str>>,
     reason: Box<str>,
@@ -259,7 +260,15 @@ pub(crate) use {bail, config_error};
 impl ConfigError {
     /// Returns the kind of error.
     pub fn kind(&self) -> ConfigErrorKind {
-        self.0.kind
+        match self.0.place {
+            Some(_) => ConfigErrorKind::File,
+            None => self.0.kind,
+        }
+    }
+
+    /// Returns whether two rules of one name differ, also where one of them is in a file.
+    pub(crate) fn is_duplicate(&self) -> bool {
+        self.0.kind == ConfigErrorKind::Duplicate
     }
 
     /// Returns the line and the field of a rules file, as in `line 7, rules.login.rate`.
@@ -275,7 +284,6 @@ impl ConfigError {
     /// Moves the error to this place in a file.
     pub(crate) fn at(mut self, place: Option<impl Into<Box<str>>>) -> Self {
         if let Some(place) = place {
-            self.0.kind = ConfigErrorKind::File;
             self.0.place = Some(place.into());
         }
         self

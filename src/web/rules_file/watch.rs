@@ -40,9 +40,9 @@ type OnReload = dyn FnMut(Result<(), &ConfigError>) + Send;
 /// An invalid or missing file changes nothing: the rules stay in force, and one warning names the
 /// line and the reason. [`report`](Self::report) receives the same, for a metric or a health check.
 ///
-/// A valid file that the layer refuses is tried again at each read, and reported again once it is
-/// in force: another layer on the store, or a limit without HTTP, has a different rule of the same
-/// name, and may go. See [`reload`](RateLimitLayer::reload).
+/// A valid file that the layer refuses for a different rule of the same name, in another layer on
+/// the store or a limit without HTTP, is tried again at each read, and reported again once it is in
+/// force: that rule may be dropped. See [`reload`](RateLimitLayer::reload).
 ///
 /// # Example
 ///
@@ -103,8 +103,8 @@ impl Watch {
     /// file that is being applied at that moment may still take effect.
     pub async fn run(mut self) {
         let mut last = None;
-        // Set while the text is valid and the layer refuses it: what is in its way may be dropped.
-        let mut may_pass = false;
+        // Set while a rule of another layer is in the way of a valid text: it may be dropped.
+        let mut retries = false;
         while self.layer.strong_count() > 0 {
             let text = read_text(self.path.clone()).await;
             let is_new = Some(&text) != last.as_ref();
@@ -114,13 +114,13 @@ impl Watch {
                     continue;
                 }
             }
-            if is_new || may_pass {
+            if is_new || retries {
                 let (layer, file) = (Weak::clone(&self.layer), Arc::clone(&self.file));
                 let applying = apply(layer, file, text.clone(), is_new);
                 let Some((is_good, applied)) = applying.await else {
                     return;
                 };
-                may_pass = is_good && applied.is_err();
+                retries = is_good && applied.as_ref().is_err_and(ConfigError::is_duplicate);
                 if is_new || applied.is_ok() {
                     self.log_and_report(applied.as_ref().copied());
                 }

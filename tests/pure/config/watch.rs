@@ -240,6 +240,20 @@ async fn the_watch_ends_with_the_layer_and_leaves_the_rules() {
     assert_eq!(watched.permits().await, 10);
 }
 
+/// The store lacks what the file asks for, and always will: it is not read again and again.
+#[tokio::test]
+async fn a_file_that_no_try_puts_in_force_is_tried_once() {
+    let noting = text(1000).replace("peer", "noting");
+    let folder = Folder::new(&noting.replace("[otherwise]", "slots = 100\n[otherwise]"));
+    let threads = Arc::default();
+    let file = RulesFile::new().key("noting", Noting(Arc::clone(&threads)));
+    let mut watched = Watched::of(file, &folder.limits());
+    watched.next_mistake("needs no slots").await;
+    let tried = threads.lock().unwrap().len();
+    watched.has_no_more_to_report(&folder).await;
+    assert_eq!(threads.lock().unwrap().len(), tried);
+}
+
 /// Another layer's rules of the name are in the way: the file is tried until they are gone, and
 /// that is said once.
 #[tokio::test]
