@@ -132,7 +132,8 @@ impl RateLimitLayerBuilder {
     /// Sets the table and its lists. [`Rules`] has more settings than this builder.
     ///
     /// Call it before `on` and `otherwise`, which add to it: rules that were added before it would
-    /// be lost, and that is a [`ConfigError`] when the layer is built.
+    /// be lost, and that is a [`ConfigError`] when the layer is built. If they add to the rules of
+    /// a file, no [watch](RateLimitLayer::watch) replaces these: the file lacks what they add.
     pub fn rules(mut self, rules: Rules) -> Self {
         self.rules = rules.in_place_of(&self.rules);
         self

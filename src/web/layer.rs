@@ -100,9 +100,9 @@ impl Replaceable {
 #[cfg(feature = "config")]
 impl LayerState {
     /// Replaces the rules, and leaves it to [`reloaded`](Self::reloaded) to report that.
-    pub(super) fn replace(&self, rules: Rules) -> Result<(), ConfigError> {
+    pub(super) fn replace(&self, rules: Rules, by: Origin) -> Result<(), ConfigError> {
         let _alone = lock(&self.replacing);
-        let rules = self.rules.load().successor(rules, &*self.store)?;
+        let rules = self.rules.load().successor(rules, &*self.store, by)?;
         self.rules.store(Arc::new(rules));
         Ok(())
     }
@@ -219,7 +219,7 @@ impl RateLimitLayer {
     /// # Ok::<_, tower_ratelimit::ConfigError>(())
     /// ```
     pub fn reload(&self, rules: Rules) -> Result<(), ConfigError> {
-        let replaced = self.shared.replace(rules);
+        let replaced = self.shared.replace(rules, Origin::Code);
         self.shared.reloaded(replaced.as_ref().err(), Origin::Code);
         replaced
     }

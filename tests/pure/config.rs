@@ -12,7 +12,7 @@ use kit::scene::*;
 use std::collections::HashMap;
 
 use serde::Deserialize;
-use tower_ratelimit::{Rules, RulesFile};
+use tower_ratelimit::{Requests, Rules, RulesFile};
 
 /// Every field there is.
 const GOOD: &str = include_str!("config/good.toml");

@@ -67,6 +67,8 @@ pub struct Rules {
     pub(crate) headers: Option<Vec<HeaderStyle>>,
     pub(super) deny: Vec<Requests>,
     pub(super) allow: Vec<Requests>,
+    /// The [counts](Self::counts) of what a rules file gave them, if one did.
+    pub(crate) of_file: Option<[usize; 4]>,
 }
 
 /// An entry of the table: the rules of the requests that match a pattern.
@@ -148,6 +150,17 @@ impl Rules {
             self.replaced = Some(replaced);
         }
         self
+    }
+
+    /// Returns how many entries, rules of `otherwise` and requests on each list there are.
+    pub(crate) fn counts(&self) -> [usize; 4] {
+        let (entries, otherwise) = (self.entries.len(), self.otherwise.len());
+        [entries, otherwise, self.deny.len(), self.allow.len()]
+    }
+
+    /// Returns whether code has added to what a rules file gave.
+    pub(super) fn adds_to_file(&self) -> bool {
+        self.of_file.is_some_and(|of_file| of_file != self.counts())
     }
 
     /// Checks that there is something to limit.

@@ -27,7 +27,7 @@ use crate::{
         error::{ConfigError, bail},
         failure_policy::FailurePolicy,
         name::Identity,
-        observe::{Decided, DecidedRule, RequestResult, RuleResult},
+        observe::{Decided, DecidedRule, Origin, RequestResult, RuleResult},
     },
     web::{
         answer::Fields,
@@ -55,6 +55,8 @@ pub(crate) struct CompiledRules {
     pub(crate) defaults: Defaults,
     /// The header fields of responses.
     pub(crate) fields: Fields,
+    /// Set if code has added to the rules or lists of a file: that file alone lacks them.
+    adds_to_file: bool,
     /// Reserves the rules' names for as long as the layer has these rules.
     names: Holder,
     /// Set once it was logged that an outer layer has charged a request.
@@ -72,17 +74,24 @@ struct CompiledEntry {
 opaque!(CompiledRules);
 
 impl CompiledRules {
-    /// Returns the compiled form of rules that are to replace these. Counts stay in the store,
-    /// under the limiters' names.
+    /// Returns the compiled form of rules that are to replace these, `by` code or a watched file.
+    /// Counts stay in the store, under the limiters' names.
     ///
     /// # Errors
     ///
-    /// Returns the same errors as [`new`](Self::new).
+    /// Returns the same errors as [`new`](Self::new), and one if a file would drop what code has
+    /// added to it.
     pub(crate) fn successor(
         &self,
         rules: Rules,
         store: &dyn AnyStore,
+        by: Origin,
     ) -> Result<Self, ConfigError> {
+        if self.adds_to_file && by == Origin::File {
+            bail!(LimitsNothing: "code has added rules or lists to those of a file, and a watched \
+                file would replace all of them: write those into the file, too, or load the file \
+                yourself, add them, and call `reload`");
+        }
         Self::new(rules, store, self.defaults.clone(), self.names.successor())
     }
 
@@ -114,6 +123,7 @@ impl CompiledRules {
         let fields = rules.headers.as_deref();
         let fields = fields.map_or(Ok(defaults.fields), Fields::new)?;
         rules.check_limits()?;
+        let adds_to_file = rules.adds_to_file();
         let index = rules.index()?;
         let entries = rules.entries.into_iter().map(|entry| {
             Ok(CompiledEntry {
@@ -133,6 +143,7 @@ impl CompiledRules {
             lists: Lists::new(rules.deny, rules.allow, defaults.skip_preflight)?,
             defaults,
             fields,
+            adds_to_file,
             names,
             warned_of_duplicate: Once::default(),
         })

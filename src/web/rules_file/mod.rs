@@ -224,6 +224,7 @@ impl RulesFile {
             headers.at_this(Fields::new(&styles))?;
             rules = rules.headers(styles);
         }
+        rules.of_file = Some(rules.counts());
         Ok(rules)
     }
 

@@ -37,6 +37,10 @@ type OnReload = dyn FnMut(Result<(), &ConfigError>) + Send;
 ///
 /// The first read applies the file as it is then, so no change since the layer was built is missed.
 ///
+/// The file replaces all rules and lists of the layer. If code has added some to those of a file,
+/// it replaces none of them, and that is reported as for an invalid file: the file would silently
+/// lift what code has added.
+///
 /// An invalid or missing file changes nothing: the rules stay in force, and one warning names the
 /// line and the reason. [`report`](Self::report) receives the same, for a metric or a health check.
 ///
@@ -160,7 +164,7 @@ async fn apply(
         let rules = text.and_then(|text| file.parse(&text));
         let layer = layer.upgrade()?;
         let is_good = rules.is_ok();
-        let applied = rules.and_then(|rules| layer.replace(rules));
+        let applied = rules.and_then(|rules| layer.replace(rules, Origin::File));
         if is_new || applied.is_ok() {
             layer.reloaded(applied.as_ref().err(), Origin::File);
         }

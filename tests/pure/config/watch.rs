@@ -72,9 +72,13 @@ impl Watched {
 
     fn of(file: RulesFile, path: &Path) -> Self {
         let before = Limit::per_hour(1).by(PeerIp).named("before");
+        Self::in_place_of(Rules::new().otherwise(before), file, path)
+    }
+
+    fn in_place_of(before: Rules, file: RulesFile, path: &Path) -> Self {
         let store = MemoryStore::new();
         let reloads = Reloads::default();
-        let layer = RateLimitLayer::builder(&store).otherwise(before);
+        let layer = RateLimitLayer::builder(&store).rules(before);
         let layer = layer.observe(Arc::new(reloads.clone())).build().unwrap();
         let (sender, reports) = mpsc::unbounded_channel();
         let watch = layer.watch(file, path).every(Duration::from_millis(1));
@@ -252,6 +256,37 @@ async fn a_file_that_no_try_puts_in_force_is_tried_once() {
     let tried = threads.lock().unwrap().len();
     watched.has_no_more_to_report(&folder).await;
     assert_eq!(threads.lock().unwrap().len(), tried);
+}
+
+/// The file lacks what code has added to it, which would be lifted.
+#[tokio::test]
+async fn a_file_does_not_replace_what_code_has_added_to_it() {
+    let folder = Folder::new(&text(10));
+    let path = folder.limits();
+    let of_file = || file().load(&path).unwrap();
+    let admin = Limit::per_hour(3).by(PeerIp).named("admin");
+    let listed = || Requests::on("/admin");
+    for (before, status) in [
+        (of_file().on("/admin", admin), 200),
+        (of_file().deny(listed()), 403),
+        (of_file().allow(listed()), 200),
+    ] {
+        let mut watched = Watched::in_place_of(before, file(), &path);
+        watched
+            .next_mistake("code has added rules or lists to")
+            .await;
+        let answer = send(&watched.layer, request("GET", "/admin", &[])).await;
+        assert_eq!(answer.status(), status);
+        assert!(met_by(&answer).iter().all(|met| met.0 == "admin"));
+        assert_eq!(watched.permits().await, 10);
+        // Code may replace its own, and the file those of a file.
+        watched.layer.reload(of_file()).unwrap();
+        fs::write(&path, text(20)).unwrap();
+        assert_eq!(watched.next_report().await, None);
+        assert_eq!(watched.permits().await, 20);
+        fs::write(&path, text(10)).unwrap();
+        assert_eq!(watched.next_report().await, None);
+    }
 }
 
 /// Another layer's rules of the name are in the way: the file is tried until they are gone, and
