@@ -140,7 +140,8 @@ impl CompiledRule {
         let limits = rule.named_limits(about, &defaults.observers, key_is_bounded)?;
         let takes_identity = limits.iter().all(|named| named.naming.takes_identity);
         match (&rule.key, takes_identity) {
-            (None, true) => bail!(Key: "rule {label:?} has no key: add `.by(..)`"),
+            (None, true) => bail!(Key: "rule {label:?} has no key: add `.by(..)`, in a file \
+                `by = \"peer\"`, or `by = \"constant:all\"` for all requests together"),
             (Some(_), false) => {
                 bail!(Key: "rule {label:?} has a key, but no `<key>` in its shared name")
             }

@@ -172,17 +172,7 @@ fn rule(
 ) -> Result<Rule, Mistake> {
     let fields = &table.get_ref().0;
     let limit = limit_of(registered, table)?;
-    let takes_key = match &limit {
-        LimitOf::Shared(name) => name.contains("<key>"),
-        _ => true,
-    };
     let key = fields.by.as_ref().map(|by| key(keys, by)).transpose()?;
-    if takes_key && key.is_none() {
-        return Err(table.fail(
-            "it lacks `by`, the key that it counts by, as in `by = \"peer\"`; all requests \
-             together are `by = \"constant:all\"`",
-        ));
-    }
     let mut rule = Rule::with_defaults(Some(name.to_owned()), limit, key);
     let init = fields.init.as_ref();
     rule.init = init.map(|init| limit_of_rate(fields, init)).transpose()?;
