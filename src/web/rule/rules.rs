@@ -76,6 +76,10 @@ pub struct Rules {
 pub(crate) struct TableEntry {
     /// The pattern as it was written, or its place in a file.
     pub(super) text: String,
+    /// Its line in a file.
+    pub(crate) line: Option<usize>,
+    /// The earlier entry of a file that has the same conditions, whatever these are.
+    pub(crate) twin: Option<usize>,
     pattern: Result<Pattern, ConfigError>,
     pub(super) rules: Vec<Rule>,
 }
@@ -134,6 +138,8 @@ impl Rules {
         let (text, rules) = (text.to_owned(), rules.into_rules());
         self.entries.push(TableEntry {
             text,
+            line: None,
+            twin: None,
             pattern,
             rules,
         });
@@ -197,19 +203,28 @@ impl Rules {
         Err(error.at(later.line_and_name()))
     }
 
-    /// Returns the patterns of the entries.
-    pub(crate) fn patterns(&self) -> Result<Vec<Pattern>, ConfigError> {
-        let patterns = self.entries.iter().map(|entry| entry.pattern.clone());
-        patterns.collect()
-    }
-
     /// Returns the index of the entries, after a check that requests reach each of them.
     pub(super) fn index(&self) -> Result<Index, ConfigError> {
-        Index::new(self.patterns()?).map_err(|(late, early)| {
-            let [late, early] = [late, early].map(|at| &self.entries[at].text);
-            config_error!(LimitsNothing: "the entry {late:?} is never reached, as {early:?} \
-                    before it matches the same requests: put the narrower one first, or the rules \
-                    of both into one list")
+        let mut entries = self.entries.iter().enumerate();
+        let twins = entries.find_map(|(late, entry)| Some((late, entry.twin?)));
+        let patterns = self.entries.iter().map(|entry| entry.pattern.clone());
+        let patterns = patterns.collect::<Result<_, _>>()?;
+        twins.map_or_else(|| Index::new(patterns), Err).map_err(|(late, early)| {
+            let [late, early] = [late, early].map(|at| &self.entries[at]);
+            let earlier = match early.line {
+                Some(line) => format!("the entry in line {line}"),
+                None => format!("{:?}", early.text),
+            };
+            // The place in a file stands in front of the error.
+            let place = late.line.map(|line| format!("line {line}, {}", late.text));
+            let it = match &place {
+                Some(_) => "it".to_owned(),
+                None => format!("the entry {:?}", late.text),
+            };
+            let error = config_error!(LimitsNothing: "{it} is never reached, as {earlier} before \
+                it matches the same requests: put the narrower one first, or the rules of both \
+                into one list");
+            error.at(place)
         })
     }
 

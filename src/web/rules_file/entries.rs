@@ -17,7 +17,6 @@ use super::{
 };
 use crate::web::rule::{
     Requests, Rule, Rules,
-    index::Index,
     pattern::{self, Condition, Pattern},
 };
 
@@ -51,6 +50,8 @@ pub(super) fn read(
     otherwise: Option<&Spanned<Table<OtherwiseFields>>>,
 ) -> Result<Rules, Mistake> {
     let mut rules = Rules::new();
+    let mut seen = HashMap::new();
+    let (mut line, mut counted) = (1, 0);
     for entry in on {
         let fields = &entry.get_ref().0;
         let of_lists = span(&fields.by).or(span(&fields.networks));
@@ -59,10 +60,17 @@ pub(super) fn read(
         }
         let pattern = pattern(registered, entry)?;
         let chosen = chosen(&mut named, entry, fields.rules.as_ref())?;
-        let place = format!("on[{}]", rules.entries.len());
-        rules = rules.add(&place, Ok(pattern), chosen);
+        let index = rules.entries.len();
+        rules = rules.add(&format!("on[{index}]"), Ok(pattern), chosen);
+        // Counted on from the last entry: from the start each time would be quadratic in the text.
+        let at = entry.span().start;
+        line += line_at(&text[counted..], at - counted) - 1;
+        counted = at;
+        if let Some(added) = rules.entries.last_mut() {
+            added.line = Some(line);
+            added.twin = seen.insert(fields.conditions(), index);
+        }
     }
-    check_reached(text, &rules, on)?;
     if let Some(table) = otherwise {
         rules.otherwise = chosen(&mut named, table, table.get_ref().0.rules.as_ref())?;
     }
@@ -73,32 +81,6 @@ pub(super) fn read(
              or remove it",
         )),
         None => Ok(rules),
-    }
-}
-
-/// Checks that requests reach every entry. The first entry that matches counts.
-fn check_reached(
-    text: &str,
-    rules: &Rules,
-    on: &[Spanned<Table<EntryFields>>],
-) -> Result<(), Mistake> {
-    // Entries with several conditions are compared only for equality.
-    let mut seen = HashMap::new();
-    let twice = on.iter().find_map(|entry| {
-        let earlier = seen.insert(entry.get_ref().0.conditions(), entry)?;
-        Some((entry, earlier))
-    });
-    let behind = || {
-        let (late, early) = Index::new(rules.patterns().ok()?).err()?;
-        on.get(late).zip(on.get(early))
-    };
-    match twice.or_else(behind) {
-        Some((late, early)) => Err(late.fail(format!(
-            "it is never reached, as the entry in line {} before it matches the same requests: \
-             put the narrower one first, or the rules of both into one list",
-            line_at(text, early.span().start)
-        ))),
-        None => Ok(()),
     }
 }
 
