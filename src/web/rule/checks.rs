@@ -6,7 +6,7 @@ use super::{CostOf, LimitOf, Rule};
 use crate::{
     values::{
         error::{ConfigError, bail},
-        limit::{Algorithm, Limit, Slots, check_lease},
+        limit::{Algorithm, Ban, Limit, Slots, check_lease},
         name::{check_rule_name, check_word},
     },
     web::key::{KeyExtractor, KeyTraits},
@@ -36,7 +36,7 @@ impl Rule {
         }
         self.check_lease(self.lease)?;
         if let Some(ban) = &self.ban {
-            ban.check(label, !self.lease.is_zero())?;
+            self.check_ban(ban)?;
         }
         self.on_failure.check(label)?;
         let traits = self.key.as_ref().map(|key| key.check()).transpose()?;
@@ -106,6 +106,11 @@ impl Rule {
                 limit");
         }
         Ok(())
+    }
+
+    /// Checks that callers can be banned by these terms.
+    pub(crate) fn check_ban(&self, ban: &Ban) -> Result<(), ConfigError> {
+        ban.check(self.label(), !self.lease.is_zero())
     }
 
     /// Checks that permits can be leased for this long.

@@ -198,7 +198,7 @@ fn rule(
         rule.charge_if = Some(charge_if(registered, outcome)?);
     }
     if let Some(table) = &fields.ban {
-        rule.ban = Some(ban(name, table)?);
+        rule.ban = Some(ban(&rule, table)?);
     }
     rule.unit.clone_from(&fields.unit);
     rule.hide_headers = fields.hide_headers;
@@ -216,14 +216,14 @@ fn rule(
 }
 
 /// Reads `{ after = 10, within = "1m", for = "15m", doubling-to = "1d" }`.
-fn ban(rule: &str, table: &Spanned<Table<BanFields>>) -> Result<Ban, Mistake> {
+fn ban(of: &Rule, table: &Spanned<Table<BanFields>>) -> Result<Ban, Mistake> {
     let fields = &table.get_ref().0;
     let mut ban = Ban::after(need(fields.after, table, "after", "10")?);
     ban = (fields.within).map_or(ban, |Time(within)| ban.within(within));
     ban = (fields.r#for).map_or(ban, |Time(lasting)| ban.lasting(lasting));
     ban = (fields.doubling_to).map_or(ban, |Time(longest)| ban.doubling_to(longest));
     ban = (fields.status).map_or(ban, |status| ban.status(status));
-    table.at_this(ban.check(rule, false))?;
+    table.at_this(of.check_ban(&ban))?;
     Ok(ban)
 }
 
