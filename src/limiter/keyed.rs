@@ -89,9 +89,19 @@ impl RateLimiterBuilder {
         let store = store.handle().0;
         let about = store.about();
         let naming = Naming::derived(&about.prefix, &self.name)?;
+        let counting = Counting {
+            algorithm: self.algorithm,
+            prefers_redisson: about.prefers_redisson == Some(true),
+            ..Counting::default()
+        };
+        let (name, limit) = (&self.name, &self.limit);
+        limit.check_counting(name, self.algorithm, counting.prefers_redisson)?;
+        if let Some(ban) = &self.ban {
+            ban.check(name, false)?;
+        }
         let compiled = CompiledLimit {
-            limit: LimitSource::Code(self.limit.for_request_key()),
-            counting: self.checked(about.prefers_redisson == Some(true))?,
+            limit: LimitSource::Code(limit.for_request_key()),
+            counting: counting.for_limit(Some(limit)),
             observers: about.observers.clone(),
             observed: ObservedRule::new(Some(self.limit), None).into(),
             ban: self.ban,
@@ -135,23 +145,6 @@ impl RateLimiterBuilder {
     /// ```
     pub fn single(self, store: &impl Store) -> Result<RateLimiter, ConfigError> {
         Ok(self.keyed(store)?.any)
-    }
-
-    /// Checks the settings. Returns how its limit is counted in a store that keeps limiters in
-    /// Redisson's format where that has their algorithm, if `prefers_redisson`, or in our own.
-    fn checked(&self, prefers_redisson: bool) -> Result<Counting, ConfigError> {
-        let name = &self.name;
-        self.limit
-            .check_counting(name, self.algorithm, prefers_redisson)?;
-        if let Some(ban) = &self.ban {
-            ban.check(name, false)?;
-        }
-        let counting = Counting {
-            algorithm: self.algorithm,
-            prefers_redisson,
-            ..Counting::default()
-        };
-        Ok(counting.for_limit(Some(&self.limit)))
     }
 }
 
