@@ -77,8 +77,11 @@ pub struct Rule {
 #[derive(Clone)]
 pub(crate) enum CostOf {
     Fixed(u32),
-    Parts(Arc<dyn Fn(&Parts) -> u32 + Send + Sync>),
+    Parts(CostBy),
 }
+
+/// Returns the cost of a request.
+pub(crate) type CostBy = Arc<dyn Fn(&Parts) -> u32 + Send + Sync>;
 
 /// The layer's plan for a request.
 pub(crate) enum Plan {

@@ -23,7 +23,7 @@ use super::{
     answer::{Fields, HeaderStyle},
     charge::{Outcome, charge_if},
     key::{AnyKey, KeyExtractor, Secret},
-    rule::{CompiledRules, Defaults, Rules, limits::ChooseTier, pattern::Condition},
+    rule::{CompiledRules, CostBy, Defaults, Rules, limits::ChooseTier, pattern::Condition},
 };
 use crate::{
     macros::opaque,
@@ -37,8 +37,6 @@ use crate::{
 
 /// The length of the longest file, so that a wrong path cannot fill the memory.
 const LONGEST: u64 = 1 << 20;
-
-type CostBy = Arc<dyn Fn(&Parts) -> u32 + Send + Sync>;
 
 /// Reads rules from TOML. Things that only code can provide, such as the user, the plan that was
 /// paid for, or secrets, are registered here by name.
