@@ -7,7 +7,7 @@ use std::{fmt, sync::Arc};
 pub use self::key::LimiterKey;
 use super::RateLimiter;
 use crate::{
-    store::{Store, rule_names::Holder},
+    store::{Store, rule_names::NameHolder},
     values::{
         compiled_limit::{CompiledLimit, Limiter},
         error::{ConfigError, bail},
@@ -108,7 +108,7 @@ impl RateLimiterBuilder {
             ..CompiledLimit::with_defaults(&self.name, true, false)
         };
         about.check(&self.name, &compiled)?;
-        let holder = Holder::default();
+        let holder = NameHolder::default();
         let names = &about.rule_names;
         if let Err((name, _)) = names.claim(&compiled, &naming, None, &holder) {
             bail!(Duplicate: "another limit or rule of this store is named {name:?} and differs in \

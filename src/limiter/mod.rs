@@ -10,7 +10,7 @@ mod time_to_live;
 use std::{sync::Arc, time::Duration};
 
 use crate::{
-    store::{AnyStore, Op, OpResult, Store, rule_names::Holder},
+    store::{AnyStore, Op, OpResult, Store, rule_names::NameHolder},
     values::{
         charge::Charge,
         compiled_limit::{CompiledLimit, Limiter},
@@ -57,7 +57,7 @@ pub struct RateLimiter {
     /// What changes it, for observers.
     origin: Origin,
     /// Keeps the name of a limit in the code from another limit.
-    _holder: Option<Arc<Holder>>,
+    _holder: Option<Arc<NameHolder>>,
 }
 
 impl RateLimiter {

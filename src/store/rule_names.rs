@@ -20,8 +20,8 @@ use crate::{
 /// The rules of all layers on a store, and its limits without HTTP.
 ///
 /// Rules of one name count together, also those of different layers. If they differed, each
-/// would count by its own limit and, in Redis, rewrite the other's. So the second is refused while
-/// the first is in use.
+/// would count by its own limit and, in Redisson's format, rewrite the other's. So the second is
+/// refused while the first is in use.
 #[derive(Debug, Default)]
 pub(crate) struct RuleNames(Mutex<Names>);
 
@@ -36,7 +36,7 @@ struct Names {
 const FEW: usize = 16;
 
 struct Claim {
-    counts: AgreedTerms,
+    terms: AgreedTerms,
     /// `None` if code gives any key.
     by: Option<CountsBy>,
     /// Dropped with the layer's rules, or the limit without HTTP.
@@ -84,22 +84,22 @@ pub(crate) struct CountsBy {
 }
 
 impl Claim {
-    fn differs(&self, counts: &AgreedTerms, by: Option<CountsBy>) -> bool {
+    fn differs(&self, terms: &AgreedTerms, by: Option<CountsBy>) -> bool {
         let both = self.by.zip(by);
-        self.counts != *counts || both.is_some_and(|(one, other)| one != other)
+        self.terms != *terms || both.is_some_and(|(one, other)| one != other)
     }
 }
 
-/// Claims names for a layer's rules, or for a limit without HTTP, for as long as it has them.
+/// Keeps the names that were claimed with it, for as long as it lives.
 #[derive(Debug, Default)]
-pub(crate) struct Holder {
+pub(crate) struct NameHolder {
     token: Arc<()>,
     /// The layer's, which its old and new rules share: the old ones stay in use until the new ones
     /// are complete, and while a request that met them is decided.
     layer: Arc<()>,
 }
 
-impl Holder {
+impl NameHolder {
     /// Returns the holder of the rules that replace this one's.
     pub(crate) fn successor(&self) -> Self {
         Self {
@@ -125,16 +125,16 @@ impl RuleNames {
     ///
     /// # Errors
     ///
-    /// Says of which name there is a different one, and where, except among the rules that this
-    /// holder's replace.
+    /// Returns the name that a different limit has, and where that is. Rules that this holder's are
+    /// about to replace do not count.
     pub(crate) fn claim(
         &self,
         of: &CompiledLimit,
         naming: &Naming,
         by: Option<CountsBy>,
-        holder: &Holder,
+        holder: &NameHolder,
     ) -> Result<(), (Arc<str>, Differs)> {
-        let counts = (of.limit, of.counting.algorithm, of.ban, naming.clone());
+        let terms = (of.limit, of.counting.algorithm, of.ban, naming.clone());
         let longer = of.limit.given().into_iter();
         let longer = longer.flat_map(|limit| limit.parts().rev().skip(1));
         let longer = longer.map(|part| name_of_part(&of.name, false, part.interval).into());
@@ -147,7 +147,7 @@ impl RuleNames {
             }
             let claims = names.claims.entry(Arc::clone(&name)).or_default();
             claims.retain(|claim| claim.holder.strong_count() > 0);
-            let differs = |claim: &Claim| claim.differs(&counts, by);
+            let differs = |claim: &Claim| claim.differs(&terms, by);
             let mut others = claims.iter().filter(|claim| differs(claim));
             if let Some(other) = others.find(|claim| !holder.replaces(claim)) {
                 let is_here = holder.has(other);
@@ -161,7 +161,7 @@ impl RuleNames {
             // Once for each holder: thousands of its entries may have the same rule.
             if !claims.iter().any(|claim| holder.has(claim)) {
                 claims.push(Claim {
-                    counts: counts.clone(),
+                    terms: terms.clone(),
                     by,
                     holder: Arc::downgrade(&holder.token),
                     layer: Arc::downgrade(&holder.layer),
@@ -175,7 +175,7 @@ impl RuleNames {
 impl Names {
     /// Returns a name that this one claims, or that is claimed with it, if a limit that another
     /// rule's closure chooses may have it.
-    fn part_of_another(&self, name: &Arc<str>, holder: &Holder) -> Option<Arc<str>> {
+    fn part_of_another(&self, name: &Arc<str>, holder: &NameHolder) -> Option<Arc<str>> {
         let is_taken = |claims: &Vec<Claim>| {
             let mut held = claims.iter().filter(|it| it.holder.strong_count() > 0);
             held.any(|claim| !holder.replaces(claim))
@@ -206,7 +206,7 @@ impl Names {
 mod tests {
     use super::*;
 
-    fn claim(names: &RuleNames, name: usize, ban: Option<Ban>, holder: &Holder) -> bool {
+    fn claim(names: &RuleNames, name: usize, ban: Option<Ban>, holder: &NameHolder) -> bool {
         let name = format!("rule{name}");
         let naming = Naming::derived("shop", &name).unwrap();
         let of = CompiledLimit {
@@ -218,15 +218,15 @@ mod tests {
 
     #[test]
     fn names_without_a_holder_are_forgotten_and_all_others_kept() {
-        let (names, holder) = (RuleNames::default(), Holder::default());
+        let (names, holder) = (RuleNames::default(), NameHolder::default());
         let held = 3 * FEW;
         assert!((0..held).all(|name| claim(&names, name, None, &holder)));
         for name in held..100 * held {
-            assert!(claim(&names, name, None, &Holder::default()));
+            assert!(claim(&names, name, None, &NameHolder::default()));
             assert!(lock(&names.0).claims.len() <= 2 * held);
         }
         let other = Some(Ban::after(3));
-        assert!((0..held).all(|name| !claim(&names, name, other, &Holder::default())));
+        assert!((0..held).all(|name| !claim(&names, name, other, &NameHolder::default())));
         assert!((0..held).all(|name| claim(&names, name, other, &holder.successor())));
     }
 }

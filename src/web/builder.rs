@@ -14,7 +14,7 @@ use super::{
     rule::{CompiledRules, Defaults, IntoRules, Rule, Rules},
 };
 use crate::{
-    store::{AnyStore, Store, rule_names::Holder},
+    store::{AnyStore, Store, rule_names::NameHolder},
     values::{decision::Refusal, decision::grant::LayerId, error::ConfigError, observe::Observer},
 };
 
@@ -381,7 +381,7 @@ impl RateLimitLayerBuilder {
             observers: self.defaults.observers.and_all(of_store),
             ..self.defaults
         };
-        let rules = CompiledRules::new(self.rules, &*self.store, defaults, Holder::default())?;
+        let rules = CompiledRules::new(self.rules, &*self.store, defaults, NameHolder::default())?;
         Ok(RateLimitLayer {
             shared: Arc::new(LayerState {
                 id: LayerId::new(),

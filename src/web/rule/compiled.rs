@@ -11,7 +11,7 @@ use crate::{
     macros::warning,
     store::{
         About, AnyStore,
-        rule_names::{CountsBy, Differs, Holder},
+        rule_names::{CountsBy, Differs, NameHolder},
     },
     sync::Once,
     values::{
@@ -126,7 +126,7 @@ impl CompiledRule {
         mut rule: Rule,
         store: &dyn AnyStore,
         defaults: &Defaults,
-        holder: &Holder,
+        holder: &NameHolder,
     ) -> Result<Self, ConfigError> {
         let label = rule.label().to_owned();
         let about = store.about();

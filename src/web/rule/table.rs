@@ -17,7 +17,7 @@ use super::{
 };
 use crate::{
     macros::{opaque, warning},
-    store::{AnyStore, report::CallerSpan, rule_names::Holder},
+    store::{AnyStore, report::CallerSpan, rule_names::NameHolder},
     sync::Once,
     values::{
         charge::Charge,
@@ -58,7 +58,7 @@ pub(crate) struct CompiledRules {
     /// Set if code has added to the rules or lists of a file: that file alone lacks them.
     adds_to_file: bool,
     /// Reserves the rules' names for as long as the layer has these rules.
-    names: Holder,
+    names: NameHolder,
     /// Set once it was logged that an outer layer has charged a request.
     warned_of_duplicate: Once,
 }
@@ -102,7 +102,7 @@ impl CompiledRules {
         rules: Rules,
         store: &dyn AnyStore,
         defaults: Defaults,
-        names: Holder,
+        names: NameHolder,
     ) -> Result<Self, ConfigError> {
         let compile = |rules: Vec<Rule>| {
             let mut labels = HashSet::new();

@@ -27,7 +27,7 @@ use super::{
 };
 use crate::{
     macros::opaque,
-    store::{MemoryStore, rule_names::Holder, sealed::Sealed},
+    store::{MemoryStore, rule_names::NameHolder, sealed::Sealed},
     values::{
         compiled_limit::ChargeIf,
         error::{ConfigError, config_error},
@@ -187,7 +187,7 @@ impl RulesFile {
         // What the layer's store has besides is known when it is built.
         let store = MemoryStore::builder().in_any_format().build().handle().0;
         let defaults = Defaults::default();
-        CompiledRules::new(rules.clone(), &*store, defaults, Holder::default())?;
+        CompiledRules::new(rules.clone(), &*store, defaults, NameHolder::default())?;
         rules.check_formats()?;
         Ok(rules)
     }
