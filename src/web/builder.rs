@@ -11,7 +11,7 @@ use http::{Response, request::Parts};
 use super::{
     answer::{Fields, HeaderStyle},
     layer::{LayerSettings, LayerState, RateLimitLayer, Replaceable},
-    rule::{CompiledRules, Defaults, IntoRules, Rule, Rules},
+    rule::{CompiledRules, IntoRules, Rule, RuleSettings, Rules},
 };
 use crate::{
     store::{AnyStore, Store, rule_names::NameHolder},
@@ -60,9 +60,9 @@ impl RateLimitLayer {
             rules: Rules::new(),
             settings: LayerSettings::default(),
             headers: vec![HeaderStyle::Draft11],
-            defaults: Defaults {
+            rule_settings: RuleSettings {
                 remaining: true,
-                ..Defaults::default()
+                ..RuleSettings::default()
             },
         }
     }
@@ -76,7 +76,7 @@ pub struct RateLimitLayerBuilder {
     rules: Rules,
     settings: LayerSettings,
     headers: Vec<HeaderStyle>,
-    defaults: Defaults,
+    rule_settings: RuleSettings,
 }
 
 impl RateLimitLayerBuilder {
@@ -125,7 +125,7 @@ impl RateLimitLayerBuilder {
     /// # Ok::<_, tower_ratelimit::ConfigError>(())
     /// ```
     pub fn skip_preflight(mut self) -> Self {
-        self.defaults.skip_preflight = true;
+        self.rule_settings.skip_preflight = true;
         self
     }
 
@@ -235,14 +235,14 @@ impl RateLimitLayerBuilder {
     /// # Ok::<_, tower_ratelimit::ConfigError>(())
     /// ```
     pub fn wait(mut self, up_to: Duration) -> Self {
-        self.defaults.wait = Some(up_to);
+        self.rule_settings.wait = Some(up_to);
         self
     }
 
     /// Sets how many requests may wait for the same limits. See [`Rule::queue`], which takes
     /// precedence. Default: 100.
     pub fn queue(mut self, requests: usize) -> Self {
-        self.defaults.queue = Some(requests);
+        self.rule_settings.queue = Some(requests);
         self
     }
 
@@ -312,7 +312,7 @@ impl RateLimitLayerBuilder {
     /// has less work for limiters in Redisson's format. The fields of [`headers`](Self::headers)
     /// then report the limit but not how much of it is left.
     pub fn count_remaining(mut self, remaining: bool) -> Self {
-        self.defaults.remaining = remaining;
+        self.rule_settings.remaining = remaining;
         self
     }
 
@@ -353,7 +353,7 @@ impl RateLimitLayerBuilder {
     /// # Ok::<_, tower_ratelimit::ConfigError>(())
     /// ```
     pub fn shadow(mut self, shadow: bool) -> Self {
-        self.defaults.shadow = shadow;
+        self.rule_settings.shadow = shadow;
         self
     }
 
@@ -365,7 +365,7 @@ impl RateLimitLayerBuilder {
     ///
     /// See [`Observer`].
     pub fn observe(mut self, observer: Arc<dyn Observer>) -> Self {
-        self.defaults.observers = self.defaults.observers.and(observer);
+        self.rule_settings.observers = self.rule_settings.observers.and(observer);
         self
     }
 
@@ -376,12 +376,17 @@ impl RateLimitLayerBuilder {
     /// Returns a [`ConfigError`] that names the invalid entry, rule or value.
     pub fn build(self) -> Result<RateLimitLayer, ConfigError> {
         let of_store = &self.store.about().observers;
-        let defaults = Defaults {
+        let rule_settings = RuleSettings {
             fields: Fields::new(&self.headers)?,
-            observers: self.defaults.observers.and_all(of_store),
-            ..self.defaults
+            observers: self.rule_settings.observers.and_all(of_store),
+            ..self.rule_settings
         };
-        let rules = CompiledRules::new(self.rules, &*self.store, defaults, NameHolder::default())?;
+        let rules = CompiledRules::new(
+            self.rules,
+            &*self.store,
+            rule_settings,
+            NameHolder::default(),
+        )?;
         Ok(RateLimitLayer {
             shared: Arc::new(LayerState {
                 id: LayerId::new(),

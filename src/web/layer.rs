@@ -67,7 +67,7 @@ pub(crate) struct LayerState {
     pub(super) replacing: Mutex<()>,
 }
 
-/// What is set for a layer, and no reload changes.
+/// The layer's other settings. A reload keeps them, too.
 #[derive(Clone, Debug, Default)]
 pub(super) struct LayerSettings {
     pub(super) answers: Answers,
@@ -110,7 +110,7 @@ impl LayerState {
     /// Reports to the observers that rules are in force now, or were refused.
     pub(super) fn reloaded(&self, refused: Option<&ConfigError>, by: Origin) {
         let rules = self.rules.load();
-        let observers = &rules.defaults.observers;
+        let observers = &rules.settings.observers;
         observers.changed(&StateChange::Rules { refused, by });
     }
 }

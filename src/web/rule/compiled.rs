@@ -33,7 +33,7 @@ use crate::{
 };
 
 /// The default number of requests that may wait for the same limits.
-const LONGEST_QUEUE: usize = 100;
+const DEFAULT_QUEUE: usize = 100;
 
 /// The unit that clients assume.
 const REQUESTS: &str = "requests";
@@ -43,12 +43,12 @@ const NONE: u8 = 0;
 /// That of any other rule by default.
 const ALL: u8 = 100;
 
-/// The layer's settings for all its rules.
+/// The layer's settings that its rules are compiled with. A reload keeps them.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Defaults {
+pub(crate) struct RuleSettings {
     /// Counts the permits left.
     pub(crate) remaining: bool,
-    /// The header fields of rules that choose none.
+    /// The header fields if the `Rules` set none.
     pub(crate) fields: Fields,
     /// Makes every rule a shadow rule.
     pub(crate) shadow: bool,
@@ -125,19 +125,19 @@ impl CompiledRule {
     pub(super) fn new(
         mut rule: Rule,
         store: &dyn AnyStore,
-        defaults: &Defaults,
+        settings: &RuleSettings,
         holder: &NameHolder,
     ) -> Result<Self, ConfigError> {
         let label = rule.label().to_owned();
         let about = store.about();
         let traits = rule.check(about.prefers_redisson)?;
-        let queue = rule.queue.or(defaults.queue).unwrap_or(LONGEST_QUEUE);
+        let queue = rule.queue.or(settings.queue).unwrap_or(DEFAULT_QUEUE);
         if queue == 0 {
             bail!(Rule: "rule {label:?} has a queue of 0 requests: leave `wait` out if none should \
                 wait");
         }
         let key_is_bounded = traits.is_some_and(|key| key.is_bounded);
-        let limits = rule.named_limits(about, &defaults.observers, key_is_bounded)?;
+        let limits = rule.named_limits(about, &settings.observers, key_is_bounded)?;
         let takes_identity = limits.iter().all(|named| named.naming.takes_identity);
         match (&rule.key, takes_identity) {
             (None, true) => bail!(Key: "rule {label:?} has no key: add `.by(..)`, in a file \
@@ -161,10 +161,10 @@ impl CompiledRule {
             claimed.map_err(|(name, differs)| duplicate(&name, differs))?;
         }
         rule.name = Some(label);
-        if defaults.shadow {
+        if settings.shadow {
             rule.share = NONE;
         }
-        let wait = rule.wait.or(defaults.wait).filter(|wait| !wait.is_zero());
+        let wait = rule.wait.or(settings.wait).filter(|wait| !wait.is_zero());
         let compiled = match (&rule.limit, limits.first()) {
             (LimitOf::Tiers(_), _) | (_, None) => CompiledLimit::new(rule.label(), false),
             (_, Some(only)) => Arc::clone(&only.compiled),

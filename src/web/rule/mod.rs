@@ -14,7 +14,7 @@ use std::{fmt, sync::Arc, time::Duration};
 
 use http::request::Parts;
 
-pub(crate) use self::{compiled::Defaults, limits::LimitOf, table::CompiledRules};
+pub(crate) use self::{compiled::RuleSettings, limits::LimitOf, table::CompiledRules};
 pub use self::{
     limits::{RuleLimit, Tiers, limit_by},
     list::Requests,

@@ -9,7 +9,7 @@ use http::request::Parts;
 
 use super::{
     Plan, Rule,
-    compiled::{CompiledRule, Defaults, FoundKey},
+    compiled::{CompiledRule, FoundKey, RuleSettings},
     index::{Index, MatchedEntries},
     list::Lists,
     pattern::rewritten,
@@ -52,7 +52,7 @@ pub(crate) struct CompiledRules {
     has_table: bool,
     /// The requests so far, up to [`ENOUGH`]: until then it is recorded which entries they match.
     requests: AtomicU32,
-    pub(crate) defaults: Defaults,
+    pub(crate) settings: RuleSettings,
     /// The header fields of responses.
     pub(crate) fields: Fields,
     /// Set if code has added to the rules or lists of a file: that file alone lacks them.
@@ -92,7 +92,7 @@ impl CompiledRules {
                 file would replace all of them: write those into the file, too, or load the file \
                 yourself, add them, and call `reload`");
         }
-        Self::new(rules, store, self.defaults.clone(), self.names.successor())
+        Self::new(rules, store, self.settings.clone(), self.names.successor())
     }
 
     /// # Errors
@@ -101,7 +101,7 @@ impl CompiledRules {
     pub(crate) fn new(
         rules: Rules,
         store: &dyn AnyStore,
-        defaults: Defaults,
+        settings: RuleSettings,
         names: NameHolder,
     ) -> Result<Self, ConfigError> {
         let compile = |rules: Vec<Rule>| {
@@ -112,7 +112,7 @@ impl CompiledRules {
             }
             let rules = rules.into_iter().map(|rule| {
                 let place = rule.line_and_name();
-                let compiled = CompiledRule::new(rule, store, &defaults, &names);
+                let compiled = CompiledRule::new(rule, store, &settings, &names);
                 compiled.map_err(|error| error.at(place))
             });
             let mut rules = rules.collect::<Result<Vec<_>, _>>()?;
@@ -121,7 +121,7 @@ impl CompiledRules {
             Ok(rules)
         };
         let fields = rules.headers.as_deref();
-        let fields = fields.map_or(Ok(defaults.fields), Fields::new)?;
+        let fields = fields.map_or(Ok(settings.fields), Fields::new)?;
         rules.check_limits()?;
         let adds_to_file = rules.adds_to_file();
         let index = rules.index()?;
@@ -134,14 +134,14 @@ impl CompiledRules {
         });
         let entries: Vec<_> = entries.collect::<Result<_, ConfigError>>()?;
         Ok(Self {
-            has_table: defaults.skip_preflight
+            has_table: settings.skip_preflight
                 || !(entries.is_empty() && rules.deny.is_empty() && rules.allow.is_empty()),
             index,
             requests: AtomicU32::new(if entries.is_empty() { ENOUGH } else { 0 }),
             entries,
             otherwise: compile(rules.otherwise)?,
-            lists: Lists::new(rules.deny, rules.allow, defaults.skip_preflight)?,
-            defaults,
+            lists: Lists::new(rules.deny, rules.allow, settings.skip_preflight)?,
+            settings,
             fields,
             adds_to_file,
             names,
@@ -366,7 +366,7 @@ impl CompiledRules {
     /// Reports a request that is decided without the store, by this rule if by one, to the
     /// observers and the caller's span.
     fn report(&self, result: RequestResult, rule: Option<&CompiledRule>) {
-        let (observers, span) = (&self.defaults.observers, CallerSpan::current());
+        let (observers, span) = (&self.settings.observers, CallerSpan::current());
         if observers.is_empty() && span.is_none() {
             return;
         }
@@ -433,7 +433,7 @@ impl CompiledRules {
         let (policy, max_wait) = all.enforced.unwrap_or((FailurePolicy::Allow, None));
         Plan::Demand(Demand {
             // A lease is sized by the permits left.
-            wants_remaining: self.defaults.remaining || first.compiled().lease.is_some(),
+            wants_remaining: self.settings.remaining || first.compiled().lease.is_some(),
             on_failure: Some(policy),
             ..Demand::new(all.charges, max_wait)
         })

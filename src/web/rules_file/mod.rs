@@ -23,7 +23,7 @@ use super::{
     answer::{Fields, HeaderStyle},
     charge::{Outcome, charge_if},
     key::{AnyKey, KeyExtractor, Secret},
-    rule::{CompiledRules, CostBy, Defaults, Rules, limits::ChooseTier, pattern::Condition},
+    rule::{CompiledRules, CostBy, RuleSettings, Rules, limits::ChooseTier, pattern::Condition},
 };
 use crate::{
     macros::opaque,
@@ -186,8 +186,8 @@ impl RulesFile {
         // Also runs the checks of a layer, so that a file can be checked without one.
         // What the layer's store has besides is known when it is built.
         let store = MemoryStore::builder().in_any_format().build().handle().0;
-        let defaults = Defaults::default();
-        CompiledRules::new(rules.clone(), &*store, defaults, NameHolder::default())?;
+        let settings = RuleSettings::default();
+        CompiledRules::new(rules.clone(), &*store, settings, NameHolder::default())?;
         rules.check_formats()?;
         Ok(rules)
     }
