@@ -165,8 +165,8 @@ pub(crate) struct About {
     pub(crate) address: Option<Arc<str>>,
     /// Set if the store cannot count for each client on its own.
     pub(crate) lacks_clients: bool,
-    /// Whether the limiters of rules are in Redisson's format, where that has their algorithm;
-    /// `None` for each as it can be, where the store that they are for is not known.
+    /// The format of its rules' limiters: `Some(true)` Redisson's where that has the algorithm,
+    /// `Some(false)` our own, `None` if no store is known, as when a file is checked alone.
     pub(crate) prefers_redisson: Option<bool>,
     pub(crate) rule_names: RuleNames,
     pub(crate) observers: Observers,

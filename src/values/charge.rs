@@ -106,7 +106,7 @@ impl Charge {
                 self.limiter.compiled = other.limiter.compiled;
             }
             if *self.limit() != limit {
-                self.limiter.compiled = self.compiled().by(limit);
+                self.limiter.compiled = self.compiled().with_limit(limit);
             }
         } else if self.shadow {
             // A shadow rule must not refuse through an enforced rule on the same limiter.
@@ -117,7 +117,7 @@ impl Charge {
 
     /// Returns the same permits of this limiter, by another limit.
     pub(crate) fn by(mut self, limit: LimitSource) -> Self {
-        self.limiter.compiled = self.compiled().by(limit);
+        self.limiter.compiled = self.compiled().with_limit(limit);
         self
     }
 
@@ -362,7 +362,7 @@ impl Charge {
         compiled: &CompiledLimit,
         permits: u32,
     ) -> Self {
-        let compiled = compiled.by(limit);
+        let compiled = compiled.with_limit(limit);
         Self::new(Limiter { name, compiled }, permits)
     }
 

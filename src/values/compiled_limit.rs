@@ -26,7 +26,8 @@ use crate::{
 pub(crate) struct CompiledLimit {
     /// The name in responses and logs; for a `RateLimiter`, its own name.
     pub(crate) name: Arc<str>,
-    /// Set if there is a rule: the name of a `RateLimiter` may hold an identity.
+    /// Set if `name` is that of a rule or of a `Limit::named`. The name of any other `RateLimiter`
+    /// may hold an identity, and is not logged.
     pub(crate) is_rule: bool,
     /// Set if responses do not show its limit.
     pub(crate) hidden: bool,
@@ -131,7 +132,7 @@ impl CompiledLimit {
     }
 
     /// Returns the same with this limit, counted as that limit wants it.
-    pub(crate) fn by(&self, limit: LimitSource) -> Arc<Self> {
+    pub(crate) fn with_limit(&self, limit: LimitSource) -> Arc<Self> {
         Arc::new(Self {
             counting: self.counting.for_limit(limit.given()),
             limit,
@@ -286,8 +287,11 @@ mod tests {
             compiled,
         };
         let plain = CompiledLimit::new("orders", false);
-        let limiter = named(plain.by(limit));
-        assert_eq!(limiter, named(CompiledLimit::new("other", false).by(limit)));
+        let limiter = named(plain.with_limit(limit));
+        assert_eq!(
+            limiter,
+            named(CompiledLimit::new("other", false).with_limit(limit))
+        );
         assert_ne!(limiter, named(Arc::clone(&plain)));
         let counting = Counting {
             algorithm: Algorithm::FixedWindow,

@@ -1,4 +1,5 @@
-//! Several limits of one name: [`Shorter`] are those other than the longest.
+//! Several limits as one: `Limit::joined` checks that each can refuse, and [`Shorter`] are all but
+//! the longest.
 
 use super::{Limit, RateType};
 use crate::values::clock::Millis;

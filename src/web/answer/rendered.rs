@@ -129,7 +129,7 @@ mod tests {
         let places = LimitSource::Code(Limit::in_flight(9, Duration::from_secs(60)));
         let both = |(name, hidden): (&String, bool)| {
             let rule = CompiledLimit::new(name, hidden);
-            [rule.by(places), rule]
+            [rule.with_limit(places), rule]
         };
         rules.map(both).concat()
     }

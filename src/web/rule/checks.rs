@@ -13,9 +13,9 @@ use crate::{
 };
 
 impl Rule {
-    /// Checks its settings for a store that keeps limiters in Redisson's format, where that has
-    /// their algorithm, if `store_prefers`, or in our own; `None` if the store is not known.
-    /// Returns what is known of its key; `None` without one.
+    /// Checks its settings. `store_prefers` is the format of the store's limiters: `Some(true)`
+    /// Redisson's where that has the algorithm, `Some(false)` our own, `None` if no store is known,
+    /// as when a file is checked alone. Returns the traits of its key, if it has one.
     pub(super) fn check(
         &self,
         store_prefers: Option<bool>,
@@ -50,11 +50,11 @@ impl Rule {
         }
         self.check_format(store_prefers)?;
         if let LimitOf::Tiers(tiers) = &self.limit {
-            if tiers.tiers.is_empty() {
+            if tiers.limits.is_empty() {
                 bail!(Rule: "rule {label:?} has no tiers");
             }
             let mut names = HashSet::new();
-            if let Some((name, _)) = tiers.tiers.iter().find(|(name, _)| !names.insert(name)) {
+            if let Some((name, _)) = tiers.limits.iter().find(|(name, _)| !names.insert(name)) {
                 bail!(Rule: "rule {label:?} has two tiers named {name:?}");
             }
         }
@@ -145,7 +145,7 @@ impl Rule {
         let (one, tiers) = match &self.limit {
             LimitOf::Fixed(limit) => (Some(limit), &[][..]),
             LimitOf::Shared(_) => (self.init.as_ref(), &[][..]),
-            LimitOf::Tiers(tiers) => (None, &tiers.tiers[..]),
+            LimitOf::Tiers(tiers) => (None, &tiers.limits[..]),
             LimitOf::Parts(_) => (None, &[][..]),
         };
         one.into_iter().chain(tiers.iter().map(|(_, limit)| limit))

@@ -1,5 +1,4 @@
-//! A rule that a layer has checked, with the parts of its limiters' names prepared:
-//! [`CompiledRule`].
+//! A rule, checked for its store, with its limits bound to their names: [`CompiledRule`].
 
 use std::{collections::HashMap, ptr, sync::Arc, time::Duration};
 
@@ -62,7 +61,7 @@ pub(crate) struct RuleSettings {
     pub(crate) observers: Observers,
 }
 
-/// One rule, checked, with the parts of its limiters' names prepared.
+/// One rule, checked for its store, with its limits bound to their names.
 pub(super) struct CompiledRule {
     pub(super) rule: Rule,
     /// One for each tier, or a single one. Never empty.
@@ -86,7 +85,8 @@ pub(super) struct FoundKey {
 
 /// One limit of a rule, with the way it names limiters.
 struct NamedLimit {
-    /// Its limit is the stored one where a closure chooses it by the request.
+    /// Where a closure chooses the limit it has none yet (`LimitSource::Store`):
+    /// `CompiledRule::limit` puts in that of the request.
     compiled: Arc<CompiledLimit>,
     naming: Naming,
 }
@@ -101,9 +101,9 @@ fn duplicate(name: &str, differs: Differs) -> ConfigError {
         Differs::Elsewhere => config_error!(Duplicate: "a rule of another layer on this store, or \
             a `Limit::named`, is named {name:?} and differs in {settings}: rename one of them, or \
             clone one layer"),
-        Differs::MayBePart => config_error!(Duplicate: "{name:?} may be one of several limits \
-            of a rule whose `limit_by` returns them, and is the name of another rule or \
-            `Limit::named`: rename one of them"),
+        Differs::MayBePart => config_error!(Duplicate: "a rule or `Limit::named` is named \
+            {name:?}, which may also be one of several limits that another rule's `limit_by` \
+            returns: rename one of them"),
     }
 }
 
@@ -147,7 +147,7 @@ impl CompiledRule {
             }
             _ => {}
         }
-        let by = CountsBy {
+        let counts_by = CountsBy {
             key: rule.key.as_ref().map(AnyKey::identity),
             limit: match &rule.limit {
                 LimitOf::Parts(limit) => Some(Arc::as_ptr(limit).cast::<()>().addr()),
@@ -157,7 +157,9 @@ impl CompiledRule {
         for named in &limits {
             let NamedLimit { compiled, naming } = named;
             about.check(&label, compiled)?;
-            let claimed = about.rule_names.claim(compiled, naming, Some(by), holder);
+            let claimed = about
+                .rule_names
+                .claim(compiled, naming, Some(counts_by), holder);
             claimed.map_err(|(name, differs)| duplicate(&name, differs))?;
         }
         rule.name = Some(label);
@@ -196,7 +198,7 @@ impl CompiledRule {
     pub(super) fn plan(
         &self,
         parts: &Parts,
-        by: &mut FoundKey,
+        last: &mut FoundKey,
         take: impl FnOnce(Charge),
     ) -> Result<(), Missing> {
         let rule = &self.rule;
@@ -207,19 +209,19 @@ impl CompiledRule {
         if permits == 0 {
             return Ok(());
         }
-        let found = match by.found {
+        let found = match last.found {
             Some((of, found)) if of == self.key_of => found,
             before => {
                 if before.is_some() {
-                    by.key = Key::default();
+                    last.key = Key::default();
                 }
                 let extractor = rule.key.as_ref();
-                let found = extractor.map_or(Ok(()), |it| by.key.add(&*it.0, parts));
-                by.found = Some((self.key_of, found));
+                let found = extractor.map_or(Ok(()), |it| last.key.add(&*it.0, parts));
+                last.found = Some((self.key_of, found));
                 found
             }
         };
-        let key = &mut by.key;
+        let key = &mut last.key;
         if found.is_err_and(|none| none.fault() == Some(Fault::Server)) {
             // Recorded already, unless an extractor of the user's wraps `PeerIp`.
             key.mistakes |= mistakes::NO_PEER;
@@ -273,11 +275,11 @@ impl CompiledRule {
             LimitOf::Fixed(_) | LimitOf::Shared(_) => first,
             LimitOf::Parts(choose) => {
                 let limit = LimitSource::Code(choose(parts).for_request_key());
-                return Some((&first.naming, first.compiled.by(limit)));
+                return Some((&first.naming, first.compiled.with_limit(limit)));
             }
             LimitOf::Tiers(tiers) => {
                 let tier = (tiers.choose)(parts);
-                let mut tiers = tiers.tiers.iter().zip(&self.limits);
+                let mut tiers = tiers.limits.iter().zip(&self.limits);
                 // The first also stands for tiers that are not in the list.
                 let found = tiers.find(|((name, _), _)| *name == tier);
                 found.map_or(first, |(_, named)| named)
@@ -403,7 +405,7 @@ impl Rule {
                 ..compiled.named(label)
             };
             NamedLimit {
-                compiled: compiled.by(limit),
+                compiled: compiled.with_limit(limit),
                 naming,
             }
         };
@@ -417,7 +419,7 @@ impl Rule {
             LimitOf::Fixed(limit) => Ok(vec![derived(label, Some(limit))?]),
             LimitOf::Parts(_) => Ok(vec![derived(label, None)?]),
             LimitOf::Tiers(tiers) => {
-                let tiers = tiers.tiers.iter().map(|(tier, limit)| {
+                let tiers = tiers.limits.iter().map(|(tier, limit)| {
                     check_rule_name(tier)?;
                     derived(&format!("{label}.{tier}"), Some(limit))
                 });

@@ -76,7 +76,7 @@ pub fn limit_by(limit: impl Fn(&Parts) -> Limit + Send + Sync + 'static) -> Rule
 /// ```
 #[derive(Clone)]
 pub struct Tiers {
-    pub(crate) tiers: Vec<(&'static str, Limit)>,
+    pub(crate) limits: Vec<(&'static str, Limit)>,
     pub(crate) choose: ChooseTier,
 }
 
@@ -89,7 +89,7 @@ impl Tiers {
         choose: impl Fn(&Parts) -> &'static str + Send + Sync + 'static,
     ) -> Self {
         Self {
-            tiers: tiers.into_iter().collect(),
+            limits: tiers.into_iter().collect(),
             choose: Arc::new(choose),
         }
     }
@@ -97,6 +97,6 @@ impl Tiers {
 
 impl fmt::Debug for Tiers {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_map().entries(self.tiers.iter().cloned()).finish()
+        f.debug_map().entries(self.limits.iter().cloned()).finish()
     }
 }

@@ -170,7 +170,7 @@ impl Rules {
     }
 
     /// Checks that there is something to limit.
-    pub(super) fn check_limits(&self) -> Result<(), ConfigError> {
+    pub(super) fn check_has_rules(&self) -> Result<(), ConfigError> {
         if let Some(replaced) = &self.replaced {
             return Err(replaced.clone());
         }

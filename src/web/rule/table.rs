@@ -40,15 +40,14 @@ const ENOUGH: u32 = 1_000;
 /// The number of entries that the warning names: a table may have thousands.
 const NAMED: usize = 10;
 
-/// The table, checked and with the limiters' names prepared, as used for each request.
+/// The table, checked for its store, with its rules' limits bound to their names.
 pub(crate) struct CompiledRules {
     lists: Lists,
     index: Index,
     /// In the order of the index.
     entries: Vec<CompiledEntry>,
     otherwise: Vec<CompiledRule>,
-    /// Set if there are entries or lists, of which most go by the path, or if preflights pass. Else
-    /// all requests meet the rules of `otherwise`.
+    /// Set if anything besides `otherwise` can decide: entries, lists, or preflights that pass.
     has_table: bool,
     /// The requests so far, up to [`ENOUGH`]: until then it is recorded which entries they match.
     requests: AtomicU32,
@@ -122,7 +121,7 @@ impl CompiledRules {
         };
         let fields = rules.headers.as_deref();
         let fields = fields.map_or(Ok(settings.fields), Fields::new)?;
-        rules.check_limits()?;
+        rules.check_has_rules()?;
         let adds_to_file = rules.adds_to_file();
         let index = rules.index()?;
         let entries = rules.entries.into_iter().map(|entry| {

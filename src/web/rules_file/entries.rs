@@ -116,8 +116,8 @@ pub(super) fn listed(
     if let Some(rules) = &fields.rules {
         return Err(rules.fail("it belongs to `[[on]]`: a list decides before any rule"));
     }
-    let is_of_list = fields.conditions().iter().all(Option::is_none);
-    match (&fields.networks, &fields.values, is_of_list) {
+    let has_no_condition = fields.conditions().iter().all(Option::is_none);
+    match (&fields.networks, &fields.values, has_no_condition) {
         (Some(networks), None, true) => {
             let address = keys.address(need(by, entry, "by", "\"peer\"")?)?;
             let requests = Requests::from_networks(address, one_or_more(networks)?);

@@ -42,9 +42,9 @@ const LONGEST: u64 = 1 << 20;
 /// paid for, or secrets, are registered here by name.
 ///
 /// The [guide](crate::docs::guide) describes the format field by field. A file is checked like
-/// rules in code: every error is a [`ConfigError`] with the line, the field and what to write
-/// instead. An unknown field, a rule that no entry uses and a file without rules are errors too,
-/// because a missing limit is easily overlooked.
+/// rules in code: every error is a [`ConfigError`] with the line and the field, or the line of its
+/// rule, and what to write instead. An unknown field, a rule that no entry uses and a file without
+/// rules are errors too, because a missing limit is easily overlooked.
 ///
 /// # Example
 ///
@@ -94,8 +94,8 @@ pub struct RulesFile {
     charges: BTreeMap<String, ChargeIf>,
     conditions: BTreeMap<String, Condition>,
     secrets: BTreeMap<String, Secret>,
-    /// The first invalid name.
-    mistake: Option<ConfigError>,
+    /// The error of the first name that is not valid.
+    invalid_name: Option<ConfigError>,
 }
 
 impl RulesFile {
@@ -174,17 +174,18 @@ impl RulesFile {
     ///
     /// # Errors
     ///
-    /// Returns a [`ConfigError`] with the line and the field, or for an invalid name registered by
-    /// code.
+    /// Returns a [`ConfigError`] with the line and the field, or the line of a rule, or for an
+    /// invalid name registered by code.
     pub fn parse(&self, text: &str) -> Result<Rules, ConfigError> {
-        if let Some(mistake) = &self.mistake {
-            return Err(mistake.clone());
+        if let Some(invalid_name) = &self.invalid_name {
+            return Err(invalid_name.clone());
         }
         // Editors on other systems write a byte order mark, which TOML does not allow.
         let text = text.strip_prefix('\u{feff}').unwrap_or(text);
         let rules = self.read(text).map_err(|mistake| mistake.in_text(text))?;
         // Also runs the checks of a layer, so that a file can be checked without one.
-        // What the layer's store has besides is known when it is built.
+        // What a real store refuses besides, such as slots outside of Redisson's format, is found
+        // when its layer is built.
         let store = MemoryStore::builder().in_any_format().build().handle().0;
         let settings = RuleSettings::default();
         CompiledRules::new(rules.clone(), &*store, settings, NameHolder::default())?;
@@ -245,8 +246,8 @@ impl RulesFile {
         } else {
             check_rule_name(name)
         };
-        if let Err(mistake) = checked {
-            self.mistake.get_or_insert(mistake);
+        if let Err(invalid_name) = checked {
+            self.invalid_name.get_or_insert(invalid_name);
         }
     }
 }

@@ -81,12 +81,12 @@ pub(super) fn span<T>(field: &Option<Spanned<T>>) -> Option<Range<usize>> {
 
 /// Refuses a field whose `owner`, the setting that it belongs to, is not there.
 pub(super) fn only_with(
-    is_there: bool,
+    has_owner: bool,
     owner: &str,
     field: Option<Range<usize>>,
 ) -> Result<(), Mistake> {
     match field {
-        Some(field) if !is_there => Err(field.fail(format!("it belongs to {owner}"))),
+        Some(field) if !has_owner => Err(field.fail(format!("it belongs to {owner}"))),
         _ => Ok(()),
     }
 }

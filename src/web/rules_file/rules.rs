@@ -250,12 +250,12 @@ fn limit_of(
     let (tiers, shared) = (&fields.tiers, &fields.shared);
     let has_limit = shared.is_none() || fields.init.is_some();
     let settings = span(&fields.keep_alive).or(span(&fields.per_client));
-    for (owner, is_there, field) in [
+    for (owner, has_owner, field) in [
         ("tiers", tiers.is_some(), span(&fields.tier_by)),
         ("shared", shared.is_some(), span(&fields.init)),
         ("init", has_limit, settings),
     ] {
-        only_with(is_there, &format!("`{owner}`, which is missing"), field)?;
+        only_with(has_owner, &format!("`{owner}`, which is missing"), field)?;
     }
     match (&fields.rate, tiers, shared) {
         (Some(rate), None, None) => Ok(LimitOf::Fixed(limit_of_rate(fields, rate)?)),
@@ -271,8 +271,8 @@ fn limit_of(
                 let example = "`{ free = \"10/1m\", paid = \"100/1m\" }`";
                 return Err(tiers.fail(format!("there are no tiers, as in {example}")));
             }
-            let (tiers, choose) = (limits, Arc::clone(choose));
-            Ok(LimitOf::Tiers(Tiers { tiers, choose }))
+            let choose = Arc::clone(choose);
+            Ok(LimitOf::Tiers(Tiers { limits, choose }))
         }
         (None, None, Some(shared)) => Ok(LimitOf::Shared(shared.get_ref().clone())),
         (None, None, None) => {

@@ -44,9 +44,9 @@ type OnReload = dyn FnMut(Result<(), &ConfigError>) + Send;
 /// An invalid or missing file changes nothing: the rules stay in force, and one warning names the
 /// line and the reason. [`report`](Self::report) receives the same, for a metric or a health check.
 ///
-/// A valid file that the layer refuses for a different rule of the same name, in another layer on
-/// the store or a limit without HTTP, is tried again at each read, and reported again once it is in
-/// force: that rule may be dropped. See [`reload`](RateLimitLayer::reload).
+/// A valid file that the layer refuses for a different rule of the same name, in another layer or a
+/// limit without HTTP, is tried again at each read, and reported again once it is in force: that
+/// rule may be dropped. See [`reload`](RateLimitLayer::reload).
 ///
 /// # Example
 ///

@@ -437,7 +437,8 @@ fn a_name_that_several_limits_of_a_closure_may_have_is_no_other_rules() {
     };
     let api = chosen("api");
     let other = |name: &str| Limit::per_minute(5).by(Constant("b")).named(name);
-    let said = "\"api.1h\" may be one of several limits of a rule whose `limit_by` returns them";
+    let said =
+        "a rule or `Limit::named` is named \"api.1h\", which may also be one of several limits";
     for rules in [
         [api.clone(), other("api.1h")],
         [other("api.1h"), api.clone()],
