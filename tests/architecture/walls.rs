@@ -160,7 +160,7 @@ fn no_circle_but_these() {
         // Those that wait and those that do not are the parts of an outbox.
         "store::guard::outbox store::guard::outbox::command store::guard::outbox::waits",
         // A file is read entry by entry, each with what the user has registered.
-        "web::rules_file web::rules_file::entries web::rules_file::keys web::rules_file::rules",
+        "web::rules_file web::rules_file::entries web::rules_file::keys web::rules_file::rule_fields",
     ];
     assert_eq!(found, BTreeSet::from(known.map(str::to_owned)));
 }

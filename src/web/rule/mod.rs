@@ -1,20 +1,22 @@
 //! Rules: a limit, the key it counts by, the cost of a request, and a name.
 
 mod checks;
-mod compiled;
+mod compiled_rule;
+mod compiled_rules;
 pub(crate) mod index;
 pub(crate) mod limits;
 pub(crate) mod list;
 mod path;
 pub(crate) mod pattern;
 mod rules;
-mod table;
 
 use std::{fmt, sync::Arc, time::Duration};
 
 use http::request::Parts;
 
-pub(crate) use self::{compiled::RuleSettings, limits::LimitOf, table::CompiledRules};
+pub(crate) use self::{
+    compiled_rule::RuleSettings, compiled_rules::CompiledRules, limits::LimitOf,
+};
 pub use self::{
     limits::{RuleLimit, Tiers, limit_by},
     list::Requests,

@@ -13,7 +13,7 @@ use super::{
     RulesFile,
     keys::Keys,
     reader::{Fail, Mistake, Table, Texts, given, line_at, need, no_such, one_or_more, span},
-    rules::NamedRule,
+    rule_fields::NamedRule,
 };
 use crate::web::rule::{
     Requests, Rule, Rules,

@@ -3,7 +3,7 @@
 mod entries;
 mod keys;
 mod reader;
-mod rules;
+mod rule_fields;
 pub(crate) mod watch;
 
 use std::{
@@ -145,7 +145,7 @@ impl RulesFile {
     ) -> Self {
         self.register(
             name,
-            &rules::OUTCOMES,
+            &rule_fields::OUTCOMES,
             |it| &mut it.charges,
             charge_if(counts),
         );
@@ -208,7 +208,7 @@ impl RulesFile {
     fn read(&self, text: &str) -> Result<Rules, Mistake> {
         let document: Document = reader::table_of(text)?;
         let keys = keys::Keys::read(self, document.keys)?;
-        let named = rules::named_rules(self, &keys, text, document.rules)?;
+        let named = rule_fields::named_rules(self, &keys, text, document.rules)?;
         let mut rules =
             entries::read(self, text, named, &document.on, document.otherwise.as_ref())?;
         for entry in &document.deny {
@@ -260,7 +260,7 @@ opaque!(RulesFile);
 struct Document {
     headers: Option<Spanned<Vec<Spanned<String>>>>,
     keys: ByName<Table<keys::KeyFields>>,
-    rules: Option<Spanned<ByName<Table<rules::RuleFields>>>>,
+    rules: Option<Spanned<ByName<Table<rule_fields::RuleFields>>>>,
     on: Vec<Spanned<Table<entries::EntryFields>>>,
     otherwise: Option<Spanned<Table<entries::OtherwiseFields>>>,
     deny: Vec<Spanned<Table<entries::EntryFields>>>,

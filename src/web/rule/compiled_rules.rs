@@ -9,7 +9,7 @@ use http::request::Parts;
 
 use super::{
     Plan, Rule,
-    compiled::{CompiledRule, FoundKey, RuleSettings},
+    compiled_rule::{CompiledRule, FoundKey, RuleSettings},
     index::{Index, MatchedEntries},
     list::Lists,
     pattern::rewritten,
