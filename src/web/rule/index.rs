@@ -102,7 +102,7 @@ impl Index {
     ///
     /// Returns the first entry that is never reached, and the earlier one that matches its
     /// requests. Compares only paths: it is unknown which requests a closure matches.
-    pub(crate) fn new(patterns: Vec<Pattern>) -> Result<Self, (usize, usize)> {
+    pub(super) fn new(patterns: Vec<Pattern>) -> Result<Self, (usize, usize)> {
         let mut index = Self::empty();
         for (entry, pattern) in patterns.iter().enumerate() {
             if let Some(earlier) = index.taken(pattern) {

@@ -3,7 +3,7 @@
 mod checks;
 mod compiled_rule;
 mod compiled_rules;
-pub(crate) mod index;
+mod index;
 pub(crate) mod limits;
 pub(crate) mod list;
 mod path;
