@@ -466,6 +466,11 @@ impl Shard {
         self.count.fetch_sub(1, Relaxed);
     }
 
+    /// Returns whether there is no room for one more limiter unless an idle one is dropped.
+    pub(super) fn is_full(&self) -> bool {
+        self.len() + self.lent >= self.most
+    }
+
     /// Makes room for one more limiter where it can, by dropping idle ones. Returns whether there
     /// is room.
     ///
@@ -473,7 +478,7 @@ impl Shard {
     /// that an estimate can count does not need that, so a full shard looks once for many such
     /// newcomers. For any other newcomer it looks as soon as a limiter may have become idle.
     fn make_room(&mut self, can_estimate: bool, now: Now) -> bool {
-        if self.len() + self.lent < self.most {
+        if !self.is_full() {
             return true;
         }
         self.turned_away += 1;
@@ -482,7 +487,7 @@ impl Shard {
             self.turned_away = 0;
             self.forget_idle(now);
         }
-        self.len() + self.lent < self.most
+        !self.is_full()
     }
 
     /// Notes that a limiter may become idle at this tick, earlier than was known.

@@ -183,6 +183,10 @@ impl Shared {
                 kept
             }
             None => {
+                // `acquire_all` looks for room, so that it is looked for once.
+                if shard.is_full() {
+                    return None;
+                }
                 charge.check().ok()?;
                 self.add(&mut shard, &charge.limiter, now).ok()?
             }

@@ -213,6 +213,21 @@ fn a_spent_stranger_gains_nothing_by_a_flood() {
     assert_eq!(passed(&service, "eve", 50), 5);
 }
 
+/// A look for idle limiters visits all of them: a full store looks once for so many strangers.
+#[test]
+fn a_stranger_is_turned_away_once() {
+    let world = FewPlaces::of(1000);
+    let service = world.service(rule("api", 5));
+    fill(&service);
+    world.clock.advance(INTERVAL + EIGHTH);
+    let is_placed = |number: &usize| {
+        let decision = ask(&service, &format!("stranger-{number}"), 1);
+        is_from(&decision, Source::Store)
+    };
+    // `fill` has ended with the first of 110.
+    assert_eq!((2..).find(is_placed), Some((1000 - 128) / 8 + 1));
+}
+
 #[test]
 fn a_stranger_that_gets_a_place_keeps_its_debt() {
     for way in Way::ALL {
