@@ -23,7 +23,7 @@ use crate::{
         charge::{Charge, PermitId},
         clock::Now,
         compiled_limit::{CompiledLimit, Limiter},
-        error::Error,
+        error::{Error, ErrorKind},
         name::{BuildSpread, Name},
     },
 };
@@ -100,7 +100,7 @@ pub(super) struct Granted {
 }
 
 impl StoredLimiter {
-    fn new(by: &Arc<CompiledLimit>) -> Self {
+    pub(super) fn new(by: &Arc<CompiledLimit>) -> Self {
         let mut limiter = AnyLimiter::new(by.counting.algorithm);
         limiter.state.count_by(by.counting);
         Self {
@@ -290,23 +290,8 @@ impl Shard {
         (tracked.kept.expires_at > now.tick).then_some(&mut tracked.kept)
     }
 
-    /// Adds a new limiter, in place of an expired one of its name. Returns `None` if there is no
-    /// room. `can_estimate` says whether an estimate can count the limiter in that case.
-    pub(super) fn add(
-        &mut self,
-        limiter: &Limiter,
-        can_estimate: bool,
-        now: Now,
-    ) -> Option<&mut StoredLimiter> {
-        self.remove(&limiter.name);
-        if !self.make_room(can_estimate, now) {
-            return None;
-        }
-        Some(self.make(&limiter.name, StoredLimiter::new(&limiter.compiled)))
-    }
-
-    /// Adds a limiter. No other has its name here.
-    fn make(&mut self, name: &Name, kept: StoredLimiter) -> &mut StoredLimiter {
+    /// Adds a limiter, for which there is room. No other has its name here.
+    pub(super) fn make(&mut self, name: &Name, kept: StoredLimiter) -> &mut StoredLimiter {
         self.count.fetch_add(1, Relaxed);
         self.put(Tracked {
             hash: Tracked::hash(name),
@@ -435,7 +420,8 @@ impl Shard {
         if self.find(name).is_some() || self.records.contains_key(name) {
             return false;
         }
-        let limiter = limiter.filter(|limiter| !limiter.is_idle(now) && self.make_room(false, now));
+        let limiter = limiter
+            .filter(|limiter| !limiter.is_idle(now) && self.make_room(name, false, now).is_ok());
         let record = record.filter(|(_, end)| *end > now.tick && self.records.len() < self.most);
         let is_there = limiter.is_some() || record.is_some();
         if let Some(limiter) = limiter {
@@ -471,15 +457,21 @@ impl Shard {
         self.len() + self.lent >= self.most
     }
 
-    /// Makes room for one more limiter where it can, by dropping idle ones. Returns whether there
-    /// is room.
+    /// Makes room for a new limiter where it can: drops an expired one of its name, and idle ones.
+    /// `can_estimate` says whether an estimate can count it if there is none.
     ///
     /// Looking for idle limiters takes long in a large shard, as it visits all of them. A newcomer
     /// that an estimate can count does not need that, so a full shard looks once for many such
     /// newcomers. For any other newcomer it looks as soon as a limiter may have become idle.
-    fn make_room(&mut self, can_estimate: bool, now: Now) -> bool {
+    pub(super) fn make_room(
+        &mut self,
+        name: &Name,
+        can_estimate: bool,
+        now: Now,
+    ) -> Result<(), ErrorKind> {
+        self.remove(name);
         if !self.is_full() {
-            return true;
+            return Ok(());
         }
         self.turned_away += 1;
         let is_due = !can_estimate && self.next_idle <= now.tick;
@@ -487,7 +479,10 @@ impl Shard {
             self.turned_away = 0;
             self.forget_idle(now);
         }
-        !self.is_full()
+        if self.is_full() {
+            return Err(ErrorKind::Full);
+        }
+        Ok(())
     }
 
     /// Notes that a limiter may become idle at this tick, earlier than was known.

@@ -241,11 +241,10 @@ impl Shared {
             return Err(ErrorKind::NotInitialized.into());
         }
         let can_estimate = Untracked::can_count(limiter.compiled.limit.given());
-        let kept = shard
-            .add(limiter, can_estimate, now)
-            .ok_or(ErrorKind::Full)?;
-        self.charge_estimated(kept, limiter, now)?;
-        Ok(kept)
+        shard.make_room(&limiter.name, can_estimate, now)?;
+        let mut kept = StoredLimiter::new(&limiter.compiled);
+        self.charge_estimated(&mut kept, limiter, now)?;
+        Ok(shard.make(&limiter.name, kept))
     }
 
     pub(super) fn shard(&self, name: &Name) -> MutexGuard<'_, Shard> {

@@ -41,7 +41,10 @@ fn find<'s>(
         Op::TrySetRate(_)
         | Op::SetRate {
             existing: false, ..
-        } if is_new => Some(shard.add(limiter, false, now).ok_or(ErrorKind::Full)?),
+        } if is_new => {
+            shard.make_room(name, false, now)?;
+            Some(shard.make(name, StoredLimiter::new(&limiter.compiled)))
+        }
         _ => shard.get_mut(name, now),
     };
     Ok((found, is_new))
