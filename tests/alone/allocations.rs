@@ -94,9 +94,12 @@ async fn counted(rule: Rule, store: &impl Store, status: StatusCode, source: Sou
     least.unwrap()
 }
 
-/// A request with keys that are as long as keys get by themselves.
+/// A request with keys that are as long as keys get by themselves, and with weights as browsers
+/// send them.
 fn request() -> Request<()> {
-    let mut request = Request::get("/orders").body(()).unwrap();
+    let accept = "text/html,application/xml;q=0.9,*/*;q=0.8";
+    let request = Request::get("/orders").header("accept", accept);
+    let mut request = request.body(()).unwrap();
     let user = "6c1d8a52-0c8e-4b5e-9a35-5b6a2f7d6f01".parse().unwrap();
     request.headers_mut().insert("x-user", user);
     let token = "y".repeat(100).parse().unwrap();

@@ -1,5 +1,7 @@
 //! The form of an answer that the caller prefers: RFC 9110, section 12.5.1.
 
+use std::iter;
+
 use http::{HeaderMap, header};
 
 /// The weight of a range without one, in thousandths: as much as any other.
@@ -54,7 +56,10 @@ fn quality<'a>(mut parameters: impl Iterator<Item = &'a str>) -> Option<u16> {
         return None;
     }
     match whole {
-        "0" => format!("{part:0<3}").parse().ok(),
+        "0" => {
+            let digits = part.bytes().chain(iter::repeat(b'0')).take(3);
+            Some(digits.fold(0, |sum, digit| sum * 10 + u16::from(digit - b'0')))
+        }
         "1" if part.bytes().all(|digit| digit == b'0') => Some(FULL),
         _ => None,
     }
