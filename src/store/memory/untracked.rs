@@ -104,7 +104,10 @@ impl Untracked {
         // Zero stands for no warning.
         let minute = minute.saturating_add(1);
         self.decided.fetch_add(1, Ordering::Relaxed);
-        if self.warned.swap(minute, Ordering::Relaxed) != minute {
+        // Read first: writing it for each decision would slow down other threads.
+        if self.warned.load(Ordering::Relaxed) != minute
+            && self.warned.swap(minute, Ordering::Relaxed) != minute
+        {
             warning!(
                 "the store in memory is full of limiters in use: newcomers are counted \
                  approximately, never above their limits; see `MemoryStore::max_limiters`"
