@@ -68,7 +68,8 @@ impl Counter for Gcra {
     }
 
     fn check(&self, call: &mut CallContext) -> Result<i64, ErrorKind> {
-        call.emission = pace(&call.limit)?.emission;
+        let pace = Pace::of(call.limit.rate, call.limit.interval);
+        call.emission = pace.ok_or(ErrorKind::ForeignState)?.emission;
         Ok(call.limit.rate)
     }
 
@@ -278,10 +279,6 @@ impl Gcra {
         });
         from
     }
-}
-
-fn pace(limit: &StoredLimit) -> Result<Pace, ErrorKind> {
-    Pace::of(limit.rate, limit.interval).ok_or(ErrorKind::ForeignState)
 }
 
 #[cfg(test)]
