@@ -7,7 +7,7 @@ mod observed_rule;
 pub(crate) mod tally;
 
 use std::{
-    fmt::Debug,
+    fmt::{self, Debug},
     iter,
     panic::{AssertUnwindSafe, catch_unwind},
     sync::{
@@ -158,7 +158,7 @@ impl RequestResult {
 }
 
 /// One rule that a request met.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy)]
 #[non_exhaustive]
 pub struct DecidedRule<'a> {
     /// The rule's name, `<rule>.<tier>` with tiers. `None` for a
@@ -194,6 +194,21 @@ impl<'a> DecidedRule<'a> {
     /// caller of the rule, and different in other processes. 0 if the key is missing.
     pub fn key_hash(&self) -> u64 {
         self.key_hash
+    }
+}
+
+// Also where observers are shown keys: an event that is printed as a whole is to hold none.
+impl Debug for DecidedRule<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("DecidedRule")
+            .field("rule", &self.rule)
+            .field("result", &self.result)
+            .field("shadow", &self.shadow)
+            .field("permits", &self.permits)
+            .field("limit", &self.limit)
+            .field("remaining", &self.remaining)
+            .field("key_hash", &self.key_hash)
+            .finish_non_exhaustive()
     }
 }
 

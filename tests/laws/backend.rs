@@ -583,6 +583,13 @@ async fn leases_and_waits() {
     assert_eq!(free(&limiter).await, 1);
 }
 
+#[test]
+fn a_printed_swap_shows_no_key() {
+    let (key, value) = ("ann", Some(&b"ann"[..]));
+    let (old, new) = (value, value);
+    assert_eq!(format!("{:?}", Swap { key, old, new }), "Swap { .. }");
+}
+
 /// A call has as many limiters as its list, however many these are.
 #[tokio::test]
 async fn a_long_list_loses_no_state() {

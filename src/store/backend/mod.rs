@@ -47,7 +47,10 @@ pub mod laws;
 mod opened;
 mod store;
 
-use std::{fmt::Debug, future::Future};
+use std::{
+    fmt::{self, Debug},
+    future::Future,
+};
 
 pub use self::store::{BackendStore, Settings};
 use crate::values::error::{Error, ErrorKind};
@@ -87,7 +90,7 @@ pub trait Backend: Debug + Send + Sync + 'static {
 }
 
 /// A change of the value of one key.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Swap<'a> {
     /// The key.
     pub key: &'a str,
@@ -95,6 +98,13 @@ pub struct Swap<'a> {
     pub old: Option<&'a [u8]>,
     /// Its value from now on; `None` to remove it.
     pub new: Option<&'a [u8]>,
+}
+
+// Keys hold identities, and values may.
+impl Debug for Swap<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Swap").finish_non_exhaustive()
+    }
 }
 
 /// Returns the error of a server, with its own as the source: for logs, not for callers.

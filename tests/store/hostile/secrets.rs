@@ -5,8 +5,12 @@ use std::{collections::BTreeMap, fmt::Debug, fs};
 
 use http::HeaderValue;
 use tower_ratelimit::{
-    Ban, HeaderStyle, Requests, RuleLimit, Rules, RulesFile, StartingOn, key::ForwardedHeader,
-    key::FromParts, key::Key, key::NoKey,
+    Ban, HeaderStyle, Requests, RuleLimit, Rules, RulesFile, StartingOn,
+    key::ForwardedHeader,
+    key::FromParts,
+    key::Key,
+    key::NoKey,
+    observe::{Activity, Decided, Metrics, Observer, StateChange, StoreCall},
 };
 
 use super::{patient, request};
@@ -15,13 +19,36 @@ use super::{patient, request};
 const MARKER: &str = "m4rk3r-0123456789-0123456789-0123456789";
 
 /// The printed texts, by the name of the type.
-#[derive(Default)]
+#[derive(Debug, Default)]
 struct Shown(BTreeMap<&'static str, String>);
 
 impl Shown {
     fn show(&mut self, name: &'static str, what: &impl Debug) {
         let shown = self.0.entry(name).or_default();
         shown.push_str(&format!("{what:?}\n{what:#?}\n"));
+    }
+}
+
+/// Prints what observers are told.
+#[derive(Debug, Default)]
+struct Told(Mutex<Shown>);
+
+impl Observer for Told {
+    fn decided(&self, event: &Decided<'_>) {
+        let mut shown = self.0.lock().unwrap();
+        shown.show("Decided", event);
+        event
+            .rules
+            .iter()
+            .for_each(|rule| shown.show("DecidedRule", rule));
+    }
+
+    fn called(&self, event: &StoreCall<'_>) {
+        self.0.lock().unwrap().show("StoreCall", event);
+    }
+
+    fn changed(&self, event: &StateChange<'_>) {
+        self.0.lock().unwrap().show("StateChange", event);
     }
 }
 
@@ -157,7 +184,8 @@ async fn traces(shown: &mut Shown, store: &RedisStore) {
     sent.headers_mut()
         .insert("x-id", HeaderValue::from_static(MARKER));
     let by = |key: FromHeader, name: &str| Limit::per_hour(1).by(key).named(name);
-    let layer = RateLimitLayer::new(store, by(FromHeader::new("x-id"), "given"));
+    let rule = by(FromHeader::new("x-id"), "given").observe_keys();
+    let layer = RateLimitLayer::new(store, rule);
     let inner =
         service_fn(async |request: Request<String>| Ok::<_, Infallible>(answer_to(&request, "")));
     let service = layer.layer(inner);
@@ -192,7 +220,8 @@ async fn no_debug_output_shows_a_secret() {
     let user = ["ACL", "SETUSER", "shop", &password, "~*", "+@all", "on"];
     assert_eq!(server.cli(&user), "OK");
     let url = format!("redis://shop:{MARKER}@127.0.0.1:{}/", server.port());
-    let builder = patiently(RedisStore::builder(url.clone()));
+    let told = Arc::new(Told::default());
+    let builder = patiently(RedisStore::builder(url.clone())).observe(told.clone());
     let mut shown = Shown::default();
     shown.show("RedisStoreBuilder", &builder);
     let store = builder.build().unwrap();
@@ -200,6 +229,9 @@ async fn no_debug_output_shows_a_secret() {
 
     settings(&mut shown, &store);
     traces(&mut shown, &store).await;
+    shown.0.append(&mut told.0.lock().unwrap().0);
+    shown.show("Activity", &Activity::new());
+    shown.show("Metrics", &Metrics::new());
 
     let verification = store.verify().await.unwrap();
     shown.show("Verification", &verification);
@@ -245,12 +277,16 @@ async fn no_debug_output_shows_a_secret() {
 
     // Traits, and what holds words and numbers of ours alone.
     let bare = "Algorithm BreakerState Clock ConnectionState Cost ErrorKind ExpireWhen \
-                IntoRules KeyExtractor Layer LimiterKey Outcome RefusalKind Severity Source Store \
-                TimeToLive";
+                IntoRules KeyExtractor Layer LimiterKey Observer Origin Outcome RefusalKind \
+                RequestResult RuleResult Severity Source Store TimeToLive";
     let bare: Vec<_> = bare.split(' ').collect();
-    let mut missing = ["src/lib.rs", "src/inspect/mod.rs", "src/web/key/mod.rs"]
-        .map(exported)
-        .concat();
+    let files = [
+        "src/lib.rs",
+        "src/inspect/mod.rs",
+        "src/observe.rs",
+        "src/web/key/mod.rs",
+    ];
+    let mut missing = files.map(exported).concat();
     missing.retain(|name| !bare.contains(&&**name) && !shown.0.contains_key(&**name));
     assert!(missing.is_empty(), "not looked at: {missing:?}");
 
