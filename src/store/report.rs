@@ -15,7 +15,7 @@ use crate::values::{
     demand::Demand,
     error::{Error, ErrorKind},
     limit::Limit,
-    observe::{Decided, DecidedRule, RequestResult, RuleResult, StateChange},
+    observe::{Decided, DecidedRule, Observers, RequestResult, RuleResult, StateChange},
 };
 
 /// An acquire that is being decided. Dropping it undecided reports that its caller has left.
@@ -45,21 +45,11 @@ impl Undecided {
     /// Reports to the observers and the caller's span how it has ended; `None` if the caller left.
     pub(super) fn ends(&mut self, decision: Option<&Result<Decision, Error>>) {
         self.is_decided = true;
-        if self.demand.first().compiled().observers.is_empty() && self.span.is_none() {
-            return;
-        }
         let waited = self.since.map(|since| clock::moment() - since);
         if waited.is_some() {
             report_wait(&self.demand, waited);
         }
-        let cancelled = ReportedDecision {
-            result: RequestResult::Cancelled,
-            source: Source::None,
-            error: None,
-            charges: &[],
-        };
-        let seen = decision.map_or(cancelled, ReportedDecision::of);
-        report(&self.demand.charges, &seen, waited, self.span.as_ref());
+        report(&self.demand.charges, decision, waited, self.span.as_ref());
     }
 }
 
@@ -71,30 +61,19 @@ impl Drop for Undecided {
     }
 }
 
-/// The caller's span, of a request that it or observers see.
-pub(super) struct SeenBy(Option<CallerSpan>);
-
-/// Returns who sees a request; `None` if nothing does.
-#[inline]
-pub(super) fn seen_by(demand: &Demand) -> Option<SeenBy> {
-    let span = CallerSpan::current();
-    let is_seen = span.is_some() || !demand.first().compiled().observers.is_empty();
-    is_seen.then_some(SeenBy(span))
-}
-
 /// Reports a request that was decided at once, to its observers and the caller's span.
-#[inline(never)]
-pub(super) fn at_once(by: &SeenBy, demand: &Demand, decision: &Result<Decision, Error>) {
-    // What answers the charges themselves has left them in its decision.
+#[inline(always)]
+pub(super) fn at_once(demand: &Demand, decision: &Result<Decision, Error>) {
+    // A decision that was made in place has taken the charges out of the demand.
     let charges = match decision {
         Ok(decision) if demand.charges.is_empty() => decision.charges(),
         _ => &demand.charges[..],
     };
     report(
         charges,
-        &ReportedDecision::of(decision),
+        Some(decision),
         None,
-        by.0.as_ref(),
+        CallerSpan::current().as_ref(),
     );
 }
 
@@ -115,6 +94,13 @@ struct ReportedDecision<'a> {
 }
 
 impl<'a> ReportedDecision<'a> {
+    const CANCELLED: Self = Self {
+        result: RequestResult::Cancelled,
+        source: Source::None,
+        error: None,
+        charges: &[],
+    };
+
     fn of(decision: &'a Result<Decision, Error>) -> Self {
         let (result, error) = match decision {
             Ok(Decision::Allow(_)) => (RequestResult::Allow, None),
@@ -207,14 +193,32 @@ impl Refusal {
     }
 }
 
-#[inline]
+/// Reports how a request has ended, if observers or the caller's span see it.
+///
+/// Inlined down to that question: nearly always nothing sees it.
+#[inline(always)]
 fn report(
     charges: &[Charge],
-    seen: &ReportedDecision<'_>,
+    decision: Option<&Result<Decision, Error>>,
     waited: Option<Duration>,
     span: Option<&CallerSpan>,
 ) {
-    let Some(first) = charges.first() else { return };
+    if let Some(first) = charges.first()
+        && (span.is_some() || !first.compiled().observers.is_empty())
+    {
+        tell(&first.compiled().observers, charges, decision, waited, span);
+    }
+}
+
+#[inline(never)]
+fn tell(
+    observers: &Observers,
+    charges: &[Charge],
+    decision: Option<&Result<Decision, Error>>,
+    waited: Option<Duration>,
+    span: Option<&CallerSpan>,
+) {
+    let seen = decision.map_or(ReportedDecision::CANCELLED, ReportedDecision::of);
     let send = |rules: &[DecidedRule<'_>]| {
         let decided = Decided {
             result: seen.result,
@@ -223,7 +227,7 @@ fn report(
             waited,
             rules,
         };
-        first.compiled().observers.decided(&decided);
+        observers.decided(&decided);
         if let Some(span) = span {
             span.decided(&decided);
         }

@@ -142,18 +142,14 @@ impl<S: Decide> InMemory<S> {
 
 impl<S: Decide> AnyStore for InMemory<S> {
     fn decide_at_once(&self, demand: &mut Demand) -> Option<Result<Decision, Error>> {
-        let seen_by = report::seen_by(demand);
         // A decision is large: it is changed in place.
         let mut decision = self.store.decide_at_once(demand);
         if let Some(Err(error)) = &decision {
             decision = Some(self.answer_error(demand, error.clone()));
         }
-        // The store's observers are also the demand's.
-        if let Some(by) = seen_by {
-            self.report_limiters();
-            if let Some(decided) = &decision {
-                report::at_once(&by, demand, decided);
-            }
+        self.report_limiters();
+        if let Some(decided) = &decision {
+            report::at_once(demand, decided);
         }
         decision
     }
@@ -309,7 +305,6 @@ impl<S: Decide> Remote<S> {
 #[cfg(feature = "_guards")]
 impl<S: Decide> AnyStore for Remote<S> {
     fn decide_at_once(&self, demand: &mut Demand) -> Option<Result<Decision, Error>> {
-        let seen_by = report::seen_by(demand);
         // A repeated refusal and a leased grant say nothing of the store's health, and both were
         // recorded when the store answered.
         let decision = if let Some(refusal) = self.refusals.refusal(demand) {
@@ -321,9 +316,7 @@ impl<S: Decide> AnyStore for Remote<S> {
             let decision = decision.or_else(|error| self.fallback.unsent(demand, error));
             decision.map_err(|error| self.outermost.named(error))
         };
-        if let Some(by) = seen_by {
-            report::at_once(&by, demand, &decision);
-        }
+        report::at_once(demand, &decision);
         Some(decision)
     }
 
