@@ -131,7 +131,11 @@ where
             },
         };
         // A refusal does not use the readiness of the inner service: others may need it.
-        let release = || drop(take_ready(&mut self.inner));
+        let release = || {
+            if !shared.settings.decide_first {
+                drop(take_ready(&mut self.inner));
+            }
+        };
         match shared.answer(decision, &mut parts, fields, release) {
             Ok(settling) => self.forward(Request::from_parts(parts, body), Some(settling)),
             Err(answer) => {
