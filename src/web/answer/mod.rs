@@ -5,8 +5,7 @@ mod copies;
 pub(crate) mod grpc;
 pub(crate) mod headers;
 mod meaning;
-pub(crate) mod problem;
-mod rendered;
+mod problem;
 
 use std::{collections::hash_map::RandomState, hash::BuildHasher, sync::Arc, time::Duration};
 
@@ -47,7 +46,7 @@ impl Answers {
         } else {
             let (retry_after, fields) = (wait.map(seconds_to_wait), fields.as_of_now());
             let as_text = prefers_text(&request.headers);
-            rendered::answer(refusal, retry_after, fields, as_text)
+            problem::answer(refusal, retry_after, fields, as_text)
         };
         if let Some(hook) = &self.on_refusal {
             answer = hook(refusal, request, answer);
