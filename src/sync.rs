@@ -1,4 +1,4 @@
-//! The locks of the crate.
+//! Locks, and two small helpers: [`Once`] and [`OnDrop`].
 //!
 //! The atomics and locks of modules whose order of steps matters are loom's in
 //! `tests/interleavings`, which tries every order.

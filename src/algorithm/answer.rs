@@ -7,8 +7,7 @@ use crate::values::{
     clock::Now,
     decision::{Charges, Decision, Grant, Refusal, Source},
     demand::Demand,
-    limit::Counting,
-    limit::{ASKS_AGAIN, Algorithm, Limit, MOST_LIMITS, StoredLimit, at_least_zero},
+    limit::{ASKS_AGAIN, Algorithm, Counting, Limit, MOST_LIMITS, StoredLimit, at_least_zero},
 };
 
 /// The result of counting one charge by its algorithm, in any store, apart from the other charges
@@ -266,11 +265,11 @@ fn judge<'a>(
     let is_granted = !(above_rate || refused || banned);
     for (charge, answer) in charges.iter_mut().zip(answers) {
         if is_granted && answer.verdict == Verdict::Granted {
-            charge.stands(answer, wants_remaining, true);
+            charge.keep_standing(answer, wants_remaining, true);
             continue;
         }
         let counted = wants_remaining || answer.verdict == Verdict::Refused;
-        charge.stands(answer, counted && !above_rate && !banned, false);
+        charge.keep_standing(answer, counted && !above_rate && !banned, false);
         // What else a banned caller asks for makes no difference.
         charge.standing.refused &= !banned || charge.standing.wait.is_some();
     }
@@ -292,7 +291,7 @@ impl Charge {
         let is_granted = answer.verdict == Verdict::Granted;
         let refuses = !is_granted && !self.shadow;
         let counted = answer.verdict == Verdict::Refused || wants_remaining && !refuses;
-        self.stands(answer, counted, is_granted);
+        self.keep_standing(answer, counted, is_granted);
         let source = if answer.estimated {
             Source::Estimate
         } else {
@@ -308,7 +307,7 @@ impl Charge {
     /// Keeps how its limit stands and, if it was granted, the mark by which it is settled. A log
     /// does not know when places in flight come back.
     #[inline]
-    fn stands(&mut self, answer: &Answer, counted: bool, granted: bool) {
+    fn keep_standing(&mut self, answer: &Answer, counted: bool, granted: bool) {
         let mut standing = answer.standing(counted);
         standing.granted = granted;
         if self.compiled().is_in_flight() {

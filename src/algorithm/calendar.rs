@@ -113,7 +113,7 @@ impl Counter for CalendarCount {
     }
 
     // Without windows, nothing that is taken would count.
-    fn check(&self, call: &mut CallContext) -> Result<i64, ErrorKind> {
+    fn prepare(&self, call: &mut CallContext) -> Result<i64, ErrorKind> {
         let is_known = self.calendar.is_some() || self.windows != <[Window; 2]>::default();
         is_known.then_some(call.limit.rate).ok_or(ErrorKind::Limit)
     }

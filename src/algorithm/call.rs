@@ -171,7 +171,7 @@ impl<'a> Txn<'a> {
     ) -> Result<Self, ErrorKind> {
         let (mut call, changed) = CallContext::new(limiter.limit, first, exact, now)?;
         Ok(Self {
-            most: limiter.state.check(&mut call)?,
+            most: limiter.state.prepare(&mut call)?,
             limiter,
             call,
             answer: Answer::new(&call.limit, changed, now),

@@ -57,7 +57,7 @@ bytes!(State {
 
 impl State {
     /// Returns whether it was counted by this limit.
-    fn is_by(&self, pace: &Pace) -> bool {
+    fn was_counted_by(&self, pace: &Pace) -> bool {
         (self.rate, self.interval) == (pace.rate, pace.interval)
     }
 }
@@ -67,7 +67,7 @@ impl Counter for Gcra {
         limit::Algorithm::Gcra
     }
 
-    fn check(&self, call: &mut CallContext) -> Result<i64, ErrorKind> {
+    fn prepare(&self, call: &mut CallContext) -> Result<i64, ErrorKind> {
         let pace = Pace::of(call.limit.rate, call.limit.interval);
         call.emission = pace.ok_or(ErrorKind::ForeignState)?.emission;
         Ok(call.limit.rate)
@@ -95,22 +95,23 @@ impl Counter for Gcra {
             backlog += pace.cost(taken);
             from = self.write(&pace, backlog, 0, now);
         }
-        // From the tick of now on, as there may be room in the next one.
-        let late = from - now.micros();
+        // What is in use counts from `from`, which may be a microsecond later than now rounded
+        // down, from which the answer's times count.
+        let from_is_later_by = from - now.micros();
         let next = pace.next_of(backlog, pace.rate - answer.remaining);
-        let backlog = backlog + late;
+        let backlog = backlog + from_is_later_by;
         for needs in needs {
             let in_line = needs.permits + needs.rounds * pace.rate;
             let wait = pace.wait(backlog, in_line);
             // What is in use goes on by its own limit, as nothing is written.
             let wait = rest.map_or(wait, |(own, ahead)| {
-                wait.max(ahead + late - own.cost(pace.rate - in_line.min(pace.rate)))
+                wait.max(ahead + from_is_later_by - own.cost(pace.rate - in_line.min(pace.rate)))
             });
             needs.wait = now.ticks_of_micros(wait);
         }
         answer.next = match next {
             0 => 0,
-            next => now.ticks_of_micros(next + late),
+            next => now.ticks_of_micros(next + from_is_later_by),
         };
         answer.reset = now.ticks_of_micros(backlog);
         answer.taken = self.stored.map(|state| Taken::Tat(state.tat));
@@ -163,22 +164,24 @@ impl Counter for Gcra {
 }
 
 impl Gcra {
-    /// Returns how far TAT lies ahead by this limit, after it was set back from where only a clock
-    /// that was set back can have left it: further than a debt. A caller's clock proves nothing.
+    /// Returns how far TAT lies ahead by this limit. A TAT further ahead than any debt is of a
+    /// clock that was set back since, and is first moved to one whole interval; not if callers
+    /// bring the clock, which proves nothing.
     #[inline(always)]
     fn corrected_backlog(&mut self, pace: &Pace, now: Now) -> i64 {
         let Some(state) = self.stored else {
             return 0;
         };
         let ahead = (state.tat.at - self.from(now)).max(0);
-        if state.is_by(pace) && (ahead <= pace.whole() || now.is_by_caller) {
+        if state.was_counted_by(pace) && (ahead <= pace.whole() || now.is_by_caller) {
             ahead
         } else {
             self.recount(pace, now)
         }
     }
 
-    /// Does that where something may be changed.
+    /// The rest of [`corrected_backlog`](Self::corrected_backlog): of a state by another limit, or
+    /// of a TAT further ahead than a whole interval.
     #[cold]
     fn recount(&mut self, pace: &Pace, now: Now) -> i64 {
         if let Some(own) = self.pace()
@@ -198,7 +201,7 @@ impl Gcra {
     fn backlog(&self, pace: &Pace, now: Now) -> i64 {
         let ahead = self.ahead(now);
         match self.stored {
-            Some(state) if !state.is_by(pace) => self.converted(pace, ahead, now),
+            Some(state) if !state.was_counted_by(pace) => self.converted(pace, ahead, now),
             _ => ahead,
         }
     }
@@ -214,7 +217,7 @@ impl Gcra {
 
     /// Returns the limit of the state and how far TAT lies ahead, if it is not this limit.
     fn rest(&self, pace: &Pace, now: Now) -> Option<(Pace, i64)> {
-        let state = self.stored.filter(|state| !state.is_by(pace))?;
+        let state = self.stored.filter(|state| !state.was_counted_by(pace))?;
         Some((Pace::of(state.rate, state.interval)?, self.ahead(now)))
     }
 

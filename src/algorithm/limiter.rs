@@ -11,8 +11,7 @@ use crate::values::{
     charge::{Charge, PermitId, Taken},
     clock::Now,
     error::ErrorKind,
-    limit::Counting,
-    limit::{self, Limit, LimitSource, StoredLimit},
+    limit::{self, Counting, Limit, LimitSource, StoredLimit},
 };
 
 /// The permits of one limiter that are in use, as one algorithm counts them.
@@ -23,9 +22,9 @@ use crate::values::{
 pub(crate) trait Counter: Debug + Send {
     fn kind(&self) -> limit::Algorithm;
 
-    /// Checks that it can count by the limit of a call, and finds the call's `emission`. All other
-    /// methods get a call that was checked. Returns the most permits that a request can take.
-    fn check(&self, call: &mut CallContext) -> Result<i64, ErrorKind> {
+    /// Prepares a call for all other methods: finds its `emission`. Returns the most permits that a
+    /// request can take. An error if it cannot count by the limit.
+    fn prepare(&self, call: &mut CallContext) -> Result<i64, ErrorKind> {
         Ok(call.limit.rate)
     }
 
@@ -63,7 +62,7 @@ pub(crate) trait Counter: Debug + Send {
         now: Now,
     ) -> Result<Answer, ErrorKind> {
         let (mut call, changed) = CallContext::new(*stored, charge, exact, now)?;
-        let most = self.check(&mut call)?;
+        let most = self.prepare(&mut call)?;
         let mut answer = Answer::new(&call.limit, changed, now);
         let permits = i64::from(charge.permits);
         let is_possible = permits <= most;
@@ -310,7 +309,7 @@ impl<A: Counter + ?Sized> LimiterState<A> {
     pub(super) fn verb(&self, now: Now, id: PermitId) -> Result<CallContext, ErrorKind> {
         let limit = self.limit.ok_or(ErrorKind::NotInitialized)?;
         let mut call = CallContext::of_verb(limit, now, id);
-        self.state.check(&mut call)?;
+        self.state.prepare(&mut call)?;
         Ok(call)
     }
 
@@ -391,7 +390,7 @@ impl<A: Counter + ?Sized> LimiterState<A> {
         let limit = self.limit.or(given).ok_or(ErrorKind::NotInitialized)?;
         let mut call = CallContext::of_verb(limit, now, receipt.id.for_more());
         call.in_own_format = counting.in_own_format();
-        self.state.check(&mut call)?;
+        self.state.prepare(&mut call)?;
         self.limit = Some(limit);
         Ok(-self.state.charge(&call, more))
     }

@@ -65,7 +65,7 @@ impl Counter for SlidingLog {
     }
 
     #[inline]
-    fn check(&self, call: &mut CallContext) -> Result<i64, ErrorKind> {
+    fn prepare(&self, call: &mut CallContext) -> Result<i64, ErrorKind> {
         Ok(match self.extra {
             None => call.limit.rate,
             Some(_) => self.most(call),

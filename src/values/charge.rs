@@ -25,11 +25,11 @@ use crate::values::{
 
 /// The permits that a request takes from one limiter.
 ///
-/// A store answers it in place: so it also says how the limit stands, and settles what it took. A
-/// caller that leaves before the answer can give back what was taken, as the charge has its id
-/// before it is sent, while its entry is not merged with others. Without
-/// [entries](crate::Algorithm) that takes the mark of the answer: with
-/// an [`Algorithm::FixedWindow`](crate::Algorithm::FixedWindow) it counts while the window is open,
+/// A store answers it in place: so it also says how the limit stands, and settles what it took. Its
+/// id exists before it is sent, so a caller that leaves can give back what was taken, if grants
+/// have [entries](crate::Algorithm), while its own is not merged with others. Without entries the
+/// mark of the answer is needed: with an
+/// [`Algorithm::FixedWindow`](crate::Algorithm::FixedWindow) it counts while the window is open,
 /// by the calendar while its window is, with [slots](crate::RateLimiter::slots) while the slot
 /// counts, and with [`Algorithm::Gcra`](crate::Algorithm::Gcra) while its permits lie ahead. Of all
 /// copies of such a charge, only the first settlement counts.
@@ -145,7 +145,7 @@ impl Charge {
     }
 
     /// Returns whether it is counted by this stored limit as it is.
-    pub(crate) fn is_by(&self, stored: &StoredLimit) -> bool {
+    pub(crate) fn is_counted_by(&self, stored: &StoredLimit) -> bool {
         let LimitSource::Code(given) = self.limit() else {
             return true;
         };

@@ -1,4 +1,4 @@
-//! The only module that reads the time.
+//! Clocks, and an instant as stores count it: [`Now`]. No other module reads the time.
 
 use std::{
     cell::Cell,
@@ -11,8 +11,10 @@ use std::{
 
 use tokio::runtime::{Handle, Id};
 
-use crate::sync::lock;
-use crate::values::error::{Error, ErrorKind};
+use crate::{
+    sync::lock,
+    values::error::{Error, ErrorKind},
+};
 
 #[cfg(any(test, feature = "test-util"))]
 pub use manual::ManualClock;

@@ -8,7 +8,6 @@ use std::{iter, time::Duration};
 
 pub(crate) use self::grant::Charges;
 pub use self::{grant::Grant, limit_state::LimitState, source::Source};
-
 use crate::values::{charge::Charge, compiled_limit::Limiter, error::Error};
 
 /// The answer to a request for permits.

@@ -1,5 +1,5 @@
-//! What the rooms of the crate tell each other: limits, charges, decisions, names, errors, times,
-//! and the events that observers receive. These import nothing but each other.
+//! What the other modules of the crate tell each other: limits, charges, decisions, names, errors,
+//! times, and the events that observers receive. These import nothing but each other.
 
 pub(crate) mod charge;
 pub(crate) mod clock;

@@ -1,9 +1,10 @@
 //! The charge of a request, corrected until its response is over: [`Cost`], [`Outcome`]; and the
 //! body of that response, [`RateLimitBody`].
 //!
-//! The permits taken before the request stay taken unless the charge is corrected in time, by these
-//! or by the request's [`Grant`]. [`SettleOnDrop`] settles the correction: it is dropped with the
-//! response's body, or with a future that got no response.
+//! The permits taken before the request stay taken unless the charge is corrected in time: by
+//! [`Cost`], by [`Rule::charge_if`](crate::Rule::charge_if) from the [`Outcome`], or by the
+//! request's [`Grant`]. [`SettleOnDrop`] settles the correction: it is dropped with the response's
+//! body, or with a future that got no response.
 
 use std::{
     mem,

@@ -136,7 +136,7 @@ where
                 drop(take_ready(&mut self.inner));
             }
         };
-        match shared.answer(decision, &mut parts, fields, release) {
+        match shared.admit_or_refuse(decision, &mut parts, fields, release) {
             Ok(settling) => self.forward(Request::from_parts(parts, body), Some(settling)),
             Err(answer) => {
                 let answer = Some(answer);
@@ -228,14 +228,14 @@ pin_project! {
 }
 
 impl LayerState {
-    /// Puts a grant where handlers and inner layers look for it, logs which shadow rules would have
-    /// refused the request, and returns what settles the grant. Of a refusal it returns the
+    /// Of a grant: puts it where handlers and inner layers look for it, logs which shadow rules
+    /// would have refused the request, and returns what settles it. Of a refusal: returns the
     /// response, and calls `release` before that is made, as a hook may take its time.
     #[allow(
         clippy::result_large_err,
         reason = "a refusal is not to cost an allocation"
     )]
-    fn answer(
+    fn admit_or_refuse(
         &self,
         decision: Result<Decision, Error>,
         request: &mut Parts,
@@ -363,7 +363,7 @@ fn decided<S, B, F>(
 ) -> State<S, B, F> {
     let (mut parts, body) = request.into_parts();
     let mut inner = Some(inner);
-    match shared.answer(decision, &mut parts, fields, || inner = None) {
+    match shared.admit_or_refuse(decision, &mut parts, fields, || inner = None) {
         Ok(settling) => State::Readying {
             call: inner.map(|inner| (inner, Request::from_parts(parts, body))),
             settling: Some(settling),

@@ -141,12 +141,12 @@ fn verbs_count_in_the_window_of_the_last_call() {
     let now = Now::at(Now::at(0).ticks(NOON));
     // Without windows, nothing that is taken would count.
     let mut call = CallContext::of_verb(limit.stored(), now, PermitId::NONE);
-    let unknown = limiter.state.check(&mut call);
+    let unknown = limiter.state.prepare(&mut call);
     assert_eq!(unknown, Err(ErrorKind::Limit));
     take(&mut limiter, limit, 4, NOON);
     // A verb has no calendar: that of the last call stays.
     limiter.state.count_by(Counting::default());
-    assert_eq!(limiter.state.check(&mut call), Ok(9));
+    assert_eq!(limiter.state.prepare(&mut call), Ok(9));
     assert_eq!(limiter.state.available(&call), Ok(5));
     assert_eq!(limiter.state.release(&call, 3), Ok(3));
     assert_eq!(limiter.state.available(&call), Ok(8));

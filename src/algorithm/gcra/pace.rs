@@ -35,7 +35,7 @@ impl Pace {
         })
     }
 
-    /// Returns that of a call, which was checked.
+    /// Returns that of a call, which was prepared.
     pub(super) fn of_call(call: &CallContext) -> Self {
         Self {
             rate: call.limit.rate,

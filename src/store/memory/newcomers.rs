@@ -2,7 +2,7 @@
 //! limiters with what they took.
 
 use super::{
-    shard::StoredLimiter,
+    shard::KeptLimiter,
     shared::Shared,
     untracked::{Locked, Untracked, latest},
 };
@@ -14,7 +14,7 @@ use crate::values::{
     limit::{Limit, at_least_zero},
 };
 
-impl StoredLimiter {
+impl KeptLimiter {
     /// Takes grants from elsewhere, each with its time, the earliest first.
     pub(super) fn charge_past(
         &mut self,
@@ -45,7 +45,7 @@ impl Shared {
     /// Charges a newcomer with the permits it took while it was untracked.
     pub(super) fn charge_estimated(
         &self,
-        kept: &mut StoredLimiter,
+        kept: &mut KeptLimiter,
         limiter: &Limiter,
         now: Now,
     ) -> Result<(), Error> {

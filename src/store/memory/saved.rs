@@ -10,7 +10,7 @@
 //!
 //! A value that was cut, changed, or moved to another name is recognised, and is no limiter.
 
-use super::shard::{Held, NEVER, StoredLimiter};
+use super::shard::{Held, KeptLimiter, NEVER};
 use crate::{
     algorithm::{
         ban::Record,
@@ -31,13 +31,13 @@ const KEPT_MILLIS: i64 = 60_000;
 /// Returns the bytes of what a name has; `None` if that says nothing any more.
 pub(super) fn bytes_of(
     name: &str,
-    limiter: Option<&StoredLimiter>,
+    limiter: Option<&KeptLimiter>,
     record: Option<&(Record, i64)>,
     now: Now,
 ) -> Option<Vec<u8>> {
     let limiter = limiter.filter(|limiter| !limiter.is_idle(now));
     let record = record.filter(|(_, end)| *end > now.tick);
-    let ends = limiter.map(StoredLimiter::idle_at);
+    let ends = limiter.map(KeptLimiter::idle_at);
     let ends = ends.max(record.map(|(_, end)| *end))?;
     let mut bytes = vec![0; HEAD];
     let millis = match ends {

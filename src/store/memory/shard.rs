@@ -53,14 +53,14 @@ pub(super) struct Shard {
 
 /// What a name has in a store: its limiter, and the record of its caller's refusals and ban, with
 /// the tick at which that is forgotten.
-pub(super) type Held = (Option<StoredLimiter>, Option<(Record, i64)>);
+pub(super) type Held = (Option<KeptLimiter>, Option<(Record, i64)>);
 
 /// A limiter by value, under the bytes of its name alone: as in Redis, one name is one limiter,
 /// whatever its algorithm.
 pub(super) struct Tracked {
     hash: u64,
     name: Box<[u8]>,
-    pub(super) kept: StoredLimiter,
+    pub(super) kept: KeptLimiter,
 }
 
 impl Tracked {
@@ -75,7 +75,7 @@ impl Tracked {
     }
 }
 
-pub(super) struct StoredLimiter {
+pub(super) struct KeptLimiter {
     /// The limit of the last caller, whose way to count is this one's. Weak, as a limiter outlives
     /// rules, and what they own may hold this store.
     by: Weak<CompiledLimit>,
@@ -89,7 +89,7 @@ pub(super) struct StoredLimiter {
     pub(super) in_flight: bool,
 }
 
-bytes!(StoredLimiter { limiter, lasting, expires_at } by: Weak::new(), in_flight: false);
+bytes!(KeptLimiter { limiter, lasting, expires_at } by: Weak::new(), in_flight: false);
 
 /// A grant that can be put back while nothing else has happened.
 pub(super) struct Granted {
@@ -99,7 +99,7 @@ pub(super) struct Granted {
     expires_at: i64,
 }
 
-impl StoredLimiter {
+impl KeptLimiter {
     pub(super) fn new(by: &Arc<CompiledLimit>) -> Self {
         let mut limiter = AnyLimiter::new(by.counting.algorithm);
         limiter.state.count_by(by.counting);
@@ -120,7 +120,7 @@ impl StoredLimiter {
     /// and leave nothing.
     #[inline]
     pub(super) fn count_by(&mut self, by: &Arc<CompiledLimit>, now: Now) {
-        if self.is_by(by) {
+        if self.last_caller_is(by) {
             return;
         }
         let algorithm = by.counting.algorithm;
@@ -137,7 +137,7 @@ impl StoredLimiter {
         self.in_flight = by.is_in_flight() || self.in_flight && by.limit.given().is_none();
     }
 
-    pub(super) fn is_by(&self, by: &Arc<CompiledLimit>) -> bool {
+    pub(super) fn last_caller_is(&self, by: &Arc<CompiledLimit>) -> bool {
         ptr::eq(self.by.as_ptr(), Arc::as_ptr(by))
     }
 
@@ -145,8 +145,11 @@ impl StoredLimiter {
     /// Otherwise it takes nothing, and returns `None`.
     pub(super) fn grant(&mut self, charge: &Charge, exact: bool, now: Now) -> Option<Granted> {
         let is_counted = self.limiter.state.kind() == charge.compiled().counting.algorithm
-            && self.limiter.limit.is_some_and(|limit| charge.is_by(&limit));
-        if !is_counted || !self.is_by(charge.compiled()) && charge.check().is_err() {
+            && self
+                .limiter
+                .limit
+                .is_some_and(|limit| charge.is_counted_by(&limit));
+        if !is_counted || !self.last_caller_is(charge.compiled()) && charge.check().is_err() {
             return None;
         }
         self.count_by(charge.compiled(), now);
@@ -179,7 +182,7 @@ impl StoredLimiter {
         let settled = self
             .limiter
             .settle(receipt, receipt.claim_mark(), keep, now);
-        if !self.is_by(receipt.compiled()) {
+        if !self.last_caller_is(receipt.compiled()) {
             // It went by the receipt's slots.
             self.by = Weak::new();
         }
@@ -283,7 +286,7 @@ impl Shard {
     }
 
     /// Returns the limiter, unless it has expired.
-    pub(super) fn get_mut(&mut self, name: &Name, now: Now) -> Option<&mut StoredLimiter> {
+    pub(super) fn get_mut(&mut self, name: &Name, now: Now) -> Option<&mut KeptLimiter> {
         let tracked = self
             .tracked
             .find_mut(Tracked::hash(name), Tracked::is_of(name))?;
@@ -291,7 +294,7 @@ impl Shard {
     }
 
     /// Adds a limiter, for which there is room. No other has its name here.
-    pub(super) fn make(&mut self, name: &Name, kept: StoredLimiter) -> &mut StoredLimiter {
+    pub(super) fn make(&mut self, name: &Name, kept: KeptLimiter) -> &mut KeptLimiter {
         self.count.fetch_add(1, Relaxed);
         self.put(Tracked {
             hash: Tracked::hash(name),
@@ -300,7 +303,7 @@ impl Shard {
         })
     }
 
-    fn put(&mut self, tracked: Tracked) -> &mut StoredLimiter {
+    fn put(&mut self, tracked: Tracked) -> &mut KeptLimiter {
         self.next_idle = i64::MIN;
         let added = (self.tracked).insert_unique(tracked.hash, tracked, |tracked| tracked.hash);
         &mut added.into_mut().kept
@@ -313,7 +316,7 @@ impl Shard {
         Some(found.ok()?.remove().0)
     }
 
-    pub(super) fn remove(&mut self, name: &Name) -> Option<StoredLimiter> {
+    pub(super) fn remove(&mut self, name: &Name) -> Option<KeptLimiter> {
         let tracked = self.take(name)?;
         self.count.fetch_sub(1, Relaxed);
         Some(tracked.kept)
@@ -337,7 +340,7 @@ impl Shard {
     pub(super) fn put_renamed(
         &mut self,
         name: &Name,
-        kept: StoredLimiter,
+        kept: KeptLimiter,
         record: Option<(Record, i64)>,
     ) {
         self.delete(name);
@@ -383,7 +386,7 @@ impl Shard {
     /// Calls this for each name, with its limiter and its record, each if it has one.
     pub(super) fn each(
         &self,
-        mut act: impl FnMut(&str, Option<&StoredLimiter>, Option<&(Record, i64)>),
+        mut act: impl FnMut(&str, Option<&KeptLimiter>, Option<&(Record, i64)>),
     ) {
         for tracked in &self.tracked {
             // Each was the text of a name.
@@ -404,7 +407,7 @@ impl Shard {
 
     /// Returns what a name has.
     #[cfg(any(test, feature = "unstable-store"))]
-    pub(super) fn held(&self, name: &Name) -> (Option<&StoredLimiter>, Option<&(Record, i64)>) {
+    pub(super) fn held(&self, name: &Name) -> (Option<&KeptLimiter>, Option<&(Record, i64)>) {
         let tracked = self.find(name);
         let limiter = tracked.map(|tracked| &tracked.kept);
         (limiter, self.records.get(name))

@@ -9,7 +9,7 @@ use std::{
 };
 
 use super::{
-    shard::{Shard, StoredLimiter},
+    shard::{KeptLimiter, Shard},
     untracked::{self, Untracked},
 };
 use crate::{
@@ -160,7 +160,8 @@ impl Shared {
     }
 
     /// Decides for one limiter that bans nobody and is tracked or can be, as nearly all are. The
-    /// charge is answered in place; an error is left to [`acquire_all`](Self::acquire_all).
+    /// charge is answered in place. Returns `None`, having taken nothing, for all others and for
+    /// errors: [`acquire_all`](Self::acquire_all) decides these.
     #[inline]
     fn decide_one(&self, demand: &mut Demand) -> Option<Decision> {
         let [charge] = &mut *demand.charges else {
@@ -175,7 +176,7 @@ impl Shared {
         let mut has_new_limit = false;
         let kept = match shard.get_mut(charge.name(), now) {
             Some(kept) => {
-                if !kept.is_by(charge.compiled()) {
+                if !kept.last_caller_is(charge.compiled()) {
                     charge.check().ok()?;
                     kept.count_by(charge.compiled(), now);
                     has_new_limit = true;
@@ -221,7 +222,7 @@ impl Shared {
         shard: &'s mut Shard,
         limiter: &Limiter,
         now: Now,
-    ) -> Result<&'s mut StoredLimiter, Error> {
+    ) -> Result<&'s mut KeptLimiter, Error> {
         if shard.get_mut(&limiter.name, now).is_none() {
             return self.add(shard, limiter, now);
         }
@@ -236,13 +237,13 @@ impl Shared {
         shard: &'s mut Shard,
         limiter: &Limiter,
         now: Now,
-    ) -> Result<&'s mut StoredLimiter, Error> {
+    ) -> Result<&'s mut KeptLimiter, Error> {
         if limiter.compiled.limit == LimitSource::Store {
             return Err(ErrorKind::NotInitialized.into());
         }
         let can_estimate = Untracked::can_count(limiter.compiled.limit.given());
         shard.make_room(&limiter.name, can_estimate, now)?;
-        let mut kept = StoredLimiter::new(&limiter.compiled);
+        let mut kept = KeptLimiter::new(&limiter.compiled);
         self.charge_estimated(&mut kept, limiter, now)?;
         Ok(shard.make(&limiter.name, kept))
     }

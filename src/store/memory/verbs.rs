@@ -3,7 +3,7 @@
 use std::mem;
 
 use super::{
-    shard::{NEVER, Shard, StoredLimiter},
+    shard::{KeptLimiter, NEVER, Shard},
     shared::Shared,
 };
 use crate::{
@@ -26,7 +26,7 @@ fn find<'s>(
     limiter: &Limiter,
     op: &Op,
     now: Now,
-) -> Result<(Option<&'s mut StoredLimiter>, bool), Error> {
+) -> Result<(Option<&'s mut KeptLimiter>, bool), Error> {
     let name = &limiter.name;
     let is_new = shard.get_mut(name, now).is_none();
     if is_new {
@@ -43,7 +43,7 @@ fn find<'s>(
             existing: false, ..
         } if is_new => {
             shard.make_room(name, false, now)?;
-            Some(shard.make(name, StoredLimiter::new(&limiter.compiled)))
+            Some(shard.make(name, KeptLimiter::new(&limiter.compiled)))
         }
         _ => shard.get_mut(name, now),
     };
@@ -120,7 +120,7 @@ impl Shared {
     /// before.
     fn set(
         &self,
-        kept: &mut StoredLimiter,
+        kept: &mut KeptLimiter,
         changed: bool,
         begins: bool,
         limiter: &Limiter,
@@ -184,7 +184,7 @@ fn manage_ban(shard: &mut Shard, name: &Name, op: &Op, now: Now) -> Option<OpRes
 
 /// Sets the tick at which a limiter ends, if the condition holds. Returns whether it does. One
 /// without an end counts as one that never ends.
-fn expire(kept: &mut StoredLimiter, end: i64, when: ExpireWhen) -> bool {
+fn expire(kept: &mut KeptLimiter, end: i64, when: ExpireWhen) -> bool {
     let applies = match when {
         ExpireWhen::Always => true,
         ExpireWhen::NotSet => kept.expires_at == NEVER,

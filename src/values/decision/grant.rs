@@ -107,7 +107,7 @@ opaque!(Admitted);
 impl Clone for Admitted {
     fn clone(&self) -> Self {
         Self {
-            // Of a copied grant, nothing is corrected.
+            // The copy is a grant of its own, without corrections so far.
             ledger: Mutex::new(Some(Vec::new())),
             outer: self.outer.clone(),
             held: self.held.clone(),
@@ -304,8 +304,8 @@ impl Grant {
         true
     }
 
-    /// Ends the corrections of its charges. Returns one entry per charge, or none if none was
-    /// corrected; `None` if they have ended before.
+    /// Ends the corrections of its charges. Returns one entry per charge, or an empty list
+    /// if none was corrected; `None` if they have ended before.
     pub(crate) fn close(&self) -> Option<Vec<LedgerEntry>> {
         lock(&self.charges.admitted()?.ledger).take()
     }

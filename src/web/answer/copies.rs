@@ -18,8 +18,8 @@ pub(super) type Copies<K, T> = RefCell<[Option<Rendered<K, T>>; CELLS]>;
 
 /// What was rendered for a limit, with all else that it depends on.
 pub(super) struct Rendered<K, T> {
-    // What all of a rule's share, also where each request has one of its own. Weak, as a thread
-    // outlives rules.
+    // The same for all limits of a rule, also for those that `limit_by` makes for each request.
+    // Weak, as a thread outlives rules.
     rule: Weak<ObservedRule>,
     shown: K,
     rendered: T,

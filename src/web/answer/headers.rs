@@ -222,7 +222,7 @@ impl Fields {
             None => {}
         }
         if self.legacy.is_some() {
-            // From the moment of the decision, and rounded up a second time.
+            // Counted from the decision. Both times are rounded up, so that the sum suffices.
             report.write_numbers(head, &LEGACY, self.at);
         }
     }

@@ -5,7 +5,6 @@ use std::borrow::Cow;
 use http::StatusCode;
 
 use super::headers::shown;
-
 use crate::values::decision::{Fault, Refusal, RefusalKind};
 
 // The numbers of `google.rpc.Code`.
