@@ -40,8 +40,7 @@ pub(super) fn copy_of<K: PartialEq, T: Clone>(
 ) -> T {
     let index = (of.answer_hash ^ number) as usize % CELLS;
     let mut copy = None;
-    // While the thread ends, its cache may be gone already. It is in use where the last copy of
-    // another limit is dropped, and what that owns asks again.
+    // While the thread ends, its cache may be gone already.
     let _ = copies.try_with(|copies| {
         let cell = &mut copies.try_borrow_mut().ok()?[index];
         let is_same = |it: &Rendered<_, _>| ptr::eq(it.rule.as_ptr(), Arc::as_ptr(&of.observed));
