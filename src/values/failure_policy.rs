@@ -17,9 +17,10 @@ pub enum FailurePolicy {
     ///
     /// With `Local(1.0)`, the default, N processes grant N limits while the store fails, and at the
     /// end of the outage once more what the store grants: N + 1. Callers within the limit are not
-    /// refused, except that a grant may count for an eighth of the interval longer. With `Local(1.0 / N)` the processes together grant one limit, and at the end two;
-    /// but if all requests of a caller reach one process, it is refused beyond its share, and N has
-    /// to be known.
+    /// refused, except that a grant may count for an eighth of the interval longer. With
+    /// `Local(1.0 / N)` the processes together grant one limit, and at the end two; but if all
+    /// requests of a caller reach one process, it is refused beyond its share, and N has to be
+    /// known.
     ///
     /// The share is above 0, and 1 at most. Fractions of a permit are dropped, but at least one is
     /// left. What this process was granted within the last interval counts, so that an outage gives
