@@ -75,22 +75,15 @@ impl Server {
                 }
                 reply => reply,
             };
-            let reply = reply.inspect_err(|failure| {
-                if !failure.unacknowledged {
-                    self.put_back(first, &asked);
-                }
-            })?;
+            let reply = reply.inspect_err(|it| self.put_back(first, &asked, !it.unacknowledged))?;
             let read = if is_lone {
                 asked.read_lone(&reply, run)
             } else {
                 asked.read(&reply, run).map(Some)
             };
             let failed = |error| Failure::from(error).after(asked.again);
-            let read = read.inspect_err(|error| {
-                if error.kind() == ErrorKind::ForeignState {
-                    self.put_back(first, &asked);
-                }
-            });
+            let is_foreign = |error: &Error| error.kind() == ErrorKind::ForeignState;
+            let read = read.inspect_err(|it| self.put_back(first, &asked, is_foreign(it)));
             match read.map_err(failed)? {
                 None => tries_lone = false,
                 Some(reply) if reply.answers.is_none() && !has_time => {
@@ -121,10 +114,10 @@ impl Server {
         })
     }
 
-    /// Takes back the refusals that a call has not reported: it was not sent, or has found a state
-    /// that is foreign, and so has judged none of its callers.
-    fn put_back(&self, first: &Demand, asked: &Asked) {
-        if let Some(bans) = &asked.bans {
+    /// Takes back the refusals that a call was to report, if it is `unjudged`: it was not sent, or
+    /// has found a state that is foreign, and so has judged none of its callers.
+    fn put_back(&self, first: &Demand, asked: &Asked, unjudged: bool) {
+        if let Some(bans) = asked.bans.as_ref().filter(|_| unjudged) {
             self.bans.put_back(first, bans);
         }
     }
@@ -153,8 +146,8 @@ impl Server {
                 Answered::Decided(Err(error)) => error.kind() == ErrorKind::ForeignState,
                 Answered::Decided(Ok(_)) => false,
             };
-            if let (Ok(asked), Some(first), true) = (&join, run.first(), is_unsent || is_unjudged) {
-                self.put_back(first, asked);
+            if let (Ok(asked), Some(first)) = (&join, run.first()) {
+                self.put_back(first, asked, is_unsent || is_unjudged);
             }
             answered
         });
