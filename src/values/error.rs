@@ -209,7 +209,8 @@ pub enum ConfigErrorKind {
     Name,
     /// Two rules of one name differ, or are in one entry
     Duplicate,
-    /// Nothing would be limited: there is no rule, or no request reaches an entry
+    /// Nothing would be limited: there is no rule, no request reaches an entry, or a list allows
+    /// all of them; or rules or lists would be dropped in silence
     LimitsNothing,
     /// A pattern is not `/path` or `METHOD /path`, or not a gRPC method
     Pattern,

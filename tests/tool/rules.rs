@@ -135,7 +135,7 @@ fn rules_of_both_formats_are_refused_as_in_our_own() {
         [otherwise]
         rules = ["several", "slots"]
     "#;
-    let rules = path_of("formats.toml", text);
+    let rules = path_of("both-formats.toml", text);
     let ran = run(&format!("explain '{rules}' --path /"));
     assert_eq!(ran.status, 2, "{}", ran.output);
     contains(&ran.said, "rules.slots: ");

@@ -215,8 +215,8 @@ pub trait KeyExtractor: fmt::Debug + Send + Sync + 'static {
 
     /// Does not limit requests in which this finds nothing.
     ///
-    /// Call it last: an alternative after it, by [`or`](Self::or), would never be tried. What skips
-    /// a request in a tuple skips it for the whole tuple.
+    /// Call it last: after a skip no alternative is tried, not by [`or`](Self::or) either. In a
+    /// tuple it skips the whole tuple, if the parts before it are found.
     ///
     /// A repeated [`FromHeader`] is refused, and so is every request whose peer address the server
     /// should have recorded and has not: otherwise a limit by address would silently be none.

@@ -88,8 +88,8 @@ impl CompiledRules {
     ) -> Result<Self, ConfigError> {
         if self.adds_to_file && by == Origin::File {
             bail!(LimitsNothing: "code has added rules or lists to those of a file, and a watched \
-                file would replace all of them: write those into the file, too, or load the file \
-                yourself, add them, and call `reload`");
+                file would replace all of them: move them into the file and call `reload` with it, \
+                or load the file yourself, add them, and call `reload`");
         }
         Self::new(rules, store, self.settings.clone(), self.names.successor())
     }

@@ -262,7 +262,7 @@ impl Index {
         &mut self.nodes[at].ends
     }
 
-    /// Returns whether an entry matches every path.
+    /// Returns whether an entry matches every path but `/`.
     pub(super) fn has_every_path(&self) -> bool {
         self.covering(None, "/{*rest}").is_some()
     }

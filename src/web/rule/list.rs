@@ -121,8 +121,8 @@ impl Requests {
             Matcher::Key(key, _) => _ = key.check()?,
             Matcher::Pattern(index) => {
                 if allows && index.has_every_path() {
-                    bail!(LimitsNothing: "every path would be allowed, so nothing would be \
-                        limited: name the routes that should pass, or leave the rules out");
+                    bail!(LimitsNothing: "every path but `/` would be allowed, so next to nothing \
+                        would be limited: name the routes that should pass, or leave the rules out");
                 }
             }
         }

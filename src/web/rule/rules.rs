@@ -149,10 +149,9 @@ impl Rules {
     /// Returns these rules in place of those of a builder, which must have none yet.
     pub(crate) fn in_place_of(mut self, before: &Self) -> Self {
         // A second `otherwise` may have left no rule of those that the first had.
-        let had_rules = !before.otherwise.is_empty() || before.replaced.is_some();
-        if had_rules || !before.entries.is_empty() {
-            let replaced = config_error!(LimitsNothing: "`rules` would replace the rules that the \
-                builder has by now: call it first, or add those to the `Rules`");
+        if before.replaced.is_some() || before.counts() != [0; 4] {
+            let replaced = config_error!(LimitsNothing: "`rules` would replace the rules and lists \
+                that the builder has by now: call it first, or add those to the `Rules`");
             self.replaced = Some(replaced);
         }
         self
@@ -276,7 +275,7 @@ impl Rules {
     ///
     /// A request on both lists is denied. A caller that can imitate these requests has no limit:
     /// name networks, or keys that the caller cannot choose. A path that can be read in several
-    /// ways is on this list if all of them are. A list that allows every address or every path is a
+    /// ways is on this list if all of them are. A list that allows every address or `/{*rest}` is a
     /// [`ConfigError`] when the layer is built.
     ///
     /// # Example

@@ -158,8 +158,13 @@ impl Keys {
         if let [text] = texts {
             return self.facts_of(text);
         }
-        // One key that skips a request skips it for the whole list.
-        let skips = (texts.iter()).any(|text| self.facts_of(text).end == Some("skip"));
+        // One key that skips a request skips it for the whole list, unless one before it is
+        // missing: that leaves the request to the alternatives.
+        let may_be_missing = |text: &&String| {
+            self.facts_of(text).address.is_none() && !text.trim().starts_with("constant:")
+        };
+        let first = texts.iter().find(may_be_missing);
+        let skips = first.is_some_and(|text| self.facts_of(text).end == Some("skip"));
         KeyFacts {
             no_values: Some(SEVERAL),
             end: skips.then_some("skip"),
@@ -169,7 +174,13 @@ impl Keys {
 
     /// Returns what is known of the key of one expression.
     fn facts_of(&self, text: &str) -> KeyFacts {
-        if let Some((_, last)) = text.rsplit_once(" or ") {
+        if let Some((before, last)) = text.rsplit_once(" or ") {
+            if last.trim() == "skip" {
+                // It finds what it would find without that, and never skips an address.
+                let facts = self.facts_of(before);
+                let end = facts.address.is_none().then_some("skip").or(facts.end);
+                return KeyFacts { end, ..facts };
+            }
             let end = LAST.into_iter().find(|end| *end == last.trim());
             return KeyFacts {
                 no_values: Some(SEVERAL),
@@ -195,8 +206,13 @@ impl Keys {
     /// Reads `user or header:x-tenant or shared`.
     fn expression(&self, at: &impl Fail, text: &str) -> Result<AnyKey, Mistake> {
         let mut terms: Vec<_> = text.split(" or ").map(str::trim).collect();
-        for term in &terms[..terms.len() - 1] {
-            if let Some(end) = self.facts_of(term).end {
+        for (index, term) in terms.iter().enumerate().take(terms.len() - 1) {
+            let ends_so = terms[index + 1..] == ["skip"];
+            if let Some(end) = self
+                .facts_of(term)
+                .end
+                .filter(|end| *end != "skip" || !ends_so)
+            {
                 return Err(at.fail(format!(
                     "`{term}` ends in `or {end}`, and what follows it would never be tried: name \
                      it last, or leave `or {end}` out of it"

@@ -11,7 +11,7 @@ use super::RulesFile;
 use crate::{
     macros::{notice, opaque, warning},
     values::{
-        error::{ConfigError, bail},
+        error::{ConfigError, ConfigErrorKind, bail},
         observe::Origin,
     },
     web::layer::{LayerState, RateLimitLayer},
@@ -107,7 +107,8 @@ impl Watch {
     /// file that is being applied at that moment may still take effect.
     pub async fn run(mut self) {
         let mut last = None;
-        // Set while a rule of another layer is in the way of a valid text: it may be dropped.
+        // Set while a rule of another layer, or what code has added to the rules in force, is in
+        // the way of a valid text: it may be dropped.
         let mut retries = false;
         while self.layer.strong_count() > 0 {
             let text = read_text(self.path.clone()).await;
@@ -124,7 +125,10 @@ impl Watch {
                 let Some((is_good, applied)) = applying.await else {
                     return;
                 };
-                retries = is_good && applied.as_ref().is_err_and(ConfigError::is_duplicate);
+                let may_pass = |error: &&ConfigError| {
+                    error.is_duplicate() || error.kind() == ConfigErrorKind::LimitsNothing
+                };
+                retries = is_good && applied.as_ref().is_err_and(|error| may_pass(&error));
                 if is_new || applied.is_ok() {
                     self.log_and_report(applied.as_ref().copied());
                 }

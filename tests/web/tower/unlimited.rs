@@ -73,7 +73,7 @@ fn the_rules_of_otherwise_are_not_lost() {
     assert!(list.build().is_ok());
     let replaced = builder().otherwise(rule()).otherwise(none());
     let replaced = replaced.rules(Rules::new().otherwise(rule()));
-    let said = "`rules` would replace the rules that the builder has by now";
+    let said = "`rules` would replace the rules and lists that the builder has by now";
     mistake(replaced.build(), ConfigErrorKind::LimitsNothing, said);
 }
 
@@ -155,7 +155,7 @@ fn not_everybody_is_allowed() {
     let every_path = || Requests::on("/{*path}");
     let rules = || Rules::new().otherwise(rule());
     let built = builder().rules(rules().allow(every_path())).build();
-    let said = "every path would be allowed, so nothing would be limited";
+    let said = "every path but `/` would be allowed, so next to nothing would be limited";
     mistake(built, ConfigErrorKind::LimitsNothing, said);
     for rules in [
         rules().deny(every_path()),
