@@ -16,6 +16,8 @@ use crate::{
 impl RateLimiter {
     /// Returns whether the limiter exists. Redisson: `isExists`.
     ///
+    /// In our own format, a state that an earlier limit of the calendar left counts, too.
+    ///
     /// # Errors
     ///
     /// Returns the errors of a store that cannot be called.

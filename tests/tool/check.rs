@@ -149,6 +149,14 @@ fn a_misspelt_word_is_not_assumed() {
     let unknown = check("peer", "failure", &["--defined", "tenant"]);
     assert_eq!(unknown.status, 2, "{}", unknown.output);
     contains(&unknown.said, "no file names \"tenant\"");
+    // A tier is not told by its chooser's name.
+    let text = "[rules.api]\ntier-by = 'plan'\ntiers = { free = '1/1m' }\nby = 'peer'\n\
+                [otherwise]\nrules = ['api']\n";
+    let path = file("chosen.toml", text.as_bytes());
+    let path = path.to_str().unwrap();
+    let ran = ratelimit(&["check", path, "--strict", "--defined", "plan"], b"");
+    assert_eq!(ran.status, 1, "{}", ran.output);
+    contains(&ran.said, "add `--tier plan=TIER`");
 }
 
 /// A key of the file that stands behind its first use is none of the code.

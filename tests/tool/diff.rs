@@ -46,7 +46,7 @@ fn a_new_file_in_which_requests_would_wait_is_no_answer() {
 
 #[test]
 fn only_spellings_of_one_limit_are_the_same() {
-    let diff = |old: &str, new: &str| diff(["one.toml", "other.toml"], [old, new]);
+    let diff = |old: &str, new: &str| diff(["spelt.toml", "respelt.toml"], [old, new]);
     let is_same = |old: &str, new: &str| diff(old, new) == "The files mean the same.\n";
     let file = |fields: &str, values: &str| {
         format!(

@@ -58,12 +58,16 @@ const KINDS: [(&str, &str); 6] = [
     ("secret", ""),
 ];
 
+/// Returns whether a name is all that can be said of a part.
+fn is_bare((kind, _): &CodePart) -> bool {
+    ["key", "outcome", "secret"].contains(kind)
+}
+
 /// The rules of files, and the parts that these name and code defines.
 pub(crate) type Loaded<const N: usize> = ([Result<Rules, ConfigError>; N], BTreeSet<CodePart>);
 
 /// A rules file in one state, of which all is made: another program may be writing it.
 pub(crate) struct FileText {
-    /// Without a byte order mark.
     pub(crate) text: String,
     /// Null if it is no TOML: no rules are made of it then.
     pub(crate) toml: Value,
@@ -77,12 +81,18 @@ impl FileText {
             return Err(error.into());
         }
         let text = fs::read_to_string(path).map_err(in_file(path))?;
-        let text = text.strip_prefix('\u{feff}').unwrap_or(&text);
-        Ok(Self {
-            text: text.to_owned(),
-            toml: toml::from_str(text).unwrap_or_default(),
-        })
+        let toml = toml::from_str(without_mark(&text)).unwrap_or_default();
+        Ok(Self { text, toml })
     }
+
+    /// Returns the text without its byte order mark.
+    pub(crate) fn unmarked(&self) -> &str {
+        without_mark(&self.text)
+    }
+}
+
+fn without_mark(text: &str) -> &str {
+    text.strip_prefix('\u{feff}').unwrap_or(text)
 }
 
 /// Returns what a file names and nothing defines, and whether that looks like a misspelt word which
@@ -121,14 +131,21 @@ impl Assumptions {
             let rules = files.map(|file| reader.parse(&file.text));
             let errors = files.iter().zip(&rules);
             let missing = errors.filter_map(|(file, it)| missing(file, it.as_ref().err()?, &code));
-            let missing: Vec<_> = missing.collect();
+            let missing: BTreeSet<_> = missing.collect();
             let may = |(part, is_misspelt): &&(CodePart, bool)| {
                 self.fixes(part) || !(self.strict || *is_misspelt)
             };
             let Some((part, _)) = missing.iter().find(may) else {
                 for ((kind, name), _) in missing {
-                    let option = format!("add `--defined {name}`");
-                    say(format!("if the code has the {kind} {name:?}, {option}"));
+                    let option = match kind {
+                        "chooser of tiers" => format!("--tier {name}=TIER"),
+                        "condition" => format!("--when {name}=BOOL"),
+                        "cost" => format!("--cost {name}=PERMITS"),
+                        _ => format!("--defined {name}"),
+                    };
+                    say(format!(
+                        "if the code has the {kind} {name:?}, add `{option}`"
+                    ));
                 }
                 break rules;
             };
@@ -160,7 +177,7 @@ impl Assumptions {
     }
 
     fn fixes(&self, part: &CodePart) -> bool {
-        self.defined.contains(&part.1) || self.fixed().any(|fixed| fixed == *part)
+        is_bare(part) && self.defined.contains(&part.1) || self.fixed().any(|fixed| fixed == *part)
     }
 
     /// Checks that each option fixes something.
@@ -168,7 +185,10 @@ impl Assumptions {
         if let Some((kind, name)) = self.fixed().find(|it| !code.contains(it)) {
             return Err(format!("no file names a {kind} {name:?} to fix"));
         }
-        let is_unknown = |name: &&String| code.iter().all(|(_, it)| it != *name);
+        let is_unknown = |name: &&String| {
+            let mut bare = code.iter().filter(|part| is_bare(part));
+            bare.all(|(_, it)| it != *name)
+        };
         if let Some(name) = self.defined.iter().find(is_unknown) {
             return Err(format!("no file names {name:?}, which code would define"));
         }

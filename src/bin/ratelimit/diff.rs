@@ -183,7 +183,7 @@ impl Compared {
     fn of(file: &FileText) -> Self {
         let mut compared = Self::default();
         compared.add(&[], &file.toml);
-        compared.add_first_tiers(&file.text);
+        compared.add_first_tiers(file.unmarked());
         compared
     }
 

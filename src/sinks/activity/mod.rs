@@ -30,8 +30,8 @@ use crate::{
 
 /// The rules with counts of their own. All others share one row.
 const MOST_RULES: usize = 256;
-/// The servers that are shown.
-const MOST_NODES: usize = 32;
+/// The servers that are shown. A Cluster has 33: see `Metrics`.
+const MOST_NODES: usize = 66;
 const MOST_RELOADS: usize = 8;
 /// The longest text of an error that is shown, in characters.
 const LONGEST_ERROR: usize = 2_000;
@@ -51,7 +51,7 @@ const ONE_IN: u64 = 16;
 ///
 /// A decision adds to one counter, and to one more for each of its rules. A refusal that is looked
 /// at for its caller, and a call to Redis, also take a short lock. The memory is bounded: 256
-/// rules, 64 callers, 32 servers and 8 reloads. Rules beyond that share one row.
+/// rules, 64 callers, 66 servers and 8 reloads. Rules beyond that share one row.
 ///
 /// # Callers
 ///

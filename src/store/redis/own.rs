@@ -82,8 +82,9 @@ impl Server {
                 asked.read(&reply, run).map(Some)
             };
             let failed = |error| Failure::from(error).after(asked.again);
-            let is_foreign = |error: &Error| error.kind() == ErrorKind::ForeignState;
-            let read = read.inspect_err(|it| self.put_back(first, &asked, is_foreign(it)));
+            // Asked again, they may have been reported.
+            let is_unjudged = |error: &Error| error.kind() == ErrorKind::ForeignState && !again;
+            let read = read.inspect_err(|it| self.put_back(first, &asked, is_unjudged(it)));
             match read.map_err(failed)? {
                 None => tries_lone = false,
                 Some(reply) if reply.answers.is_none() && !has_time => {

@@ -65,7 +65,7 @@ pub(super) fn replay(
         let reader = assumptions.reader(&code);
         // The log may have grown.
         let log = (log, read.rows.physical);
-        let found = smallest(columns, log, &file.text, &reader, &effect.rules, share)?;
+        let found = smallest(columns, log, file.unmarked(), &reader, &effect.rules, share)?;
         if !found.is_empty() {
             words += "\n\nThe smallest limit of each rule, by runs of it and of one permit less:\n";
             words += &table(SMALLEST, &found);
@@ -147,13 +147,16 @@ impl OneLimit {
     fn of(row: &RuleEffect, text: &str, share: f64) -> Option<Self> {
         let file = DeTable::parse(text).ok()?.into_inner();
         let rules = file.get("rules")?.get_ref();
-        let (rule, rate) = if let Some(rule) = rules.get(&*row.name) {
-            (rule, rule.get_ref().get("rate")?)
-        } else {
+        let of_rule = || {
+            let rule = rules.get(&*row.name)?;
+            Some((rule, rule.get_ref().get("rate")?))
+        };
+        let of_tier = || {
             let (rule, tier) = row.name.rsplit_once('.')?;
             let rule = rules.get(rule)?;
-            (rule, rule.get_ref().get("tiers")?.get_ref().get(tier)?)
+            Some((rule, rule.get_ref().get("tiers")?.get_ref().get(tier)?))
         };
+        let (rule, rate) = of_rule().or_else(of_tier)?;
         let limit: Limit = rate.get_ref().as_str()?.parse().ok()?;
         // What is in flight, no run finds, and whom a full queue refuses; several limits have no
         // one number.

@@ -391,10 +391,14 @@ fn a_connection_is_silent_until_it_answers_and_once_it_has_not_for_so_long() {
     clock.advance(Duration::from_nanos(1));
     assert!(traffic.is_silent_for(SLOW));
     // With one, it owes nothing unless something was sent.
-    let _watched = traffic.watch(|| false);
+    let watched = traffic.watch(|| false);
     assert!(!traffic.is_silent_for(SLOW));
     traffic.sent(0);
     assert!(!traffic.is_silent_for(SLOW));
     clock.advance(SLOW);
     assert!(traffic.is_silent_for(SLOW));
+    // Replies count again once that connection is gone.
+    drop(watched);
+    traffic.replied(0);
+    assert!(!traffic.is_silent_for(SLOW));
 }
