@@ -13,6 +13,7 @@ use metrics::{
 };
 
 use crate::{
+    sinks::MOST_NODES,
     sync::lock,
     values::{
         clock::{Clock, SystemClock},
@@ -24,10 +25,6 @@ use crate::{
         },
     },
 };
-
-/// The number of servers that have labels of their own. All others share one. A Cluster has 33: its
-/// connection, and a breaker for each of 32 parts.
-const MOST_NODES: usize = 66;
 
 /// Counts decisions, calls and changes by the [`metrics`] facade, for whatever recorder the process
 /// has installed.

@@ -9,3 +9,8 @@ mod durations;
 pub(crate) mod metrics;
 #[cfg(feature = "redis")]
 pub(crate) mod summary;
+
+/// The number of servers that are told apart. A Cluster has 33: its connection, and a breaker for
+/// each of 32 parts.
+#[cfg(any(feature = "metrics", feature = "page"))]
+const MOST_NODES: usize = 66;

@@ -84,9 +84,7 @@ pub(crate) fn run(arguments: &ExplainArguments) -> Result<bool, Stop> {
         })
     });
     let rules: Vec<_> = rules.collect();
-    // Where no rule counts the request, as a list decides, none of its limiters does.
-    let limiters = limiters.iter().filter(|_| !rules.is_empty());
-    let limiters: Vec<_> = limiters.map(|it| it.name()).collect();
+    let limiters: Vec<_> = limiters.iter().map(|it| it.name()).collect();
     let mut words = table("rule limit cost shadow missing_key", &rules);
     for limiter in &limiters {
         words += &format!("limiter {}\n", harmless(limiter));

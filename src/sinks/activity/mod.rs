@@ -17,6 +17,7 @@ use tokio::sync::watch;
 
 use self::{callers::TopCallers, calls::RecentCalls};
 use crate::{
+    sinks::MOST_NODES,
     sync::lock,
     values::{
         clock::{SystemClock, millis, moment},
@@ -30,8 +31,6 @@ use crate::{
 
 /// The rules with counts of their own. All others share one row.
 const MOST_RULES: usize = 256;
-/// The servers that are shown. A Cluster has 33: see `Metrics`.
-const MOST_NODES: usize = 66;
 const MOST_RELOADS: usize = 8;
 /// The longest text of an error that is shown, in characters.
 const LONGEST_ERROR: usize = 2_000;

@@ -298,7 +298,7 @@ impl RedisStoreBuilder {
 
     /// Sets the certificate that this process presents if Redis requires one (mutual TLS), with
     /// those of its issuers behind it, and its private key; both in PEM. Default: none. A renewed
-    /// one takes a store that is built anew.
+    /// one needs a new store.
     #[cfg(feature = "tls")]
     pub fn client(mut self, certificate: impl Into<Vec<u8>>, key: impl Into<Vec<u8>>) -> Self {
         self.certificates().client_tls = Some(ClientTlsConfig {

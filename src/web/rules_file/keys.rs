@@ -208,11 +208,8 @@ impl Keys {
         let mut terms: Vec<_> = text.split(" or ").map(str::trim).collect();
         for (index, term) in terms.iter().enumerate().take(terms.len() - 1) {
             let ends_so = terms[index + 1..] == ["skip"];
-            if let Some(end) = self
-                .facts_of(term)
-                .end
-                .filter(|end| *end != "skip" || !ends_so)
-            {
+            let end = self.facts_of(term).end;
+            if let Some(end) = end.filter(|end| *end != "skip" || !ends_so) {
                 return Err(at.fail(format!(
                     "`{term}` ends in `or {end}`, and what follows it would never be tried: name \
                      it last, or leave `or {end}` out of it"

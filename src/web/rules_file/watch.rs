@@ -44,9 +44,9 @@ type OnReload = dyn FnMut(Result<(), &ConfigError>) + Send;
 /// An invalid or missing file changes nothing: the rules stay in force, and one warning names the
 /// line and the reason. [`report`](Self::report) receives the same, for a metric or a health check.
 ///
-/// A valid file that the layer refuses for a different rule of the same name, in another layer or a
-/// limit without HTTP, is tried again at each read, and reported again once it is in force: that
-/// rule may be dropped. See [`reload`](RateLimitLayer::reload).
+/// A valid file that the layer refuses for that, or for a different rule of the same name, in
+/// another layer or a limit without HTTP, is tried again at each read, and reported again once it
+/// is in force: what is in its way may be dropped. See [`reload`](RateLimitLayer::reload).
 ///
 /// # Example
 ///
@@ -125,10 +125,10 @@ impl Watch {
                 let Some((is_good, applied)) = applying.await else {
                     return;
                 };
-                let may_pass = |error: &&ConfigError| {
-                    error.is_duplicate() || error.kind() == ConfigErrorKind::LimitsNothing
-                };
-                retries = is_good && applied.as_ref().is_err_and(|error| may_pass(&error));
+                retries = is_good
+                    && applied.as_ref().is_err_and(|error| {
+                        error.is_duplicate() || error.kind() == ConfigErrorKind::LimitsNothing
+                    });
                 if is_new || applied.is_ok() {
                     self.log_and_report(applied.as_ref().copied());
                 }
